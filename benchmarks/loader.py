@@ -87,7 +87,7 @@ def vitkit(
     preprocessing = Preprocessing(size=(SIDE, SIDE))
     changes = {}
     if not turbojpeg:
-        changes["vitkit.data.images.turbojpeg.library"] = lambda: None
+        changes["vitkit.data.images.jpeg.library"] = lambda: None
     if torchvisions_crops:
         changes["vitkit.data.augmentation.draws.inception_box"] = torchvision_box
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from vitkit.cli import main
-from vitkit.data.images import turbojpeg
+from vitkit.data.images import jpeg
 from vitkit.recipes import recipe
 from vitkit.system.span import Span
 from vitkit.training import train
@@ -37,7 +37,7 @@ def test_it_says_what_is_here(capsys):
 
 
 def test_it_advises_where_something_is_missing(monkeypatch, capsys):
-    monkeypatch.setattr(turbojpeg, "library", lambda: None)
+    monkeypatch.setattr(jpeg, "library", lambda: None)
     monkeypatch.setattr("vitkit.system.machine.cpus", lambda: 64)
     monkeypatch.setattr("vitkit.system.machine.has_avx2", lambda: False)
     monkeypatch.setattr("vitkit.verbs.diagnosis.machine._is_installed", lambda name: name != "peft")

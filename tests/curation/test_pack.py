@@ -22,11 +22,6 @@ from vitkit.curation import Packing, pack
 from vitkit.data import open_image, open_parts, open_source, open_splits
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def photos(folder) -> str:
     """Two parts, two classes, JPEG and PNG, one broken image."""
@@ -61,16 +56,6 @@ def test_packed_images_keep_their_bytes_classes_and_parts(photos, tmp_path, form
     assert contents(str(tmp_path / "out")) == expected
     splits = open_splits(str(tmp_path / "out"))
     assert splits.labels == labels and (len(splits.train), len(splits.test)) == (18, 2)
-
-
-def test_shards_are_the_same_however_many_processes_write_them(photos, tmp_path):
-    parts = open_parts(photos).sources
-    for format in ("tar", "parquet"):
-        one, other = tmp_path / f"one {format}", tmp_path / f"other {format}"
-        pack(parts, one, Packing(format, shard=4), 0)
-        pack(parts, other, Packing(format, shard=4), 2)
-        for file in one.glob(f"*.{format}"):
-            assert file.read_bytes() == (other / file.name).read_bytes()
 
 
 def test_a_maximal_side_makes_the_larger_ones_smaller_and_leaves_the_others(photos, tmp_path):

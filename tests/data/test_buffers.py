@@ -3,14 +3,13 @@
 import gc
 import itertools
 import time
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
 
-from vitkit.data.loading.buffers import Layout, batches_in_order
+from vitkit.data.loading.resident import Layout, batches_in_order
 from vitkit.data.loading.workers import AHEAD, forked
 
 SHAPE = (5, 3, 8, 8)
@@ -35,12 +34,6 @@ def fill_slowly(images, item):
         row.fill_(item)
         time.sleep(1e-4)
     return Numbered(images, torch.tensor([item]), torch.tensor([images.data_ptr()]))
-
-
-def fill_until(images, item, last):
-    if item > last:
-        raise ValueError(f"there is nothing after {last}")
-    return fill(images, item)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -85,16 +78,3 @@ def shared_bytes():
         if mode.endswith("s") and rest[-1] in ("/dev/zero", "(deleted)"):
             total += end - start
     return total
-
-
-def test_what_a_worker_raises_comes_after_the_batches_before_it():
-    batches = batches_in_order(partial(fill_until, last=3), itertools.count(), 2, LAYOUT)
-    assert [batch.number.item() for batch in itertools.islice(batches, 4)] == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="nothing after 3"):
-        next(batches)
-
-
-def test_without_fork_batches_travel_as_tensors(monkeypatch):
-    monkeypatch.setattr("vitkit.data.loading.buffers.forked", lambda: False)
-    held = list(batches_in_order(fill, range(12), 2, LAYOUT))
-    assert all((batch.images == item).all() for item, batch in enumerate(held))

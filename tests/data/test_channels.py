@@ -11,7 +11,6 @@ from vitkit.data import (
     Augmentation,
     BadImage,
     Preprocessing,
-    augment,
     eval_batches,
     look_at,
     measured,
@@ -20,8 +19,8 @@ from vitkit.data import (
     open_splits,
     train_batches,
 )
-from vitkit.data.images.display import picture_for_people
-from vitkit.data.images.levels import grey
+from vitkit.data.images.pictures import picture_for_people
+from vitkit.data.images.pixels import grey
 from vitkit.data.sources.in_memory import as_pictures
 
 tifffile = pytest.importorskip("tifffile", reason="the extra tiff is not installed")
@@ -200,23 +199,12 @@ def test_what_images_hold_is_seen_and_measured(fields):
     seen = look_at(train)
     assert seen == (12, False, True)
     preprocessing = measured(train, preparing(12))
-    stored = np.stack([open_image(*_file(train, i)).stored(12) for i in range(len(train))])
+    stored = np.stack([open_image(train[i][0], "x").stored(12) for i in range(len(train))])
     assert preprocessing.mean == pytest.approx(stored.mean((0, 1, 2)).tolist(), rel=1e-4)
     assert preprocessing.std == pytest.approx(stored.std((0, 1, 2)).tolist(), rel=1e-4)
-
-
-def _file(source, i):
-    return source[i][0], source.name(i)
 
 
 def test_colour_policies_say_that_they_are_for_colours():
     augmentation = Augmentation(colour_jitter=(0.1, 0, 0, 0))
     with pytest.raises(ValueError, match="red, green and blue, of 8 bits.*12 channels in float32"):
         train_batches(open_source("digits"), augmentation, preparing(12), 4, 0, 0, 0)
-
-
-def test_erasing_fills_with_the_mean():
-    picture = open_image(FILES["npy"](), "bands")
-    augmentation = Augmentation(crop="none", flip=False, erase=1.0)
-    image = augment(picture, augmentation, preparing(12), np.random.default_rng(0))
-    assert (image == 0.5).all(0).any()

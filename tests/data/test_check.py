@@ -5,13 +5,13 @@ import threading
 import pytest
 
 from vitkit.data import check_images, open_source, open_splits
-from vitkit.data.loading import check
+from vitkit.data.loading import examination
 from vitkit.system.console import progress
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_images_are_listed(folder, monkeypatch, workers):
-    monkeypatch.setattr(check, "CHUNK", 2)
+    monkeypatch.setattr(examination, "CHUNK", 2)
     root = folder({f"cat/{i:02}.{'png' if i % 2 else 'jpg'}": 20 for i in range(20)})
     (root / "cat/03.png").write_bytes((root / "cat/03.png").read_bytes()[:200])
     (root / "cat/08.jpg").write_bytes(b"")
@@ -43,7 +43,7 @@ def test_progress_of_other_processes_is_shown_when_it_takes_a_while(monkeypatch,
 
 def test_progress_is_shown_when_it_takes_a_while(folder, monkeypatch, capsys):
     monkeypatch.setattr(progress, "PATIENCE", -1.0)
-    monkeypatch.setattr(check, "CHUNK", 1)
+    monkeypatch.setattr(examination, "CHUNK", 1)
     source = open_source(str(folder({f"cat/{i}.png": 8 * (i not in (0, 4)) for i in range(5)})))
     assert [index for index, _ in check_images(source, 0, progress=False)] == [0, 4]
     assert capsys.readouterr().err == ""

@@ -3,13 +3,8 @@ predicts."""
 
 import io
 import json
-import os
-import subprocess
-import sys
-import time
 from contextlib import closing
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -297,19 +292,3 @@ def test_it_trains_evaluates_and_predicts(mine, tmp_path, vitkit):
     (tmp_path / "mine.py").write_text(SCRIPT.replace("integers(0, 100", "integers(0, 90"))
     error = vitkit(*run, code=1).replace("\n", " ")
     assert "'mine.py:squares' has changed since this run began" in error
-
-
-@pytest.mark.slow
-def test_a_run_on_it_that_was_killed_goes_on_as_if_it_had_not_been(mine, vitkit):
-    vitkit("train", f"{mine}:recipe", "--workdir", "whole")
-    words = ("train", f"{mine}:recipe", "--workdir", "killed")
-    command = [sys.executable, "-m", "vitkit", *words, "--device", "cpu"]
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as in this process, or bits differ
-    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=one_thread)
-    while not list(Path("killed").glob("checkpoints/*4")) and killed.poll() is None:
-        time.sleep(0.01)
-    killed.kill()
-    killed.wait()
-    vitkit(*words)
-    first, second = (Path(run, "model/model.safetensors") for run in ("whole", "killed"))
-    assert first.read_bytes() == second.read_bytes()

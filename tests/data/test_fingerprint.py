@@ -1,45 +1,29 @@
 """A data set is known again: by its images' names and sizes, and not by the way to them."""
 
 import shutil
-import tarfile
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pictures import encoded, photograph
+from stored import shard, write_parquet
 
 from vitkit.curation import Packing, pack
 from vitkit.data import fingerprint, open_parts, open_source, open_splits, without, write_list
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+def pictures(*seeds: int) -> list[bytes]:
+    return [encoded(photograph(24, 24, seed)) for seed in seeds]
 
 
-def write_parquet(path: Path, seeds: list[int], groups: int = 4) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    images = [{"bytes": encoded(photograph(24, 24, seed)), "path": None} for seed in seeds]
-    pq.write_table(
-        pa.table({"image": images, "label": [i % 2 for i in range(len(seeds))]}),
-        path,
-        row_group_size=groups,
-    )
-    return str(path)
-
-
-def write_tar(path: Path, seeds: list[int]) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for i, seed in enumerate(seeds):
-        (path.parent / f"{i}.jpg").write_bytes(encoded(photograph(24, 24, seed)))
-        (path.parent / f"{i}.cls").write_text(str(i % 2))
-    with tarfile.open(path, "w") as shard:
-        for i in range(len(seeds)):
-            shard.add(path.parent / f"{i}.jpg", f"{i}.jpg")
-            shard.add(path.parent / f"{i}.cls", f"{i}.cls")
-    return str(path)
+def write(path: Path, *seeds: int) -> str:
+    """A parquet file or a tar shard of pictures, by its suffix."""
+    if path.suffix == ".parquet":
+        return write_parquet(path, pictures(*seeds), classes=2)
+    members = {}
+    for i, data in enumerate(pictures(*seeds)):
+        members |= {f"{i}.jpg": data, f"{i}.cls": str(i % 2).encode()}
+    return str(shard(members, path))
 
 
 def test_a_folder_is_the_same_however_it_is_spelled_and_whenever_it_was_copied(
@@ -58,10 +42,10 @@ def test_a_folder_is_the_same_however_it_is_spelled_and_whenever_it_was_copied(
 
 
 def test_other_images_under_the_same_names_are_other_images(tmp_path):
-    for write, name in ((write_parquet, "x.parquet"), (write_tar, "x.tar")):
-        one = open_source(write(tmp_path / "one" / name, [*range(8)]))
-        same = open_source(write(tmp_path / "same" / name, [*range(8)]))
-        other = open_source(write(tmp_path / "other" / name, [*range(7), 99]))
+    for name in ("x.parquet", "x.tar"):
+        one = open_source(write(tmp_path / "one" / name, *range(8)))
+        same = open_source(write(tmp_path / "same" / name, *range(8)))
+        other = open_source(write(tmp_path / "other" / name, *range(7), 99))
         assert [one.name(i) for i in range(8)] == [other.name(i) for i in range(8)]
         assert fingerprint(one) == fingerprint(same) != fingerprint(other)
 
@@ -72,9 +56,7 @@ def test_a_saved_data_set_is_known_by_its_bytes(tmp_path, monkeypatch):
         image=datasets.Image(), label=datasets.ClassLabel(names=["ant", "bee"])
     )
     for name, last in (("one", 7), ("same", 7), ("other", 99)):
-        images = [
-            {"bytes": encoded(photograph(24, 24, seed)), "path": None} for seed in (*range(7), last)
-        ]
+        images = [{"bytes": data, "path": None} for data in pictures(*range(7), last)]
         rows = datasets.Dataset.from_dict({"image": images, "label": [0, 1] * 4}, features)
         rows.save_to_disk(tmp_path / name)
     monkeypatch.chdir(tmp_path)
@@ -84,14 +66,14 @@ def test_a_saved_data_set_is_known_by_its_bytes(tmp_path, monkeypatch):
 
 
 def test_a_list_for_images_that_have_changed_is_refused(tmp_path):
-    write_parquet(tmp_path / "t-test.parquet", [3, 50])
-    write_parquet(tmp_path / "t-train.parquet", list(range(8)), 2)
+    write(tmp_path / "t-test.parquet", 3, 50)
+    write(tmp_path / "t-train.parquet", *range(8))
     where = str(tmp_path / "t")
     drop = tmp_path / "drop.txt"
     train = open_splits(where).train
     write_list(drop, train, {3: "the same as another"})
     assert len(without(train, drop)) == 7
-    write_parquet(tmp_path / "t-train.parquet", [6, 7, 4, 5, 2, 3, 0, 1], 2)
+    write(tmp_path / "t-train.parquet", 6, 7, 4, 5, 2, 3, 0, 1)
     with pytest.raises(ValueError, match="drop.txt was written for other images of the same names"):
         without(open_splits(where).train, drop)
     drop.write_text(f"# by hand\n{train.name(3)}\n")
@@ -111,10 +93,10 @@ def test_packing_goes_on_from_another_folder_and_notices_other_images(
         pack(open_parts("photos")[0], out, Packing(), 0)
 
 
-@pytest.mark.parametrize("write, name", [(write_parquet, "x.parquet"), (write_tar, "x.tar")])
-def test_files_of_one_name_in_several_folders_have_names_of_their_own(tmp_path, write, name):
-    for i, folder in enumerate(("a", "b/c")):
-        write(tmp_path / "set" / folder / name, [*range(4 * i, 4 * i + 4)])
+@pytest.mark.parametrize("name", ["x.parquet", "x.tar"])
+def test_files_of_one_name_in_several_folders_have_names_of_their_own(tmp_path, name):
+    write(tmp_path / "set" / "a" / name, *range(4))
+    write(tmp_path / "set" / "b/c" / name, *range(4, 8))
     source = open_source(str(tmp_path / "set" / f"{{a,b/c}}/{name}"))
     names = [source.name(i) for i in range(8)]
     assert len(set(names)) == 8

@@ -10,7 +10,6 @@ from pictures import encoded, photograph
 from PIL import Image, ImageOps
 
 from vitkit.data import BadImage, open_image
-from vitkit.data.images import files as images
 from vitkit.data.images import jpeg
 
 AWKWARD = "data/awkward_images/manifest.json"
@@ -140,7 +139,7 @@ def test_any_box_of_a_turned_image_is_cut_from_the_upright_one(kind, orientation
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 7])
-@pytest.mark.parametrize("reduce", images.REDUCTIONS)
+@pytest.mark.parametrize("reduce", jpeg.REDUCTIONS)
 def test_a_jpeg_can_be_decoded_smaller(reduce, orientation, decoder):
     exif = Image.Exif()
     exif[0x0112] = orientation

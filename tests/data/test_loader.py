@@ -31,8 +31,9 @@ from vitkit.data import (
     subset,
     train_batches,
 )
-from vitkit.data.loading import buffers, loader, workers
-from vitkit.data.loading.order import Stream
+from vitkit.data.loading import batches as loader
+from vitkit.data.loading import resident, workers
+from vitkit.data.loading.batches import Stream
 from vitkit.data.sources.stores import Arrays
 from vitkit.system.errors import WorkerDied
 
@@ -153,11 +154,6 @@ def test_evaluation_sees_every_example_once_and_can_be_repeated(photographs, cou
     assert indices.tolist() == list(range(23))
     assert targets.tolist() == photographs.targets.tolist()
     assert all(len(batch.images) == 10 for batch in first) and not first[2].images[3:].any()
-
-
-def test_an_evaluation_of_nothing_has_no_batch():
-    empty = eval_batches(subset(numbers(3), []), TO, 10, 2)
-    assert len(empty) == 0 and list(empty) == []
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -285,7 +281,7 @@ def test_shared_memory_must_hold_all_batches_that_are_prepared_ahead(monkeypatch
 def test_batches_travel_through_pipes_if_shared_memory_is_too_small(monkeypatch, photographs):
     how = (Augmentation(), TO, 5, 0, 0)
     through_memory = take(6, photographs, *how, 0)
-    monkeypatch.setattr(buffers, "forked", lambda: False)  # as where workers share no memory
+    monkeypatch.setattr(resident, "forked", lambda: False)  # as where workers share no memory
     monkeypatch.setattr(workers, "_shared_memory", lambda: 1000)
     through_pipes = take(6, photographs, *how, 2)
     assert same(through_memory, through_pipes)

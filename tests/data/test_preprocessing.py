@@ -75,13 +75,6 @@ def test_without_antialiasing_a_resize_is_google_s_bilinear_within_one_level():
     assert np.abs(ours - expected).max() <= 1.01
 
 
-def test_an_image_of_the_right_size_is_left_alone():
-    pixels = photograph(32, 32)
-    assert np.array_equal(
-        Preprocessing(size=(32, 32))(open_image(pixels, "x")).permute(1, 2, 0), pixels
-    )
-
-
 def test_normalise_is_the_definition():
     images = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).repeat(2, 3, 1, 1)
     how = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_sample_image
 
-from vitkit.data.augmentation.randaugment import GREY, OPERATIONS, draw_operations
+from vitkit.data.augmentation.colours import GREY, OPERATIONS, draw_operations
 
 
 @pytest.fixture(scope="module")

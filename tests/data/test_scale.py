@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from pictures import encoded, photograph
+from pictures import photograph
+from stored import PICTURES, shard, write_parquet
 
 from vitkit.data import (
     Augmentation,
@@ -34,34 +35,16 @@ from vitkit.data import (
     train_batches,
 )
 from vitkit.data.formats import tar as tars
-from vitkit.data.formats import tar_index
 from vitkit.data.formats.parquet import ParquetRows
-from vitkit.data.loading.order import permutation
-from vitkit.data.sources import chunks
+from vitkit.data.loading.batches import permutation
+from vitkit.data.sources import stores
 from vitkit.data.sources.source import stratified
 from vitkit.data.sources.stores import Names, RowRanges
 from vitkit.system.storage import remote
-
-PICTURES = [encoded(photograph(8, 9, i), "PNG") for i in range(24)]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def shard(members: dict[str, bytes], path, **settings):
-    with tarfile.open(path, "w", **settings) as file:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            file.addfile(info, io.BytesIO(data))
-    return path
+from vitkit.system.storage.files import cache_dir
 
 
 def shards(folder, name: str = "train-{:03}.tar", count: int = 3, each: int = 8):
-    folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         members = {}
         for i in range(number * each, (number + 1) * each):
@@ -82,11 +65,11 @@ def check(source, count: int = 24) -> None:
 # Tar shards
 
 
-def test_shards_are_read_in_any_order_and_indexed_once(tmp_path, cache, monkeypatch):
+def test_shards_are_read_in_any_order_and_indexed_once(tmp_path, monkeypatch):
     folder = shards(tmp_path / "wds")
     check(open_source(str(folder)))
     (folder / "classes.txt").write_text("\n".join("abcde"))
-    monkeypatch.setattr(tar_index, "read_index", lambda *_: pytest.fail("it was indexed before"))
+    monkeypatch.setattr(tars, "read_index", lambda *_: pytest.fail("it was indexed before"))
     for where in (
         folder,
         folder / "train-{000..002}.tar",
@@ -97,7 +80,7 @@ def test_shards_are_read_in_any_order_and_indexed_once(tmp_path, cache, monkeypa
         check(source)
         assert source.labels == tuple("abcde") and source.name(9) == "train-001.tar a/00009.png"
     check(pickle.loads(pickle.dumps(source)))
-    assert len(list(cache.rglob("*.index"))) == 3
+    assert len(list(cache_dir().rglob("*.index"))) == 3
 
 
 def test_a_shard_that_changed_is_indexed_anew(tmp_path):
@@ -123,20 +106,14 @@ def test_labels_may_be_names_or_lie_in_json(tmp_path):
     source = open_source(str(shard(members, tmp_path / "x.tar")))
     assert source.labels == ("ant", "cat")
     assert source[0] == (b"a", 1) and source[1] == (b"b", 0)
+    fractions = {"1.jpg": b"a", "1.json": b'{"y": 0.0}', "2.jpg": b"b", "2.json": b'{"y": 1.0}'}
+    assert open_source(str(shard(fractions, tmp_path / "y.tar"))).targets.tolist() == [0, 1]
 
 
 def test_columns_name_the_extensions_of_image_and_label(tmp_path):
     path = shard({"1.seg.png": b"s", "1.jpg": b"a", "1.y.txt": b"3"}, tmp_path / "y.tar")
     assert open_source(str(path), Columns("jpg", "y.txt"))[0] == (b"a", 3)
     assert open_source(str(path), Columns("seg.png", "y.txt"))[0] == (b"s", 3)
-
-
-def test_numbers_in_json_may_be_written_as_fractions(tmp_path):
-    members = {}
-    for i in range(3):
-        members[f"{i}.jpg"] = b"a"
-        members[f"{i}.json"] = b'{"y": %d.0}' % i
-    assert open_source(str(shard(members, tmp_path / "x.tar"))).targets.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("label", [b"true", b'{"a": 1}', b"NaN", b"-Infinity"])
@@ -157,12 +134,12 @@ def test_names_of_classes_are_lines_and_nothing_else_ends_one(tmp_path):
         open_source(str(path))
 
 
-def test_an_index_holds_millions_of_names(tmp_path, cache):
+def test_an_index_holds_millions_of_names(tmp_path):
     path = shard({"1.png": b"a", "1.cls": b"0"}, tmp_path / "x.tar")
     names = Names(b"x" * 110_000_000, np.arange(1, 11) * 11_000_000)  # longer than a header may be
-    index = tar_index.Index(np.arange(10), np.arange(10), names, ["b", "a"] * 5, Counter(x=1))
-    tar_index.save_index(str(path), Columns(), index)
-    again = tar_index.cached_index(str(path), Columns())
+    index = tars.Index(np.arange(10), np.arange(10), names, ["b", "a"] * 5, Counter(x=1))
+    tars.save_index(str(path), Columns(), index)
+    again = tars.cached_index(str(path), Columns())
     assert again.names.block == names.block
     assert np.array_equal(again.names.ends, names.ends)
     assert again.labels == ["b", "a"] * 5 and again.left_out == {"x": 1}
@@ -200,7 +177,7 @@ def test_nothing_in_a_shard_leads_out_of_it(tmp_path):
     source = open_source(str(tmp_path / "x.tar"))
     assert [source[i] for i in range(len(source))] == [(PICTURES[1], 1), (b"t", 2)]
     assert "4 members that are no plain file" in splits.notes[0]
-    assert [file for file in sorted(tmp_path.rglob("*")) if "cache" not in str(file)] == before
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("members", "message"), [
@@ -261,21 +238,11 @@ def test_windows_hold_whole_chunks_and_every_example_comes_once():
     assert np.array_equal(permutation(50, 5, 0), permutation(50, 5, 0, one_window))
 
 
-def write_parquet(path, count: int = 24, group: int = 2) -> str:
-    images = [{"bytes": PICTURES[i], "path": None} for i in range(count)]
-    pq.write_table(
-        pa.table({"image": images, "label": [i % 5 for i in range(count)]}),
-        path,
-        row_group_size=group,
-    )
-    return str(path)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_reads_large_parquet_files_by_windows(tmp_path, monkeypatch, workers):
     source = open_source(write_parquet(tmp_path / "x.parquet"))
     for name, value in (("KEEP", 10), ("WINDOW", 10), ("LEAST", 3)):
-        monkeypatch.setattr(chunks, name, value)
+        monkeypatch.setattr(stores, name, value)
     reads = []
     load = ParquetRows._load
 
@@ -348,7 +315,7 @@ def test_shards_and_parquet_files_over_http(tmp_path, served, monkeypatch):
     Ranges.asked.clear()
     check(source)
     assert not Ranges.asked
-    monkeypatch.setattr(chunks, "KEEP", 10)
+    monkeypatch.setattr(stores, "KEEP", 10)
     monkeypatch.setattr(tars, "RANGE", 8192)
     check(open_source(where))
     assert len(Ranges.asked) > 5
@@ -378,7 +345,7 @@ def test_a_connection_that_drops_is_tried_again(tmp_path, served, monkeypatch):
 
     monkeypatch.setattr(Ranges, "do_GET", half)
     monkeypatch.setattr(remote.time, "sleep", lambda _: None)
-    monkeypatch.setattr(chunks, "KEEP", 10)
+    monkeypatch.setattr(stores, "KEEP", 10)
     monkeypatch.setattr(tars, "RANGE", 8192)
     check(open_source(f"{served}/x.parquet"))
     check(open_source(served + "/wds/train-{000..002}.tar"))

@@ -16,8 +16,6 @@ from pictures import encoded, photograph
 
 from vitkit.data import BadImage, Columns, open_image, open_source, open_splits, subset
 from vitkit.data.formats import manifest as manifests
-from vitkit.data.sources import chunks
-from vitkit.data.sources.parts import PARTS
 from vitkit.data.sources.source import stratified
 from vitkit.data.sources.tables import LABEL, pick
 
@@ -102,13 +100,6 @@ def test_files_that_go_or_cannot_be_read_are_bad_images(folder):
     (root / "cat/0.jpg").mkdir()
     with pytest.raises(BadImage, match=r"photos/cat/0\.jpg is not a file"):
         source[0]
-
-
-def test_a_folder_s_names_are_kept_as_they_are(folder):
-    names = [f"cläss {i}/ü b.{i}.jpg" for i in range(3)]
-    source = open_source(str(folder(dict.fromkeys(names, 8))))
-    assert [source.name(i).split("photos/")[1] for i in range(3)] == names
-    assert all(len(source[i][0]) for i in range(3))
 
 
 # Manifests
@@ -220,11 +211,6 @@ def test_malformed_json_lines_are_one_sentence(folder, text, message):
 def test_other_encodings_are_refused(folder):
     with pytest.raises(ValueError, match="is not UTF-8 text"):
         open_splits(manifest(folder, "image,label\ncat/1.jpg,Köter\n", encoding="latin-1"))
-
-
-def test_absolute_paths_below_the_manifest_are_fine(folder):
-    root = folder(CATS)
-    assert len(open_source(manifest(folder, f"image,label\n{root.absolute()}/cat/1.jpg,a\n"))) == 1
 
 
 @settings(max_examples=100, deadline=None)
@@ -446,16 +432,6 @@ def test_pages_damaged_below_a_sound_header_are_bad_images(write, tmp_path):
         source[0]
 
 
-def test_large_parquet_files_keep_few_row_groups(write, monkeypatch):
-    source = open_source(write("x.parquet", table(pictures(60), [0] * 60)))
-    monkeypatch.setattr(chunks, "KEEP", 10)
-    monkeypatch.setattr(chunks, "WINDOW", 10)
-    source.prepare()
-    for i in np.random.default_rng(0).permutation(60):
-        assert np.array_equal(open_image(source[i][0], "x").pixels(), photograph(8, 9, int(i)))
-    assert len(source.store.cache) == chunks.LEAST
-
-
 # What all have in common
 
 
@@ -546,7 +522,3 @@ def test_what_is_not_there_is_said(folder, tmp_path):
         open_source(str(divided), split="val")
     with pytest.raises(ValueError, match="has no part 'test'; it has no parts"):
         open_source(str(folder(CATS, "flat")), split="test")
-
-
-def test_every_part_has_one_name_here():
-    assert set(PARTS.values()) == {"train", "val", "test"}

@@ -10,15 +10,9 @@ from pictures import encoded, photograph
 
 from vitkit.data import BadImage, open_parts, open_source
 from vitkit.data.formats import parquet
-from vitkit.data.loading.child import Crashed, in_child
+from vitkit.data.loading.workers import Crashed, in_child
 from vitkit.data.sources.tables import Columns
 from vitkit.training.state.earlier import earlier_call
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
-
 
 # Parquet
 
@@ -80,12 +74,6 @@ def test_a_parquet_file_is_opened_in_a_child_once(table, monkeypatch):
     os.utime(table, ns=(0, 0))
     open_source(str(table))
     assert len(calls) == 3
-
-
-def test_what_a_child_raises_is_raised_here(tmp_path):
-    (tmp_path / "data.parquet").write_bytes(b"no parquet")
-    with pytest.raises(ValueError, match="is not a readable parquet file"):
-        open_source(str(tmp_path / "data.parquet"))
 
 
 def test_a_row_group_that_inflates_is_refused(tmp_path):

@@ -1,8 +1,6 @@
 """What an example's answer may be: Lists keep several classes an image."""
 
-import io
 import json
-import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from pictures import encoded, photograph
+from stored import shard
 
 from vitkit.data import (
     Columns,
@@ -22,11 +21,9 @@ from vitkit.data import (
     split_off,
     subset,
 )
-from vitkit.data.sources.numbering import numbered
-from vitkit.data.sources.row_labels import as_row_labels
 from vitkit.data.sources.stores import Arrays
-from vitkit.data.sources.tables import Table
-from vitkit.data.sources.targets import Lists
+from vitkit.data.sources.tables import Table, numbered
+from vitkit.data.sources.targets import Lists, as_row_labels
 
 SEVERAL = [[0, 2], [], [1], [2, 1, 2]]
 
@@ -169,9 +166,8 @@ SEVERAL_NAMES = [["cat", "dog"], ["cat"], [], ["dog"], ["cow"]] * 2
 
 
 @pytest.fixture
-def packed(tmp_path, monkeypatch):
+def packed(tmp_path):
     """packed(kind, labels): ten images and their labels, or None, in a file of one kind."""
-    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     pictures = [encoded(photograph(8, 8, i), "PNG") for i in range(10)]
 
     def make(kind: str, labels: list | None) -> str:
@@ -180,15 +176,12 @@ def packed(tmp_path, monkeypatch):
             columns = {"image": pictures} | ({"label": labels} if labels else {"note": [1] * 10})
             pq.write_table(pa.table(columns), path)
         elif kind == "tar":
-            with tarfile.open(path, "w") as shard:
-                for i, picture in enumerate(pictures):
-                    members = {"png": picture}
-                    if labels:
-                        members["json"] = json.dumps({"label": labels[i]}).encode()
-                    for suffix, data in members.items():
-                        info = tarfile.TarInfo(f"{i:02}.{suffix}")
-                        info.size = len(data)
-                        shard.addfile(info, io.BytesIO(data))
+            members = {}
+            for i, picture in enumerate(pictures):
+                members[f"{i:02}.png"] = picture
+                if labels:
+                    members[f"{i:02}.json"] = json.dumps({"label": labels[i]}).encode()
+            shard(members, path)
         elif kind == "jsonl":
             for i, picture in enumerate(pictures):
                 (tmp_path / f"{i}.png").write_bytes(picture)
@@ -250,13 +243,6 @@ def test_unlabelled_images_in_every_format(packed, kind):
     assert unread.target_kind == "none" and not any(
         "is unlabelled" in note for note in unread.notes
     )
-
-
-def test_lists_of_class_names_and_numbers_in_parquet(packed):
-    named = open_source(packed("parquet", SEVERAL_NAMES))
-    numbers = open_source(packed("parquet", [[0, 2], [], [1], [2], [1]] * 2))
-    assert named.labels == ("cat", "cow", "dog") and numbers.labels == ("0", "1", "2")
-    assert isinstance(numbers.targets, Lists) and numbers.targets.row(0).tolist() == [0, 2]
 
 
 # Folders

@@ -6,8 +6,8 @@ Training does not need this room.
 from vitkit.system.lazy import lazily
 
 _FILE_OF = {
-    "Packed": "shard_jobs",
-    "Packing": "shard_jobs",
+    "Packed": "packing",
+    "Packing": "packing",
     "Pair": "duplicates",
     "Survey": "statistics",
     "class_counts": "statistics",

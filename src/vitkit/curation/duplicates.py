@@ -78,10 +78,8 @@ def appearance(pixels: np.ndarray) -> Appearance:
 
 def nearest(first: Appearances, second: Appearances, earlier: bool = False) -> Iterator[Pair]:
     """The images of the first set that have a duplicate in the second, each with its nearest one.
-    If the two are the same set, `earlier` looks among the images before each only.
-
-    They come in order. All are compared with all, which takes N M / 10^9 seconds or so.
-    """
+    If the two are the same set, `earlier` looks among the images before each only. They come in
+    order. All are compared with all, which takes N M / 10^9 seconds or so."""
     block_size = max(1, HASHES_AT_ONCE // max(1, len(second.hashes)))
     for start in range(0, len(first.hashes), block_size):
         stop = start + block_size

@@ -4,7 +4,7 @@ convention.
 The plan (which examples go into which shard, in which order) is a function of the source and the
 settings, and stands in pack.json. A shard appears under its name when it is whole, so a job that
 was killed is continued by the same command. Images keep their bytes unless they are larger than
-asked for, or are no files. Every image is decoded once; those that cannot be are left out, counted,
+asked for, or are arrays. Every image is decoded once; those that cannot be are left out, counted,
 and listed in left-out.txt.
 """
 
@@ -12,17 +12,63 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from vitkit.curation.shard_jobs import REPORTS, Jobs, Packed, Packing
-from vitkit.data import CLASSES, Source, fingerprint, in_order
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitkit.curation.writers import WRITERS, Tally, readable_examples
+from vitkit.data import CLASSES, Source, fingerprint, in_order, permutation
 from vitkit.system.console.progress import counted
-from vitkit.system.storage.files import on_this_machine, remove_unfinished, write_whole
+from vitkit.system.storage.files import on_this_machine, remove_unfinished, whole, write_whole
 
 PLAN = "pack.json"  # in the directory: what was asked for
 LEFT_OUT = "left-out.txt"  # in the directory: images that are not in the shards, and why
 PATIENCE = 10.0  # seconds to wait for the workers of a run that was killed
+REPORTS = ".packed"  # in the directory: what became of each shard
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How shards are written."""
+
+    format: Literal["tar", "parquet"] = "tar"
+    """tar: read in any order, on disk or by address. parquet: what the hub shows, and tables can
+    query."""
+    shard: int = 5000
+    """Examples in a shard."""
+    side: int = 0
+    """Images with a longer side are made smaller to this many pixels, shape kept; 0 keeps every
+    byte."""
+    quality: int = 95
+    """Of a JPEG that had to be made smaller; PNG and its like stay lossless."""
+    shuffle: bool = True
+    """Put examples in random order, so that classes are spread over all shards; else the order
+    stays."""
+
+    def __post_init__(self):
+        if self.format not in ("tar", "parquet"):
+            raise ValueError(f"format is {self.format!r}; it is tar or parquet")
+        if self.shard < 1 or self.side < 0 or not 1 <= self.quality <= 100:
+            raise ValueError(
+                f"shard is {self.shard}, side {self.side}, quality {self.quality}; a shard has an "
+                f"example, a side is no less than 0, and a quality is from 1 to 100"
+            )
+
+
+class Packed(NamedTuple):
+    """What became of a shard, or of all of them."""
+
+    written: int
+    """Images."""
+    shrunk: int
+    """Images that were made smaller."""
+    bytes: int
+    left_out: list[str]
+    """What is wrong with each image that was left out."""
 
 
 def pack(
@@ -37,9 +83,21 @@ def pack(
     OSError when the disk is full.
     """
     # Refuse what cannot be done before anything is written.
-    _refuse_foreign_directory(dest)
+    if on_this_machine(dest).is_file():
+        raise ValueError(f"{dest} is a file; choose a directory")
+    if dest.is_symlink() and not dest.exists():
+        raise ValueError(f"{dest} is a link to nothing; make its target, or choose a directory")
+    if dest.is_dir() and not (dest / PLAN).exists():
+        others = [path for path in dest.iterdir() if path.name != REPORTS]
+        if others:
+            raise ValueError(f"{dest} is not empty; choose another directory")
     labels = next(iter(parts.values())).labels
-    _check_names(labels)
+    for label in labels:
+        text = label.encode("utf-8", "ignore").decode("utf-8")
+        if text.splitlines() != [label]:  # so it cannot be a line of classes.txt
+            raise ValueError(
+                f"the class {label!r} has a line break or no UTF-8 text in its name; rename it"
+            )
 
     # Write what is missing, unless another process does.
     (dest / REPORTS).mkdir(parents=True, exist_ok=True)
@@ -50,30 +108,8 @@ def pack(
         if labels:
             write_whole(dest / CLASSES, "".join(f"{label}\n" for label in labels).encode())
         jobs = Jobs.of(parts, dest, packing)
-        _write_missing(jobs, workers, title)
-        return _total(jobs)
-
-
-def _refuse_foreign_directory(dest: Path) -> None:
-    """Raises ValueError for a directory that holds something other than packed shards."""
-    if on_this_machine(dest).is_file():
-        raise ValueError(f"{dest} is a file; choose a directory")
-    if dest.is_symlink() and not dest.exists():
-        raise ValueError(f"{dest} is a link to nothing; make its target, or choose a directory")
-    if dest.is_dir() and not (dest / PLAN).exists():
-        others = [path for path in dest.iterdir() if path.name != REPORTS]
-        if others:
-            raise ValueError(f"{dest} is not empty; choose another directory")
-
-
-def _check_names(labels: tuple[str, ...]) -> None:
-    """Raises ValueError for a class whose name cannot be a line of classes.txt."""
-    for label in labels:
-        text = label.encode("utf-8", "ignore").decode("utf-8")
-        if text.splitlines() != [label]:
-            raise ValueError(
-                f"the class {label!r} has a line break or no UTF-8 text in its name; rename it"
-            )
+        jobs.write_missing(workers, title)
+        return jobs.total()
 
 
 @contextmanager
@@ -109,57 +145,143 @@ def _try_lock(file) -> bool:
 
 
 def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None:
-    """Write down what is packed, and how. Raises ValueError if the directory holds another plan."""
+    """Write down what is packed, and how. Raises ValueError if the directory holds another plan, or
+    a damaged one."""
     plan = {
         "settings": asdict(packing),
         "fingerprint": {name: fingerprint(part) for name, part in parts.items()},
     }
-    if not (dest / PLAN).exists():
-        write_whole(dest / PLAN, json.dumps(plan, indent=1).encode())
-    elif _read_plan(dest / PLAN) != plan:
+    file = dest / PLAN
+    if not file.exists():
+        write_whole(file, json.dumps(plan, indent=1).encode())
+        return
+    try:
+        earlier_plan = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ValueError(
+            f"{file} is no plan of vitkit data pack, or a damaged one ({error}); choose another "
+            "directory"
+        ) from error
+    if earlier_plan != plan:
         raise ValueError(
             f"{dest} holds shards of other images or settings; choose another directory, "
             f"or remove it"
         )
 
 
-def _read_plan(file: Path) -> dict:
-    """The plan in a file. Raises ValueError if it is damaged, or somebody's."""
-    try:
-        return json.loads(file.read_bytes())
-    except ValueError as error:
-        raise ValueError(
-            f"{file} is no plan of vitkit data pack, or a damaged one ({error}); choose another "
-            "directory"
-        ) from error
+# Shards
 
 
-def _write_missing(jobs: Jobs, workers: int, title: str) -> None:
-    """Write the shards that are not there yet."""
-    for part in jobs.parts.values():
-        part.prepare()
-    missing = [job for job in jobs.all if jobs.read_report(job) is None]
-    progress = nullcontext()
-    if title:
-        count = sum(len(jobs.positions(job)) for job in missing)
-        progress = counted(title, count, lambda: int(jobs.images_done.sum()))
-    with progress:
-        for _ in in_order(jobs.write_shard, missing, min(workers, len(missing))):
-            pass
+class Job(NamedTuple):
+    """A shard: its part, its number, and how many the part has."""
+
+    part: str
+    number: int
+    count: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.part or 'images'}-{self.number:05}-of-{self.count:05}"
 
 
-def _total(jobs: Jobs) -> Packed:
-    """The sum over all shards; what was left out is written down."""
-    reports = [jobs.read_report(job) for job in jobs.all]
-    left_out = []
-    for report in reports:
-        left_out += report.left_out
-    if left_out:
-        text = "".join(f"{line}\n" for line in left_out)
-        write_whole(jobs.dest / LEFT_OUT, text.encode("utf-8", "replace"))
-    return Packed(
-        written=sum(report.written for report in reports),
-        shrunk=sum(report.shrunk for report in reports),
-        bytes=sum(report.bytes for report in reports),
-        left_out=left_out,
-    )
+@dataclass(frozen=True, eq=False)
+class Jobs:
+    """All shards of a packing, and how one of them is written. Travels to worker processes."""
+
+    parts: dict[str, Source]
+    dest: Path
+    packing: Packing
+    all: list[Job]
+    images_done: Tensor
+    """int64 (jobs,): images of each shard that have been looked at, in memory that processes share.
+    """
+
+    @classmethod
+    def of(cls, parts: dict[str, Source], dest: Path, packing: Packing) -> "Jobs":
+        """The shards of all parts, in order."""
+        jobs = []
+        for part, source in parts.items():
+            count = -(-len(source) // packing.shard)
+            jobs += [Job(part, number, count) for number in range(count)]
+        images_done = torch.zeros(len(jobs), dtype=torch.int64).share_memory_()
+        return cls(parts, dest, packing, jobs, images_done)
+
+    def positions(self, job: Job) -> range:
+        """Which examples of its part a shard holds, counted in the order of writing."""
+        start = job.number * self.packing.shard
+        stop = min(start + self.packing.shard, len(self.parts[job.part]))
+        return range(start, stop)
+
+    def shard_path(self, job: Job) -> Path:
+        return self.dest / f"{job.name}.{self.packing.format}"
+
+    def report_path(self, job: Job) -> Path:
+        return self.dest / REPORTS / f"{job.name}.json"
+
+    def read_report(self, job: Job) -> Packed | None:
+        """What became of a shard; None if it is not there as it was written."""
+        try:
+            report = Packed(**json.loads(self.report_path(job).read_text("utf-8")))
+            size = self.shard_path(job).stat().st_size
+        except FileNotFoundError:
+            return None
+        if size != report.bytes:
+            return None
+        return report
+
+    def write_shard(self, job: Job) -> None:
+        """Write a shard, then the report on it: a shard without one is written again. Raises
+        OSError if the disk is full."""
+        # Which examples it holds.
+        source = self.parts[job.part]
+        indices = np.array(self.positions(job))
+        if self.packing.shuffle:
+            indices = permutation(len(source), 0, 0, source.chunks())[indices]
+
+        # Write them, one by one as they are prepared.
+        number = self.all.index(job)
+        tally = Tally(self.images_done[number : number + 1])
+        examples = readable_examples(
+            source, indices, self.packing.side, self.packing.quality, tally
+        )
+        try:
+            with whole(self.shard_path(job)) as new:
+                written = WRITERS[self.packing.format](new, examples, source)
+                size = new.stat().st_size
+            report = Packed(written, tally.shrunk, size, tally.left_out)
+            write_whole(self.report_path(job), json.dumps(report._asdict()).encode())
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise OSError(
+                f"{self.shard_path(job)} could not be written: {reason}; "
+                f"afterwards the same command goes on"
+            ) from error
+
+    def write_missing(self, workers: int, title: str) -> None:
+        """Write the shards that are not there yet, under a progress bar if it has a title."""
+        for part in self.parts.values():
+            part.prepare()
+        missing = [job for job in self.all if self.read_report(job) is None]
+        progress = nullcontext()
+        if title:
+            count = sum(len(self.positions(job)) for job in missing)
+            progress = counted(title, count, lambda: int(self.images_done.sum()))
+        with progress:
+            for _ in in_order(self.write_shard, missing, min(workers, len(missing))):
+                pass
+
+    def total(self) -> Packed:
+        """The sum over all shards; what was left out is written down."""
+        reports = [self.read_report(job) for job in self.all]
+        left_out = []
+        for report in reports:
+            left_out += report.left_out
+        if left_out:
+            text = "".join(f"{line}\n" for line in left_out)
+            write_whole(self.dest / LEFT_OUT, text.encode("utf-8", "replace"))
+        return Packed(
+            written=sum(report.written for report in reports),
+            shrunk=sum(report.shrunk for report in reports),
+            bytes=sum(report.bytes for report in reports),
+            left_out=left_out,
+        )

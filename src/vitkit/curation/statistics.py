@@ -1,7 +1,7 @@
 """What a data set holds: sizes, formats, classes, what cannot be read, and what is there twice."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
@@ -60,10 +60,8 @@ class Survey(NamedTuple):
 
 
 def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
-    """Look at every image once, in `workers` processes.
-
-    Raises OSError if the network or the disk fails.
-    """
+    """Look at every image once, in `workers` processes. Raises OSError if the network or the disk
+    fails."""
     count = len(source)
     result = Survey(
         source=source,
@@ -108,10 +106,8 @@ class _Image(NamedTuple):
 
 
 def _look(source: Source, indices: range) -> tuple[list[_Image], dict[int, str]]:
-    """What these images hold; and for those that cannot be read, by index, what is wrong.
-
-    Raises OSError if the network or the disk fails, which is not the image's fault.
-    """
+    """What these images hold; and for those that cannot be read, by index, what is wrong. Raises
+    OSError if the network or the disk fails, which is not the image's fault."""
     images = []
     bad = {}
     for index in indices:
@@ -166,37 +162,40 @@ def identical_files(part: Survey) -> Iterator[np.ndarray]:
 def near_duplicates(first: Survey, second: Survey) -> list[Pair]:
     """The images of the first part that have a duplicate in the second, in order, each with its
     nearest one."""
-    first_rows = np.flatnonzero(first.good)
-    second_rows = np.flatnonzero(second.good)
-    pairs = []
-    for pair in nearest(_appearances(first, first_rows), _appearances(second, second_rows)):
-        i = int(first_rows[pair.first])
-        j = int(second_rows[pair.second])
-        pairs.append(pair._replace(first=i, second=j))
-    return pairs
+    pairs = nearest(_appearances(first), _appearances(second))
+    return _renumbered(pairs, np.flatnonzero(first.good), np.flatnonzero(second.good))
 
 
 def repeats(surveys: Sequence[Survey]) -> list[Pair]:
     """The images of all parts, numbered one part after the other, that have a duplicate before
     them, in order, each with its nearest one."""
+    parts = map(_appearances, surveys)
+    all_parts = Appearances(*map(np.concatenate, zip(*parts, strict=True)))
     good = np.concatenate([part.good for part in surveys])
     rows = np.flatnonzero(good)
-    parts = [_appearances(part, np.flatnonzero(part.good)) for part in surveys]
-    all_parts = Appearances(*map(np.concatenate, zip(*parts, strict=True)))
-    pairs = []
-    for pair in nearest(all_parts, all_parts, earlier=True):
-        i = int(rows[pair.first])
-        j = int(rows[pair.second])
-        pairs.append(pair._replace(first=i, second=j))
-    return pairs
+    return _renumbered(nearest(all_parts, all_parts, earlier=True), rows, rows)
 
 
-def _appearances(part: Survey, rows: np.ndarray) -> Appearances:
-    return Appearances(part.digests[rows], part.hashes[rows], part.thumbnails[rows])
+def _appearances(part: Survey) -> Appearances:
+    """What the images look like that can be read."""
+    good = part.good
+    return Appearances(part.digests[good], part.hashes[good], part.thumbnails[good])
+
+
+def _renumbered(
+    pairs: Iterable[Pair], first_rows: np.ndarray, second_rows: np.ndarray
+) -> list[Pair]:
+    """Pairs of images that can be read, by their indices among all images."""
+    renumbered = []
+    for pair in pairs:
+        i = int(first_rows[pair.first])
+        j = int(second_rows[pair.second])
+        renumbered.append(pair._replace(first=i, second=j))
+    return renumbered
 
 
 def class_counts(source: Source) -> list[int]:
-    """How many images each class has; empty if targets are no classes."""
+    """How many images each class has; empty if targets are not classes."""
     if not source.labels:
         return []
     classes = source.targets

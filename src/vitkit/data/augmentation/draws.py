@@ -15,10 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.data.augmentation.crops import inception_box, random_box
 from vitkit.data.augmentation.settings import Augmentation
-from vitkit.data.images.files import REDUCTIONS, Box, Picture
+from vitkit.data.images.jpeg import REDUCTIONS
+from vitkit.data.images.pictures import Picture
+from vitkit.data.images.pixels import Box
 from vitkit.data.images.preprocessing import Preprocessing, Resampling, resize
+
+ASPECT = (0.75, 1.33)  # width / height; TensorFlow's default, which is not 4/3
+ATTEMPTS = 100
 
 
 class Draw(NamedTuple):
@@ -33,7 +37,7 @@ class Draw(NamedTuple):
     flip: bool = False
     """Whether it is mirrored, left to right, after the crop."""
     colour_changes: tuple[Callable[[Tensor], Tensor], ...] = ()
-    """In this order: policies.Colours, then randaugment.Operation (Google's) or policies.Policy
+    """In this order: from colours.py: Colours, then Operation (Google's RandAugment) or Policy
     (torchvision's)."""
     erased: Box | None = None
     """The rectangle that is filled at the end."""
@@ -67,8 +71,8 @@ def draw(
     """What happens to an image.
 
     size: its height and width in pixels; None will do if the crop is not an Inception crop.
-    Every random choice comes from `random`, in this order: crop, flip, and a seed for each of
-    colour jitter, RandAugment and erasing, as far as they are on.
+    random: every random choice comes from it, in this order: crop, flip, and a seed for each of
+    colour jitter, RandAugment and erasing that is switched on.
     """
     # Which pixels are where.
     box = _draw_box(size, augmentation, preprocessing.size, random)
@@ -78,8 +82,12 @@ def draw(
 
     # What colours they have. Imported here, as torchvision's transforms take their time and most
     # runs need none.
-    from vitkit.data.augmentation.policies import Policy, draw_colours, draw_erased
-    from vitkit.data.augmentation.randaugment import draw_operations
+    from vitkit.data.augmentation.colours import (
+        Policy,
+        draw_colours,
+        draw_erased,
+        draw_operations,
+    )
 
     changes = []
     if any(augmentation.colour_jitter):
@@ -136,8 +144,8 @@ def apply_geometry(
 ) -> Tensor:
     """Crop, resize and flip: a picture as (C, h, w). Raises BadImage.
 
-    interpolation: instead of the image's, for what belongs to it: "nearest" for a mask of the
-    image's size.
+    interpolation: used instead of the image's for something that belongs to it: "nearest" for a
+    mask of the image's size.
     """
     size = preprocessing.size
     kernel = interpolation or augmentation.interpolation or preprocessing.interpolation
@@ -191,7 +199,7 @@ def _reduction(box: Box, size: tuple[int, int], augmentation: Augmentation) -> i
     if not augmentation.reduced_decode:
         return 1
     _, _, height, width = box
-    for reduction in REDUCTIONS:  # the largest first
+    for reduction in reversed(REDUCTIONS):
         if height // reduction >= size[0] and width // reduction >= size[1]:
             return reduction
     return 1
@@ -200,5 +208,60 @@ def _reduction(box: Box, size: tuple[int, int], augmentation: Augmentation) -> i
 def preload(augmentation: Augmentation) -> None:
     """Import what an augmentation needs: once here, rather than in every worker."""
     if augmentation.changes_colours:
-        import vitkit.data.augmentation.policies
-        import vitkit.data.augmentation.randaugment  # noqa: F401
+        import vitkit.data.augmentation.colours  # noqa: F401
+
+
+# Where a training crop lies
+
+
+def inception_box(
+    height: int, width: int, area: tuple[float, float], random: np.random.Generator
+) -> Box:
+    """The crop of TensorFlow's sample_distorted_bounding_box, with which the paper's models were
+    trained.
+
+    An aspect ratio is drawn uniformly, then a height: uniformly among those for which the area lies
+    within its bounds, as shares of the image, and the width within the image. So it is the side
+    that is uniform, not the area. After 100 attempts without a fit it is the whole image.
+    """
+    low = area[0] * height * width
+    high = area[1] * height * width
+    for _ in range(ATTEMPTS):
+        # A shape, and the heights that it may have.
+        aspect = random.uniform(*ASPECT)
+        tallest = round((high / aspect) ** 0.5)
+        if round(tallest * aspect) > width:  # then the width limits it
+            tallest = int((width + 0.5 - 1e-7) / aspect)
+            if round(tallest * aspect) > width:
+                tallest -= 1
+        tallest = min(tallest, height)
+        shortest = min(round((low / aspect) ** 0.5), tallest)
+
+        # A height. If rounding put the area just outside, a pixel more or less may mend that.
+        h = shortest + int(random.integers(tallest - shortest + 1))
+        if h * round(h * aspect) < low:
+            h += 1
+        if h * round(h * aspect) > high:
+            h -= 1
+        w = round(h * aspect)
+
+        # A position, if it fits. As in the original, a crop smaller than the image never touches
+        # its last row or column.
+        fits = low <= h * w <= high and 0 < h <= height and 0 < w <= width
+        if not fits:
+            continue
+        top = 0
+        left = 0
+        if h < height:
+            top = int(random.integers(height - h))
+        if w < width:
+            left = int(random.integers(width - w))
+        return top, left, h, w
+    return 0, 0, height, width
+
+
+def random_box(height: int, width: int, size: tuple[int, int], random: np.random.Generator) -> Box:
+    """A box of the given size, anywhere with equal chance."""
+    top = int(random.integers(height - size[0] + 1))
+    left = int(random.integers(width - size[1] + 1))
+    return top, left, *size

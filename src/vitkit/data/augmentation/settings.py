@@ -62,10 +62,6 @@ class Augmentation:
         check_choice("crop", self.crop, CROPS)
         check_choice("interpolation", self.interpolation, ("bilinear", "bicubic", None))
         check_choice("rand_augment_by", self.rand_augment_by, tuple(MAGNITUDES))
-        self._check_geometry()
-        self._check_colours()
-
-    def _check_geometry(self) -> None:
         if len(self.area) != 2 or not 0 < self.area[0] <= self.area[1] <= 1:
             raise ValueError(
                 f"area is {self.area}; it is two shares of the image, 0 < smallest <= largest <= 1"
@@ -77,8 +73,6 @@ class Augmentation:
             )
         if not 0 <= self.pad <= MAX_SIDE:
             raise ValueError(f"pad is {self.pad}; it is from 0 to {MAX_SIDE} pixels")
-
-    def _check_colours(self) -> None:
         if not 0 <= self.erase <= 1:
             raise ValueError(f"erase is {self.erase}; it is a share of the images, from 0 to 1")
         largest = MAGNITUDES[self.rand_augment_by]
@@ -111,8 +105,8 @@ class Augmentation:
 
 
 def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None:
-    """Raises ValueError if the two cannot go together, and for an augmentation of which it is not decided
-    yet what it does."""
+    """Raises ValueError if the two cannot go together, and if it has not been decided yet what an
+    augmentation does."""
     if augmentation.auto:
         raise ValueError(
             "the augmentation is auto: a run with published weights (--init) decides first what the "
@@ -121,8 +115,8 @@ def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None
     is_photograph = preprocessing.channels in (1, 3) and preprocessing.values == "uint8"
     if augmentation.needs_colours and not is_photograph:
         raise ValueError(
-            "colour_jitter and rand_augment are for grey, or red, green and blue, of 8 bits, and the images have "
-            f"{counted(preprocessing.channels, 'channel')} in {preprocessing.values}: leave them out "
+            "colour_jitter and rand_augment are for grey, or red, green and blue, of 8 bits, and the "
+            f"images have {counted(preprocessing.channels, 'channel')} in {preprocessing.values}: leave them out "
             "(--data.augmentation.colour-jitter 0 0 0 0 --data.augmentation.rand-augment 0 0)"
         )
     least = max(preprocessing.size)

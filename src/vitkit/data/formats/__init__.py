@@ -6,14 +6,16 @@ A new one is a file in this room and a line in a table: FORMATS here, or SHARDED
 from collections.abc import Callable
 from pathlib import Path
 
-from vitkit.data.formats import manifest
-from vitkit.data.formats.digits import read_digits
 from vitkit.data.formats.folder import read_folder
 from vitkit.data.formats.hub import read_hub
-from vitkit.data.formats.lists import read_lists
-from vitkit.data.formats.manifest import read_manifest
-from vitkit.data.formats.published import read_published
-from vitkit.data.formats.selection import images_of, is_selection, select
+from vitkit.data.formats.manifest import (
+    MANIFEST_SUFFIXES,
+    read_lists,
+    read_manifest,
+    read_selection,
+    select,
+)
+from vitkit.data.formats.published import read_digits, read_published
 from vitkit.data.formats.shards import SHARDED, named_beside, read_shards
 from vitkit.data.sources.tables import Columns, Table
 from vitkit.system.storage.files import nearest, refuse_special
@@ -29,18 +31,17 @@ FORMATS: tuple[Callable[[str, Columns], Table | None], ...] = (
     read_shards,
     read_folder,
 )
-DATA_SUFFIXES = (*manifest.MANIFEST_SUFFIXES, *SHARDED)  # of files that are data sets
+DATA_SUFFIXES = (*MANIFEST_SUFFIXES, *SHARDED)  # of files that are data sets
 
 
 def read_table(where: str, columns: Columns) -> Table:
-    """A data set of any kind, as a table.
-
-    Raises ValueError, in one sentence, for what is not there or malformed.
-    """
+    """A data set of any kind, as a table. Raises ValueError, in one sentence, if it does not exist
+    or is malformed."""
     refuse_special(Path(where))
-    if is_selection(where):
-        everything = read_table(images_of(where), Columns(target="none"))
-        return select(where, everything, columns)
+    selection = read_selection(where, columns)
+    if selection is not None:
+        everything = read_table(selection["images"], Columns(target="none"))
+        return select(where, selection, everything)
     for read in FORMATS:
         table = read(where, columns)
         if table is not None:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data.sources.parts import PARTS
-from vitkit.data.sources.row_labels import as_row_labels
 from vitkit.data.sources.stores import Files
-from vitkit.data.sources.tables import Columns, Table
+from vitkit.data.sources.tables import PARTS, Columns, Table, note_left_out, some
+from vitkit.data.sources.targets import as_row_labels
 
-# Of the formats that images.py reads.
+# Of the formats that images/pictures.py reads.
 IMAGE_SUFFIXES = set(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .gif .bmp .dib .webp .tif .tiff .ppm .pgm .pbm .pnm "
     ".jp2 .j2k .j2c .jpc .jpx .avif .heic .heif .hif .ico .qoi .sgi .rgb .rgba .bw .pcx".split()
@@ -50,7 +49,7 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
         # Its files, by their names below the root.
         prefix = "" if folder == str(root) else f"{Path(folder).relative_to(root).as_posix()}/"
         for name in files:
-            suffix = _suffix(name)
+            suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122 pathlib takes longer
             if name.startswith("."):
                 left_out["hidden files"] += 1
             elif suffix in IMAGE_SUFFIXES:
@@ -63,12 +62,6 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
         return sorted(arrays), +left_out
     left_out[f"{ARRAYS} files"] = len(arrays)
     return sorted(names), +left_out  # without zeros
-
-
-def _suffix(name: str) -> str:
-    """The ending of a file's name, in small letters: ".jpg"; "" if there is none."""
-    _, dot, ending = name.rpartition(".")
-    return (dot + ending).lower() if dot else ""
 
 
 def folder_of_images(root: Path) -> str:
@@ -107,39 +100,42 @@ def read_folder(where: str, columns: Columns) -> Table | None:
     # Which folders are parts, and how deep the images of a class lie.
     labelled = columns.target != "none" and _has_classes(paths)
     if not labelled and columns.target not in ("auto", "none"):
+        inner = next((path[:1] for path in paths if len(path) > 1), [])
+        expected = "/".join([root.name, *inner])
         raise ValueError(
             f"{root} holds {len(names)} images but no class folders; "
-            f"expected {_example(root, paths)}/CLASS/IMAGE"
+            f"expected {expected}/CLASS/IMAGE"
         )
-    class_folders = 1 if labelled else 0
-    divided = any(len(path) > 1 + class_folders and path[0].lower() in PARTS for path in paths)
-    part_folders = 1 if divided else 0
-    if divided:
-        _refuse_other_folders(root, paths)
-    depth = part_folders + class_folders  # how many folders an image lies in
+    depth = int(labelled)  # how many folders an image lies in
+    divided = any(len(path) > 1 + depth and path[0].lower() in PARTS for path in paths)
+    depth += divided
 
     # Images that lie deep enough belong to the data set.
     inside = [path for path in paths if len(path) > depth]
     if len(inside) < len(paths):
-        outside = "images outside every class folder" if labelled else "images outside every part"
+        outside = "images outside every part"
+        if labelled:
+            outside = "images outside every class folder"
         left_out[outside] = len(paths) - len(inside)
     parts = [""] * len(inside)
     if divided:
+        _check_parts(root, paths, inside)
         parts = [PARTS[path[0].lower()] for path in inside]
-        _refuse_synonyms(root, {path[0] for path in inside}, len(set(parts)))
 
     # Their labels, and what the user should know.
-    notes = _note_left_out(left_out)
+    notes = note_left_out(left_out)
     row_labels = None
     if labelled:
         row_labels = np.array([path[depth - 1] for path in inside], dtype=object)
         if columns.target in ("classes", "number"):
             row_labels = as_row_labels(row_labels, str(root), columns.target)
-        notes += _note_empty(root, {"/".join(path[:depth]) for path in inside}, depth)
+        empty = _empty_folders(root, {"/".join(path[:depth]) for path in inside}, depth)
+        if empty:
+            notes += (f"folders without an image: {some(empty)}",)
     else:
-        notes += [f"{root} has no class folders that are read, so its images are unlabelled"]
+        notes += (f"{root} has no class folders that are read, so its images are unlabelled",)
     files = Files.of(root, ["/".join(path) for path in inside])
-    return Table(files, row_labels, np.array(parts, dtype=object), None, tuple(notes))
+    return Table(files, row_labels, np.array(parts, dtype=object), None, notes)
 
 
 def _has_classes(paths: list[list[str]]) -> bool:
@@ -152,14 +148,9 @@ def _has_classes(paths: list[list[str]]) -> bool:
     return bool(folders - PARTS.keys())
 
 
-def _example(root: Path, paths: list[list[str]]) -> str:
-    """The folder that class folders were expected in."""
-    inner = [path[0] for path in paths if len(path) > 1]
-    return f"{root.name}/{inner[0]}" if inner else root.name
-
-
-def _refuse_other_folders(root: Path, paths: list[list[str]]) -> None:
-    """Raises ValueError for folders that stand beside train, val and test and are none of them."""
+def _check_parts(root: Path, paths: list[list[str]], inside: list[list[str]]) -> None:
+    """Raises ValueError for folders beside train, val and test that are none of them, and for one
+    part under two names. inside: those paths that belong to a part."""
     folders = {path[0] for path in paths if len(path) > 1}
     others = sorted(folder for folder in folders if folder.lower() not in PARTS)
     if others:
@@ -168,34 +159,19 @@ def _refuse_other_folders(root: Path, paths: list[list[str]]) -> None:
             f"{', '.join(PARTS)}; move the images in it elsewhere, or give a folder that holds "
             f"classes only"
         )
-
-
-def _refuse_synonyms(root: Path, folders: set[str], parts: int) -> None:
-    """Raises ValueError where two folders are the same part under two names."""
-    if len(folders) > parts:
+    names = sorted({path[0] for path in inside})
+    if len(names) > len({PARTS[name.lower()] for name in names}):
         raise ValueError(
-            f"{root} holds the same part under two names ({', '.join(sorted(folders))}); "
-            f"merge or rename them"
+            f"{root} holds the same part under two names ({', '.join(names)}); merge or rename them"
         )
 
 
-def _note_left_out(left_out: Counter) -> list[str]:
-    if not left_out:
-        return []
-    counts = [f"{count:,} {kind}" for kind, count in sorted(left_out.items())]
-    return [f"left out: {', '.join(counts)}"]
-
-
-def _note_empty(root: Path, full: set[str], depth: int) -> list[str]:
-    """A note on class folders that hold no image: they are no class."""
+def _empty_folders(root: Path, full: set[str], depth: int) -> list[str]:
+    """The class folders that hold no image, in order: they are no class."""
     empty = []
     for path in root.glob("/".join("*" * depth)):
         inner = path.relative_to(root)
         hidden = any(name.startswith(HIDDEN) for name in inner.parts)
         if path.is_dir() and not hidden and inner.as_posix() not in full:
             empty.append(inner.as_posix())
-    empty.sort()
-    if not empty:
-        return []
-    more = ", ..." if len(empty) > 5 else ""
-    return [f"folders without an image: {', '.join(empty[:5])}{more}"]
+    return sorted(empty)

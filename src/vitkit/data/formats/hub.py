@@ -1,5 +1,5 @@
-"""Data sets of the Hugging Face hub, by name or from a directory that `datasets` wrote:
-memory-mapped, random access."""
+"""Data sets of the Hugging Face hub, by name or from a directory that `datasets` wrote
+(memory-mapped, random access); and what its parquet files have in common with them."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,19 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.data.formats.arrow import class_names, column_labels, holds
-from vitkit.data.images.files import BadImage
-from vitkit.data.sources.parts import PARTS
-from vitkit.data.sources.row_labels import as_row_labels, concatenate_values
-from vitkit.data.sources.stores import MAX_FILE, RowRanges
-from vitkit.data.sources.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
+from vitkit.data.images.pixels import BadImage
+from vitkit.data.sources.stores import RowRanges, Store, read_file
+from vitkit.data.sources.tables import (
+    IMAGE,
+    PARTS,
+    Columns,
+    Table,
+    image_column,
+    label_column,
+    note_unlabelled,
+)
+from vitkit.data.sources.targets import Lists, as_row_labels, concatenate_values
 
 PREFIX = "hf:"
 SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a directory
 
 
 @dataclass(frozen=True, eq=False)
-class HubRows:
+class HubRows(Store):
     """Rows of memory-mapped tables, their images as they were stored."""
 
     title: str
@@ -56,12 +62,6 @@ class HubRows:
         """Bytes of each table."""
         return [table.data.nbytes for table in self.tables]
 
-    def prepare(self, rows: np.ndarray) -> None:
-        """Nothing to do: processes share the mapped memory."""
-
-    def chunks(self, rows: np.ndarray) -> None:
-        """One is read as quickly as another."""
-
     def _file(self, path: str, row: int) -> bytes:
         """A file that a row names; only one of the hub's own downloads, as a table may name any
         file of this machine."""
@@ -74,21 +74,13 @@ class HubRows:
                 f"{self.name(row)} names the file {path}, outside of the hub's cache; "
                 f"it is not read"
             )
-        try:
-            if file.stat().st_size > MAX_FILE:
-                raise BadImage(f"{path} is larger than {MAX_FILE:,} bytes, which no image file is")
-            return file.read_bytes()
-        except OSError as error:
-            raise BadImage(f"{path} cannot be read: {error.strerror or error}") from error
+        return read_file(path)
 
 
 def read_hub(where: str, columns: Columns) -> Table | None:
     """ "hf:NAME", "hf:NAME@REVISION" or "hf:NAME:CONFIG", downloaded once or taken from the cache;
-    or a saved directory.
-
-    Returns None for anything else. Raises ValueError if there is no such data set, the network is
-    missing, or columns cannot be found.
-    """
+    or a saved directory. Returns None for anything else. Raises ValueError if there is no such data
+    set, the network is missing, or columns cannot be found."""
     if not where.startswith(PREFIX) and not any((Path(where) / name).is_file() for name in SAVED):
         return None
     try:
@@ -96,50 +88,41 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     except ImportError:
         raise ValueError(f"to read {where}: pip install 'vitkit[hf]'") from None
 
-    # The splits that are parts.
+    # The splits that are parts; all of them if none is called so.
     splits = {name: split for name, split in _load(datasets, where).items() if len(split)}
     if not splits:
         raise ValueError(f"{where} has no rows")
-    splits, parts, notes = _parts(splits)
+    notes = ()
+    parts = {name: PARTS.get(name.lower(), "") for name in splits}
+    others = [name for name, part in parts.items() if not part]
+    if others and len(others) < len(splits):
+        notes = (f"left out: the splits {', '.join(others)}, which are none of {', '.join(PARTS)}",)
+        splits = {name: split for name, split in splits.items() if name not in others}
 
     # Which columns matter.
     first = next(iter(splits.values()))
     features = first.features.to_dict()
-    image_columns = [name for name, feature in features.items() if holds(feature, "Image")]
-    class_columns = [name for name, feature in features.items() if holds(feature, "ClassLabel")]
+    names = list(features)
     try:
-        image = image_column(columns, list(features), IMAGE, image_columns)
-        label = label_column(columns, list(features), class_columns)
+        image, label = find_columns(names, features, columns)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 
     # Images as they were stored.
-    if image in image_columns:
+    if _holds(features[image], "Image"):
         encoded = datasets.Image(decode=False)
         splits = {name: split.cast_column(image, encoded) for name, split in splits.items()}
-    counts = [len(split) for split in splits.values()]
+    counts = list(map(len, splits.values()))
     tables = tuple(split.select_columns([image]) for split in splits.values())
     store = HubRows(where, tables, image, RowRanges.of(counts))
-    part_of_row = np.repeat(np.array(parts, dtype=object), counts)
+    part_of_row = np.repeat(np.array([parts[name] for name in splits], dtype=object), counts)
 
     if label is None:
-        if columns.target != "none":
-            notes += (unlabelled(where, list(features)),)
+        notes += note_unlabelled(where, names, columns)
         return Table(store, None, part_of_row, None, notes)
     values = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
     row_labels = as_row_labels(concatenate_values(values), where, columns.target)
     return Table(store, row_labels, part_of_row, class_names(features[label]), notes)
-
-
-def _parts(splits: dict[str, Any]) -> tuple[dict[str, Any], list[str], tuple[str, ...]]:
-    """The splits that are used, the part that each is, and a note on those that are left out."""
-    parts = [PARTS.get(name.lower(), "") for name in splits]
-    if not any(parts) or all(parts):
-        return splits, parts, ()
-    others = [name for name, part in zip(splits, parts, strict=True) if not part]
-    note = f"left out: the splits {', '.join(others)}, which are none of {', '.join(PARTS)}"
-    used = {name: split for name, split in splits.items() if name not in others}
-    return used, list(filter(None, parts)), (note,)
 
 
 def _load(datasets, where: str) -> dict[str, Any]:
@@ -157,3 +140,84 @@ def _load(datasets, where: str) -> dict[str, Any]:
     if isinstance(loaded, dict):
         return dict(loaded)
     return {"": loaded}
+
+
+# Columns of arrow tables, and how `datasets` describes them: here and in parquet files
+
+
+def find_columns(names: list[str], features: dict, columns: Columns) -> tuple[str, str | None]:
+    """The columns of the images and of the labels, the latter None if there is none. Raises
+    ValueError if they cannot be found.
+
+    features: how `datasets` describes some of the columns.
+    """
+    images = [name for name in names if _holds(features.get(name), "Image")]
+    classes = [name for name in names if _holds(features.get(name), "ClassLabel")]
+    image = image_column(columns, names, IMAGE, images)
+    return image, label_column(columns, names, classes)
+
+
+def column_labels(column) -> np.ndarray | Lists | list:
+    """The labels in an arrow column, for `as_row_labels`: an array of numbers, Lists of numbers, or
+    Python values."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    kind = column.type
+    if column.null_count:
+        return column.to_pylist()
+    if _fits_int64(kind):
+        return _array(column, np.int64)
+    if pa.types.is_floating(kind):
+        return _array(column, np.float64)
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if listed and _fits_int64(kind.value_type):
+        flat = column.flatten()
+        if not flat.null_count:
+            ends = np.cumsum(_array(column.value_lengths(), np.int64))
+            return Lists(_array(flat, np.int64), ends)
+    return column.to_pylist()
+
+
+def _fits_int64(kind) -> bool:
+    """Whether all values of an arrow type fit into int64."""
+    import pyarrow as pa
+
+    return pa.types.is_integer(kind) and kind != pa.uint64()
+
+
+def _array(column, dtype: type) -> np.ndarray:
+    """A column of numbers, none missing, as an array.
+
+    Through DLPack: pyarrow's own conversion would import pandas, if it is there, which takes a
+    third of a second and loses a Ctrl-C that comes then.
+    """
+    return np.from_dlpack(column).astype(dtype)
+
+
+def class_names(feature) -> tuple[str, ...] | None:
+    """Names of the classes, from how `datasets` describes a column of one class or of a list of
+    them; None without any.
+
+    A list is described as {"feature": what it holds}, and was by older versions as [what it holds].
+    """
+    if isinstance(feature, list):
+        return class_names(feature[0]) if feature else None
+    if not isinstance(feature, dict):
+        return None
+    if feature.get("feature") is not None:
+        return class_names(feature["feature"])
+    names = feature.get("names")
+    if not isinstance(names, list):
+        return None
+    return tuple(map(str, names))
+
+
+def _holds(feature, kind: str) -> bool:
+    """Whether a described column is of a kind ("Image", "ClassLabel"), or a list of it."""
+    if isinstance(feature, list):
+        return bool(feature) and _holds(feature[0], kind)
+    if not isinstance(feature, dict):
+        return False
+    return feature.get("_type") == kind or _holds(feature.get("feature"), kind)

@@ -1,5 +1,15 @@
-"""Manifests: CSV, TSV or JSON lines, a row for each image: its path, its label, and maybe the split
-it belongs to."""
+"""Text files that list images: manifests, the lists of VTAB-1k, and selections.
+
+NAME.csv, .tsv, .jsonl   a row for each image: its path, its label, and maybe the part it belongs to
+
+train800.txt  val200.txt  test.txt
+                         "PATH NUMBER" a line: PATH starts from their folder, NUMBER is the class
+
+NAME.selection.json      some images of another data set, with classes and parts of their own: how a
+                         suite makes a task of an original data set without copying an image:
+                         {"images": what is read, "labels": names of the classes,
+                          "parts": {"train": {"rows": [...], "classes": [...]}, "test": ...}}
+"""
 
 import csv
 import json
@@ -12,12 +22,28 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from vitkit.data.sources.parts import as_parts
-from vitkit.data.sources.row_labels import as_row_labels
 from vitkit.data.sources.stores import Files
-from vitkit.data.sources.tables import PATH, Columns, Table, image_column, label_column, unlabelled
+from vitkit.data.sources.tables import (
+    PART_NAMES,
+    PATH,
+    Columns,
+    Table,
+    as_parts,
+    image_column,
+    label_column,
+    note_unlabelled,
+)
+from vitkit.data.sources.targets import as_row_labels
+from vitkit.system.storage.files import whole
 
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+SUFFIX = ".selection.json"
+# The list of each part. The first row whose files are all there is read: the union of train and val
+# is taken only if it comes alone.
+LISTS = (
+    {"train": "train800.txt", "val": "val200.txt", "test": "test.txt"},
+    {"train": "train800val200.txt", "test": "test.txt"},
+)
 # A relative path that cannot lead out of its folder. Most are, and a regular expression is quicker
 # than pathlib.
 _NAME = r"[^./\\:\0][^/\\:\0]*"
@@ -31,7 +57,7 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
     a manifest is a file that people pass on, and must not be able to name other files of the
     reader's.
 
-    Returns None if this is not a manifest. Raises ValueError, with the row, for what is malformed.
+    Returns None if this is not a manifest. Raises ValueError, with the row, if it is malformed.
     """
     path = Path(where)
     if not path.is_file() or path.suffix.lower() not in MANIFEST_SUFFIXES:
@@ -95,10 +121,7 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     if label is not None:
         row_labels = as_row_labels(values, str(path), columns.target)
         return Table(files, row_labels, parts, None, ())
-    notes = ()
-    if columns.target != "none":
-        notes = (unlabelled(str(path), present),)
-    return Table(files, None, parts, None, notes)
+    return Table(files, None, parts, None, note_unlabelled(str(path), present, columns))
 
 
 def _interned(value):
@@ -163,3 +186,129 @@ def relative_path(text, base: Path, where: str) -> str:
             f"a folder above all of its images"
         )
     return path.relative_to(folder).as_posix()
+
+
+# Lists
+
+
+def read_lists(where: str, columns: Columns) -> Table | None:
+    """The table of a folder with lists. Returns None for a folder without them. Raises ValueError,
+    with the line, if a list is malformed or a path leads out of the folder."""
+    folder = Path(where)
+    for layout in LISTS:
+        if all((folder / file).is_file() for file in layout.values()):
+            break
+    else:
+        return None
+    names = []
+    values = []
+    parts = []
+    for part, file in layout.items():
+        before = len(names)
+        _read_list(folder / file, names, values)
+        parts += [part] * (len(names) - before)
+        if len(names) == before:
+            raise ValueError(f"{folder / file} names no image")
+    files = Files.of(folder, names)
+    row_labels = as_row_labels(values, str(folder), columns.target)
+    return Table(files, row_labels, np.array(parts, dtype=object), None, ())
+
+
+def _read_list(path: Path, names: list[str], values: list[str]) -> None:
+    """Append the path and the class of each line. Raises ValueError for a malformed line."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        name, _, value = line.strip().rpartition(" ")
+        if not name or not value.isascii() or not value.isdigit():
+            raise ValueError(
+                f"{path} line {number} is {line[:100]!r}; expected a path and the number of a "
+                'class, such as "images/train/000000.jpg 12"'
+            )
+        names.append(relative_path(name, path.parent, f"{path} line {number}"))
+        values.append(value)
+
+
+# Selections
+
+
+def read_selection(where: str, columns: Columns) -> dict | None:
+    """The values of a selection, of which "images" says what it selects from; None if this is not a
+    selection. Raises ValueError for a file that is malformed."""
+    if not where.endswith(SUFFIX) or not Path(where).is_file():
+        return None
+    if columns != Columns():
+        raise ValueError(f"{where} says itself what its classes are; leave out --data.columns")
+    try:
+        values = json.loads(Path(where).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{where} cannot be read: {error}") from None
+    if not isinstance(values, dict) or {"images", "labels", "parts"} - values.keys():
+        raise ValueError(f"{where} is no selection; it needs images, labels and parts")
+    if not isinstance(values["parts"], dict):
+        raise ValueError(f"{where} has parts that are not an object")
+    images = values["images"]
+    if not isinstance(images, str) or images.endswith(SUFFIX):
+        raise ValueError(f"{where} selects from {images!r}; expected a path or an address")
+    return values
+
+
+def select(where: str, selection: dict, table: Table) -> Table:
+    """The table of the images that a selection names, out of all of them. Raises ValueError for a
+    file that is malformed, or names rows that do not exist."""
+    count = len(table.parts)
+    labels = selection["labels"]
+    if not isinstance(labels, list) or not all(isinstance(name, str) for name in labels):
+        raise ValueError(f"{where} has labels that are not a list of names")
+    parts = np.full(count, None, dtype=object)
+    classes = np.zeros(count, np.int64)
+    for part, chosen in selection["parts"].items():
+        if part not in PART_NAMES:
+            raise ValueError(f"{where} has a part {part!r}; the parts are {', '.join(PART_NAMES)}")
+        rows = _whole_numbers(where, part, "rows", chosen, count)
+        numbers = _whole_numbers(where, part, "classes", chosen, len(labels))
+        if len(rows) != len(numbers):
+            raise ValueError(f"{where} has {len(rows)} rows and {len(numbers)} classes in {part}")
+        is_taken = np.array([part is not None for part in parts[rows]], bool)
+        if is_taken.any() or len(np.unique(rows)) != len(rows):
+            raise ValueError(f"{where} has a row of {part} twice")
+        parts[rows] = part
+        classes[rows] = numbers
+    return table._replace(row_labels=classes, parts=parts, labels=tuple(labels))
+
+
+def _whole_numbers(where: str, part: str, key: str, chosen: dict, limit: int) -> np.ndarray:
+    """int64 (N,). Raises ValueError for anything but whole numbers from 0 to limit - 1."""
+    values = None
+    if isinstance(chosen, dict):
+        values = chosen.get(key)
+    if not isinstance(values, list) or any(type(value) is not int for value in values):
+        raise ValueError(f"{where} has {key} of {part} that are not a list of whole numbers")
+    for value in values:
+        if not 0 <= value < limit:
+            raise ValueError(
+                f"{where} has {value} among the {key} of {part}; there are {limit:,}, from 0: "
+                "the images have changed, or the file is damaged"
+            )
+    return np.array(values, np.int64)
+
+
+def write_selection(
+    path: Path,
+    images: str,
+    labels: tuple[str, ...],
+    rows: dict[str, np.ndarray],
+    classes: dict[str, np.ndarray],
+) -> None:
+    """Write a selection. rows, classes: by part, int64 (N,), which rows of the data set they are,
+    and their classes. Raises OSError."""
+    parts = {}
+    for part in rows:
+        parts[part] = {"rows": rows[part].tolist(), "classes": classes[part].tolist()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole(path) as new:
+        new.write_text(json.dumps({"images": images, "labels": labels, "parts": parts}), "utf-8")

@@ -2,23 +2,21 @@
 
 import hashlib
 import json
-from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data.formats.arrow import class_names, column_labels, holds
-from vitkit.data.images.files import BadImage
-from vitkit.data.loading.child import Crashed, in_child
-from vitkit.data.sources import chunks
-from vitkit.data.sources.parts import as_parts
-from vitkit.data.sources.row_labels import Values, as_row_labels, concatenate_values
-from vitkit.data.sources.stores import RowRanges
-from vitkit.data.sources.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
+from vitkit.data.formats.hub import class_names, column_labels, find_columns
+from vitkit.data.images.pixels import BadImage
+from vitkit.data.loading.workers import Crashed, in_child
+from vitkit.data.sources.stores import ChunkCache, RowRanges, titles
+from vitkit.data.sources.tables import Columns, Table, as_parts, note_unlabelled
+from vitkit.data.sources.targets import Values, as_row_labels, concatenate_values
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import cache_dir, write_whole
 
@@ -37,24 +35,24 @@ class ParquetRows:
 
     files: tuple[str, ...]
     column: str
-    groups: np.ndarray
-    """(G, 2): file and row group."""
+    file_groups: RowRanges
+    """The groups of each file."""
     group_ranges: RowRanges
     """The rows of each group."""
     file_ranges: RowRanges
     """The rows of each file."""
     sizes: np.ndarray
     """(G,): bytes of the column in each group."""
-    cache: OrderedDict = field(default_factory=OrderedDict)
-    """Group -> its arrow array, the last used at the end."""
+    titles: Sequence[str]
+    """What to call each file."""
+    cache: ChunkCache
+    """Arrow arrays by group."""
 
     def read(self, row: int) -> bytes:
-        """The image's bytes.
-
-        Raises BadImage for a row that has none, or a file that is damaged there.
-        """
+        """The image's bytes. Raises BadImage for a row that has none, or a file that is damaged
+        there."""
         group, group_row = self.group_ranges.locate(row)
-        data = self._group(group)[group_row].as_py()
+        data = self.cache.get(group, self._load)[group_row].as_py()
         if isinstance(data, dict):
             data = data.get("bytes")
         if not data:
@@ -63,80 +61,42 @@ class ParquetRows:
 
     def name(self, row: int) -> str:
         file, file_row = self.file_ranges.locate(row)
-        return f"{self._titles[file]} row {file_row}"
+        return f"{self.titles[file]} row {file_row}"
 
     def identity(self, row: int) -> str:
         return f"{self.name(row)} {self.sizes[self.group_ranges.tables(row)]}"
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         """Row groups, unless all of them stay in memory."""
-        if self._window is None:
-            return None
-        return self.group_ranges.tables(rows), self._window
+        return self.cache.windows(self.group_ranges.tables(rows))
 
     def prepare(self, rows: np.ndarray) -> None:
-        """Read what these rows need, if all of it fits in memory: processes forked from this one
-        then share it."""
-        if self._window is None:
-            for group in chunks.fetching(np.unique(self.group_ranges.tables(rows)), self.files):
-                self._group(int(group))
-
-    @property
-    def _window(self) -> int | None:
-        """How many row groups stay in memory; None if all do."""
-        if self._bytes <= chunks.KEEP:
-            return None
-        return chunks.window(self._bytes, len(self.groups))
-
-    @cached_property
-    def _bytes(self) -> int:
-        return int(self.sizes.sum())
-
-    @cached_property
-    def _titles(self) -> list[str]:
-        return chunks.titles(self.files)
-
-    def _group(self, group: int):
-        return chunks.cached(self.cache, group, self._load, self._window)
+        """Read what these rows need, if all of it fits in memory."""
+        self.cache.fill(self.group_ranges.tables(rows), self._load)
 
     def _load(self, group: int):
-        """The image column of a row group.
-
-        Raises BadImage for a damaged file, OSError for an address that fails.
-        """
+        """The image column of a row group. Raises BadImage for a damaged file, OSError for an
+        address that fails."""
         import pyarrow as pa
 
-        file, index = self.groups[group]
+        file, index = self.file_groups.locate(group)
         path = self.files[file]
         try:
             with remote.parquet_file(path) as opened:
-                rows = opened.read_row_group(int(index), columns=[self.column], use_threads=False)
+                rows = opened.read_row_group(index, columns=[self.column], use_threads=False)
                 return rows.column(0)
         except (pa.ArrowException, OSError) as error:
             if remote.is_address(path) and isinstance(error, OSError):
                 raise  # the network fails, which is no damage
             raise BadImage(f"{path} is damaged: {str(error).splitlines()[0]}") from error
 
-    def __getstate__(self) -> dict:
-        """It travels to other processes without what it has read."""
-        return {**self.__dict__, "cache": OrderedDict()}
-
-
-class _Schema(NamedTuple):
-    """What all files of a data set have in common."""
-
-    image: str
-    """The column with the images."""
-    label: str | None
-    """The column with the labels, if there is one."""
-    class_names: tuple[str, ...] | None
-    """If the header has them."""
-
 
 class _File(NamedTuple):
     """What a parquet file says of itself, and its labels."""
 
-    schema: _Schema
+    schema: tuple[str, str | None, tuple[str, ...] | None]
+    """The columns of the images and of the labels, and the names of the classes, if there are any: the
+    same in all files of a data set."""
     labels: Values
     """One for every row, as `as_row_labels` takes them; empty without a label column."""
     splits: list[str]
@@ -159,33 +119,34 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     """
     # What the files say, which must be the same of all.
     opened = _open_all(list(files), columns)
-    paths = [Path(file) for file in files]
-    schema = opened[0].schema
+    paths = list(map(Path, files))
+    image, label, names = opened[0].schema
     for path, file in zip(files, opened, strict=True):
-        if file.schema != schema:
+        if file.schema != opened[0].schema:
             raise ValueError(
                 f"{path} has other columns or class names than {paths[0].name}; "
                 f"they do not belong to one data set"
             )
 
     # Where the images lie.
-    groups = []
     group_rows = []
     group_sizes = []
-    for number, file in enumerate(opened):
-        groups += [(number, group) for group in range(len(file.group_rows))]
+    for file in opened:
         group_rows += file.group_rows
         group_sizes += file.group_sizes
     if not sum(group_rows):
         raise ValueError(f"{', '.join(files)} has no rows")
     file_rows = [sum(file.group_rows) for file in opened]
+    size = sum(group_sizes)
     store = ParquetRows(
         files=tuple(files),
-        column=schema.image,
-        groups=np.array(groups),
+        column=image,
+        file_groups=RowRanges.of([len(file.group_rows) for file in opened]),
         group_ranges=RowRanges.of(group_rows),
         file_ranges=RowRanges.of(file_rows),
         sizes=np.array(group_sizes),
+        titles=titles(files),
+        cache=ChunkCache(list(files), size, (size, len(group_sizes))),
     )
 
     # Which part each row belongs to: a column says so, or the file's name.
@@ -198,14 +159,11 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     parts = np.concatenate(parts)
 
     title = ", ".join(path.name for path in paths)
-    if schema.label is not None:
+    if label is not None:
         values = concatenate_values([file.labels for file in opened])
         row_labels = as_row_labels(values, title, columns.target)
-        return Table(store, row_labels, parts, schema.class_names, ())
-    notes = ()
-    if columns.target != "none":
-        notes = (unlabelled(title, opened[0].columns),)
-    return Table(store, None, parts, None, notes)
+        return Table(store, row_labels, parts, names, ())
+    return Table(store, None, parts, None, note_unlabelled(title, opened[0].columns, columns))
 
 
 def _open_all(files: list[str], columns: Columns) -> list[_File]:
@@ -247,10 +205,8 @@ def _remembered(files: list[str], columns: Columns) -> Path | None:
 
 
 def _open(file: str, columns: Columns) -> _File:
-    """Read all but the images.
-
-    Raises ValueError for a file that is damaged or lacks columns, OSError for an address.
-    """
+    """Read all but the images. Raises ValueError for a file that is damaged or lacks columns,
+    OSError for an address."""
     import pyarrow as pa
 
     try:
@@ -259,8 +215,7 @@ def _open(file: str, columns: Columns) -> _File:
             features = _features(schema.metadata or {})
             image, label = _columns(schema, features, columns)
             groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
-            for group in groups:
-                _refuse_bomb(group, image)
+            sizes = [_column_size(group, image) for group in groups]
             split = next((name for name in schema.names if name.lower() == "split"), None)
             read = opened.read(columns=[name for name in (label, split) if name is not None])
             labels = []
@@ -269,7 +224,6 @@ def _open(file: str, columns: Columns) -> _File:
             splits = []
             if split is not None:
                 splits = read.column(split).to_pylist()
-            sizes = [_size(group, image) for group in groups]
     except (pa.ArrowException, OSError) as error:
         if remote.is_address(file) and isinstance(error, OSError):
             raise  # its message says all
@@ -278,7 +232,7 @@ def _open(file: str, columns: Columns) -> _File:
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
     return _File(
-        schema=_Schema(image, label, class_names(features.get(label))),
+        schema=(image, label, class_names(features.get(label))),
         labels=labels,
         splits=splits,
         group_rows=[group.num_rows for group in groups],
@@ -287,21 +241,16 @@ def _open(file: str, columns: Columns) -> _File:
     )
 
 
-def _size(group, image: str) -> int:
-    """Bytes of the image column in a row group."""
-    return sum(field.total_uncompressed_size for field in _fields(group, image))
-
-
-def _fields(group, image: str) -> list:
-    """The image column in a row group, whose fields ("image.bytes") are columns of their own."""
-    fields = [group.column(i) for i in range(group.num_columns)]
-    return [field for field in fields if field.path_in_schema.split(".")[0] == image]
-
-
-def _refuse_bomb(group, image: str) -> None:
-    """Raises ValueError for a row group that would take far more memory than it has bytes."""
-    size = _size(group, image)
-    stored = sum(field.total_compressed_size for field in _fields(group, image))
+def _column_size(group, column: str) -> int:
+    """Bytes of a column of images in a row group, whose fields ("image.bytes") are columns of their
+    own. Raises ValueError for a row group that would take far more memory than it has bytes."""
+    size = 0
+    stored = 0
+    for number in range(group.num_columns):
+        field = group.column(number)
+        if field.path_in_schema.split(".")[0] == column:
+            size += field.total_uncompressed_size
+            stored += field.total_compressed_size
     if not 0 <= size <= INFLATION * stored + SMALL:
         raise ValueError(
             f"a row group would take {size:,} bytes of memory, out of {stored:,} on the disk, and "
@@ -312,6 +261,7 @@ def _refuse_bomb(group, image: str) -> None:
             f"a row group has {group.num_rows:,} rows, and {size:,} bytes of images for all of "
             "them; the file is damaged or made to harm"
         )
+    return size
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict:
@@ -324,16 +274,11 @@ def _features(metadata: dict[bytes, bytes]) -> dict:
 
 
 def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None]:
-    """The image and the label column.
-
-    Raises ValueError if they cannot be found, or hold something else.
-    """
+    """The image and the label column. Raises ValueError if they cannot be found, or hold something
+    else."""
     import pyarrow.types as types
 
-    image_columns = [name for name in schema.names if holds(features.get(name), "Image")]
-    class_columns = [name for name in schema.names if holds(features.get(name), "ClassLabel")]
-    image = image_column(columns, schema.names, IMAGE, image_columns)
-    label = label_column(columns, schema.names, class_columns)
+    image, label = find_columns(schema.names, features, columns)
     kind = schema.field(image).type
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type

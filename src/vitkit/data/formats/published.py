@@ -1,5 +1,6 @@
-"""Data sets as their authors publish them: CIFAR-10 and CIFAR-100 (the binary version), Oxford-IIIT
-Pets and Oxford 102 Flowers. Each is the folder that its archives unpack to.
+"""Data sets as their authors publish them: the digits that come with scikit-learn, CIFAR-10 and
+CIFAR-100 (the binary version), Oxford-IIIT Pets and Oxford 102 Flowers. Each of the last four is
+the folder that its archives unpack to.
 
 CIFAR's Python version is a pickle, which can hold any program: it is not read, and a sentence names
 the binary one.
@@ -10,17 +11,37 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data.sources.row_labels import as_row_labels
+from vitkit.data.sources.source import TEST_SHARE, stratified
 from vitkit.data.sources.stores import Arrays, Files
 from vitkit.data.sources.tables import Columns, Table
+from vitkit.data.sources.targets import as_row_labels
 
 SIDE = 32  # pixels of CIFAR's images
 MAX_BYTES = 1 << 28  # of a file of CIFAR's, the largest of which has 154 million
 
 
+def read_digits(where: str, columns: Columns) -> Table | None:
+    """ "digits", 1,797 of them, handwritten: 8 by 8 pixels, levels 0 to 16 made 0 to 255.
+
+    A fifth, always the same, is the test part. It is the data set of the first run, and of most
+    tests.
+    """
+    if where != "digits":
+        return None
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = (digits.images * (255 / 16)).round().astype(np.uint8)
+    parts = np.full(len(images), "train", dtype=object)
+    _, test_rows = stratified(digits.target, TEST_SHARE, seed=0)
+    parts[test_rows] = "test"
+    row_labels = as_row_labels(digits.target.astype(np.int64), where, columns.target)
+    return Table(Arrays("digits", images), row_labels, parts, tuple("0123456789"), ())
+
+
 def read_published(where: str, columns: Columns) -> Table | None:
-    """The table of one of these data sets; None for any other folder. Raises ValueError for what is
-    malformed."""
+    """The table of one of these data sets; None for any other folder. Raises ValueError if a file
+    is malformed."""
     folder = Path(where)
     if not folder.is_dir():
         return None

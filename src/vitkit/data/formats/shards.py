@@ -1,17 +1,28 @@
 """Files that are a data set alone or together, on this machine or by address: parquet files and tar
 shards."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from vitkit.data.formats.folder import folder_of_images
 from vitkit.data.formats.parquet import read_parquet
 from vitkit.data.formats.tar import read_tars
-from vitkit.data.sources.parts import check_complete, families
-from vitkit.data.sources.tables import Columns, Table
+from vitkit.data.sources.tables import PARTS, Columns, Table, some
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import refuse_special
 
+MAX_SHARDS = 100_000  # a larger number in a name is a mistake, or no number of shards
+
+# What files of a data set are called, without suffix; only the part is needed.
+# NAME-train, NAME-train-000, train-00000-of-00004, train-00000-of-00004-HASH
+_FILE = re.compile(
+    r"(?:(?P<name>.+)[-_.])??"
+    rf"(?P<part>{'|'.join(PARTS)})"
+    r"(?:[-_]\d+(?:-of-\d+(?:-[0-9a-f]+)?)?)?",
+    re.IGNORECASE,
+)
+_SHARD = re.compile(r"(?P<name>.+)[-_](?P<shard>\d+)-of-(?P<shards>\d+)(?:-[0-9a-f]+)?")
 # By suffix: what reads {file: the part it belongs to, or ""} as one table.
 SHARDED: dict[str, Callable[[dict[str, str], Columns], Table]] = {
     ".parquet": read_parquet,
@@ -21,10 +32,8 @@ SHARDED: dict[str, Callable[[dict[str, str], Columns], Table]] = {
 
 def read_shards(where: str, columns: Columns) -> Table | None:
     """A file, a folder of files, NAME for NAME-train*.parquet and its siblings, a pattern, or an
-    address of any of these.
-
-    Returns None if it is none of them. Raises ValueError for files that do not belong to one data set.
-    """
+    address of any of these. Returns None if it is none of them. Raises ValueError for files that do
+    not belong to one data set."""
     path = Path(where)
     if path.is_dir():
         return _read_folder(path, columns)
@@ -47,11 +56,11 @@ def named_beside(where: str) -> list[str]:
 
 
 def _families_in(folder: Path) -> dict[str, dict[str, str]]:
-    """The data sets of several files in a folder, as `families` has them; {} if there is no such
+    """The data sets of several files in a folder, as `_families` has them; {} if there is no such
     folder."""
     if not folder.is_dir():
         return {}
-    return families(str(file) for file in _files_in(folder))
+    return _families(str(file) for file in _files_in(folder))
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -76,10 +85,8 @@ def _read_folder(path: Path, columns: Columns) -> Table | None:
 
 
 def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
-    """These files of a folder.
-
-    Others of their kind are noted; class folders are refused, as they may be what is meant.
-    """
+    """These files of a folder. Others of their kind are noted; class folders are refused, as they
+    may be what is meant."""
     inner = folder_of_images(folder)
     if inner:
         raise ValueError(
@@ -90,8 +97,7 @@ def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
     others = [file.name for file in _files_in(folder) if str(file) not in files]
     if not others:
         return table
-    more = ", ..." if len(others) > 5 else ""
-    note = f"left out, as their names say no part: {', '.join(others[:5])}{more}"
+    note = f"left out, as their names say no part: {some(others)}"
     return table._replace(notes=(*table.notes, note))
 
 
@@ -102,15 +108,61 @@ def _read_files(where: str, files: list[str], columns: Columns) -> Table:
     if len(kinds) != 1:
         present = " and ".join(sorted(kinds)) or f"no {' or '.join(SHARDED)}"
         raise ValueError(f"{where} holds {present} files; expected one kind")
-    named = families(files)
+    named = _families(files)
     if len(named) > 1:
         raise ValueError(f"{where} holds several data sets: {', '.join(sorted(named))}; name one")
     read = SHARDED[kinds.pop()]
     no_parts = dict.fromkeys(files, "")
     if files == [where]:  # a file that is asked for alone is all there is
         return read(no_parts, columns)
-    check_complete(files)
+    _check_complete(files)
     parts = next(iter(named.values()), {})
     if len(parts) < len(files):  # a name does not say its part
         parts = no_parts
     return read(parts, columns)
+
+
+# What the names of files say
+
+
+def _families(files: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The data sets among files that are named by part, by the name that their files share.
+
+    Each is {file: part}. The name is "" for files like train-000.tar.
+    """
+    by_name: dict[str, dict[str, str]] = {}
+    for file in sorted(files):
+        match = _FILE.fullmatch(Path(remote.without_query(file)).stem)
+        if match and not Path(file).name.startswith("."):
+            parts = by_name.setdefault(match["name"] or "", {})
+            parts[file] = PARTS[match["part"].lower()]
+    return by_name
+
+
+def _check_complete(files: Iterable[str]) -> None:
+    """Raises ValueError if a shard of several is missing or is there twice. Without this, half a
+    data set would train without a complaint."""
+    # The shards of each name, by number; two of a number in one folder are one too many.
+    shards: dict[tuple[str, int], dict[int, str]] = {}
+    for file in files:
+        match = _SHARD.fullmatch(Path(remote.without_query(file)).stem)
+        if not match:
+            continue
+        by_number = shards.setdefault((match["name"], int(match["shards"])), {})
+        other = by_number.setdefault(int(match["shard"]), file)
+        if other != file and Path(other).parent == Path(file).parent:
+            raise ValueError(
+                f"{other} and {Path(file).name} are the same shard of {match['name']}; remove one"
+            )
+
+    # A number without a shard.
+    for (name, count), by_number in shards.items():
+        if count > MAX_SHARDS:
+            continue
+        missing = sorted(set(range(count)) - set(by_number))
+        if missing:
+            folder = next(iter(by_number.values())).rpartition("/")[0] or "."
+            raise ValueError(
+                f"{folder} has {len(by_number)} of {count} {name} files; "
+                f"number {missing[0]:05d} is missing"
+            )

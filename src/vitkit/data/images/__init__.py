@@ -1,1 +1,1 @@
-"""From the bytes of a file, not trusted, to pixels of the size that a model reads."""
+"""From the bytes of an untrusted file to pixels of the size that a model reads."""

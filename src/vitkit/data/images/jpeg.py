@@ -1,8 +1,10 @@
 """A box of a JPEG, decoding only the scanlines and columns that the box needs.
 
-An Inception crop keeps a part of a photograph, so that much of a full decode is thrown away.
-libjpeg-turbo can decode a part (see turbojpeg.py); without it `region` returns None and the caller
-decodes the whole image in the ordinary way.
+An Inception crop keeps a part of a photograph, so most of a full decode is thrown away.
+libjpeg-turbo can decode a part: its TurboJPEG 3 interface is called through ctypes (it reports
+errors by return code). The library comes from the system, from conda, or from the `turbojpeg` wheel
+(the extra `fast`). Without it `region` returns None, and the caller decodes the whole image in the
+ordinary way.
 
 Exactness: inside the box the pixels are those of a full decode by Pillow (accurate DCT, smooth
 chroma upsampling). Smooth upsampling looks at one neighbour on each side, so the columns asked of
@@ -17,14 +19,17 @@ segment (SOF) has the image's size and components; scans (SOS) hold the coeffici
 progressive file bit by bit.
 """
 
+import ctypes
+import functools
+import importlib.metadata
 import re
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data.images import turbojpeg
-
-# Half of what images.py accepts: from here on Pillow warns of a bomb, and decodes alone.
+# Half of what pictures.py accepts: from here on Pillow warns of a bomb, and decodes alone.
 MAX_PIXELS = 89_478_485
 MAX_SEGMENTS = 1000  # before the first scan; a colour profile may take 255
 MAX_SCANS = 100  # a progressive file has about ten; more are left to Pillow, within MAX_SCANNED
@@ -76,7 +81,7 @@ class Header(NamedTuple):
 
 def available() -> bool:
     """Whether there is a library that decodes parts; without one `region` is always None."""
-    return turbojpeg.library() is not None
+    return library() is not None
 
 
 def region(
@@ -103,9 +108,12 @@ def region(
     """
     if reduce not in REDUCTIONS:
         raise ValueError(f"reduce is {reduce}; a JPEG is decoded at 1/n for n in {REDUCTIONS}")
-    library = turbojpeg.library()
+    turbo = library()
     known = known or header(data)
-    if library is None or known is None or not _complete(data, known):
+    if turbo is None or known is None:
+        return None
+    # Nothing is missing below the box either: a truncated file is refused for every box, not for some
+    if data.rfind(EOI, known.scan) < 0 or (known.progressive and not _all_bits_sent(data, known)):
         return None
 
     # The box must lie within the reduced image.
@@ -122,9 +130,9 @@ def region(
     # Decode the columns that it needs, and cut off those around it.
     start, stop = _columns(left, width, full_width, known.column // reduce)
     pixels = np.empty((height, stop - start, 3), np.uint8)
-    box = turbojpeg.Region(start, top, stop - start, height)
+    box = _Region(start, top, stop - start, height)
     max_scans = min(MAX_SCANS, max(MAX_SCANNED // (known.height * known.width), 1))
-    if not turbojpeg.decode(library, data, box, reduce, max_scans, pixels):
+    if not _decode(turbo, data, box, reduce, max_scans, pixels):
         return None
     # A copy of microseconds: torch resizes contiguous rows about three times as fast as strided
     # ones.
@@ -141,10 +149,8 @@ def _columns(left: int, width: int, full_width: int, column: int) -> tuple[int, 
 
 
 def header(data: bytes) -> Header | None:
-    """The header of a JPEG that `region` can take, or None for everything else.
-
-    Microseconds; nothing is decoded.
-    """
+    """The header of a JPEG that `region` can take, or None for everything else. Microseconds;
+    nothing is decoded."""
     if data[:2] != SOI:
         return None
     frame = None
@@ -192,14 +198,6 @@ def _frame(marker: int, body: bytes) -> Header | None:
     return Header(height, width, marker == PROGRESSIVE, column, components)
 
 
-def _complete(data: bytes, header: Header) -> bool:
-    """Whether nothing is missing below the box either: a truncated file is refused for every box,
-    not for some."""
-    if data.rfind(EOI, header.scan) < 0:
-        return False
-    return not header.progressive or _all_bits_sent(data, header)
-
-
 def _all_bits_sent(data: bytes, header: Header) -> bool:
     """Whether the scans of a progressive file send every bit of every coefficient.
 
@@ -245,3 +243,114 @@ def has_more_scans(data: bytes, most: int) -> bool:
         if match[0][1] not in WITHOUT_LENGTH:
             at += int.from_bytes(data[at : at + 2])
     return False
+
+
+# TurboJPEG
+
+_HANDLE = ctypes.c_void_p
+_INTEGER = ctypes.c_int
+_DATA = (ctypes.c_char_p, ctypes.c_size_t)
+# Constants of turbojpeg.h
+TJINIT_DECOMPRESS = 1
+TJPF_RGB = 0
+TJPARAM_STOPONWARNING = 0
+TJPARAM_SCANLIMIT = 13
+
+
+class _Region(ctypes.Structure):
+    """tjregion: a box in pixels of the image that is decoded."""
+
+    _fields_ = [(name, _INTEGER) for name in ("x", "y", "w", "h")]
+
+
+class _ScalingFactor(ctypes.Structure):
+    """tjscalingfactor: the size that is decoded to, as a fraction of the full one."""
+
+    _fields_ = [(name, _INTEGER) for name in ("num", "denom")]
+
+
+# Function: the types of its arguments, as in turbojpeg.h
+FUNCTIONS = {
+    "tj3Init": (_INTEGER,),
+    "tj3Set": (_HANDLE, _INTEGER, _INTEGER),
+    "tj3DecompressHeader": (_HANDLE, *_DATA),
+    "tj3SetScalingFactor": (_HANDLE, _ScalingFactor),
+    "tj3SetCroppingRegion": (_HANDLE, _Region),
+    "tj3Decompress8": (_HANDLE, *_DATA, ctypes.c_void_p, _INTEGER, _INTEGER),
+    "tj3Destroy": (_HANDLE,),
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The first library that can decode a part: the system's or conda's, which are kept up to date,
+    or the wheel's."""
+    for path in (*system_paths(), *wheel_paths()):
+        try:
+            candidate = ctypes.CDLL(path)
+        except OSError:
+            continue
+        if not all(hasattr(candidate, name) for name in FUNCTIONS):
+            continue
+        for name, types in FUNCTIONS.items():
+            getattr(candidate, name).argtypes = types
+        candidate.tj3Init.restype = _HANDLE
+        candidate.tj3Destroy.restype = None
+        return candidate
+    return None
+
+
+def system_paths() -> list[str]:
+    """Where TurboJPEG usually lies.
+
+    A bare name is left to the dynamic loader: `ctypes.util.find_library` would start a compiler
+    where nothing is found.
+    """
+    prefix = Path(sys.prefix)
+    if sys.platform == "win32":  # never a bare name: Windows would look all along PATH
+        return [str(prefix / "Library/bin/turbojpeg.dll"), r"C:\libjpeg-turbo64\bin\turbojpeg.dll"]
+    if sys.platform == "darwin":
+        brew = ["/opt/homebrew/opt/jpeg-turbo", "/usr/local/opt/jpeg-turbo"]
+        folders = [str(prefix), *brew, "/opt/libjpeg-turbo"]
+        return [f"{folder}/lib/libturbojpeg.dylib" for folder in folders]
+    name = "libturbojpeg.so.0"
+    return [str(prefix / "lib" / name), name, f"/opt/libjpeg-turbo/lib64/{name}"]
+
+
+def wheel_paths() -> list[str]:
+    """The library in the installed `turbojpeg` wheel, found by its list of files; the package is
+    not imported."""
+    try:
+        files = importlib.metadata.files("turbojpeg") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    name = re.compile(r"(lib)?turbojpeg.*(\.so\.[\d.]+|\.dylib|\.dll)")
+    return [str(file.locate()) for file in files if name.fullmatch(file.name)]
+
+
+def _decode(
+    turbo: ctypes.CDLL, data: bytes, box: _Region, scale: int, max_scans: int, pixels: np.ndarray
+) -> bool:
+    """Fill `pixels`, uint8 (h, w, 3), with a box of a JPEG at 1/scale of its size. Returns False
+    after an error or a warning. The GIL is free meanwhile."""
+    handle = turbo.tj3Init(TJINIT_DECOMPRESS)
+    if not handle:
+        return False
+    # A decoder serves one image and is never reused: libjpeg keeps the tables of the image before,
+    # and would decode a file that lacks its own with them.
+    steps = (
+        (turbo.tj3Set, TJPARAM_STOPONWARNING, 1),
+        (turbo.tj3Set, TJPARAM_SCANLIMIT, max_scans),
+        (turbo.tj3DecompressHeader, data, len(data)),
+        (turbo.tj3SetScalingFactor, _ScalingFactor(1, scale)),
+        (turbo.tj3SetCroppingRegion, box),
+        (turbo.tj3Decompress8, data, len(data), pixels.ctypes.data, pixels.strides[0], TJPF_RGB),
+    )
+    try:
+        for function, *arguments in steps:
+            failed = function(handle, *arguments)
+            if failed:
+                return False
+        return True
+    finally:
+        turbo.tj3Destroy(handle)

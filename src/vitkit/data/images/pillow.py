@@ -1,8 +1,8 @@
 """A stored image as Pillow opens it, made 8-bit RGB: grey of more bits, transparency, palettes, and
 which way is up.
 
-Other failures than those named here are Pillow's own, of which there are many (images.py makes
-BadImage of them).
+Other failures than those named here are Pillow's own, of which there are many: `as_bad_image` makes
+one kind of them.
 """
 
 import io
@@ -13,6 +13,9 @@ from contextlib import contextmanager
 
 import numpy as np
 from PIL import Image
+
+from vitkit.data.images.pixels import BadImage
+from vitkit.system.limits import max_pixels
 
 # What Pillow decodes by itself, the frequent first. EPS and WMF would start other programs; TGA has
 # no signature.
@@ -31,12 +34,13 @@ BITS_PER_SAMPLE = 258  # tag of TIFF
 USUAL_MEMORY = 7
 MEMORY = {"JPEG2000": 19, "WEBP": 16, "AVIF": 10, HEIF: 12}
 STRIP = 1 << 20  # pixels that are converted at once
+REMEDY = "if you trust it, raise the limits with --max-pixels N"
 UPRIGHT = 1  # Exif's orientations are 1 to 8
 
 
 def open_lazily(data: bytes) -> Image.Image:
-    """The image in a file's bytes; only its header is read. Raises ImportError, with a sentence, for
-    a HEIF file if no package is installed that reads it."""
+    """The image in a file's bytes; only its header is read. Raises ImportError, with a sentence,
+    for a HEIF file if no package is installed that reads it."""
     formats = FORMATS
     if is_heif(data):
         add_heif()
@@ -69,27 +73,6 @@ def add_heif() -> None:
     reader.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
 
 
-@contextmanager
-def limited_to(max_pixels: int) -> Iterator[None]:
-    """A block in which Pillow refuses images of more pixels as decompression bombs, and warns of
-    none."""
-    before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)  # it refuses from twice as many on
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        Image.MAX_IMAGE_PIXELS = before
-
-
-def limit_for_good(max_pixels: int) -> None:
-    """As in a block of `limited_to`, from now on: for a process whose threads decode at once. What
-    one of them sets back at the end of its block is then what the others need."""
-    Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)
-    warnings.simplefilter("ignore")
-
-
 def memory(image: Image.Image) -> int:
     """Bytes that decoding takes, its result among them: measured, and rounded up."""
     bytes_per_pixel = MEMORY.get(image.format, USUAL_MEMORY)
@@ -114,7 +97,8 @@ def orientation(image: Image.Image) -> int:
 
 
 def can_open(data: bytes, size: tuple[int, int] | None = None) -> bool:
-    """Whether Pillow reads a file, and if a size (height, width) is given, as an image of that size."""
+    """Whether Pillow reads a file, and if a size (height, width) is given, as an image of that
+    size."""
     try:
         with quiet():
             image = open_lazily(data)
@@ -125,8 +109,8 @@ def can_open(data: bytes, size: tuple[int, int] | None = None) -> bool:
 
 @contextmanager
 def quiet(library: str = "PIL") -> Iterator[None]:
-    """A block in which a library neither logs nor warns of what it cannot read: what is done about it
-    is said once."""
+    """A block in which a library neither logs nor warns of what it cannot read: what is done about
+    it is said once."""
     logger = logging.getLogger(library)
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -256,3 +240,40 @@ def _extremes(image: Image.Image) -> tuple[float, float]:
         lows.append(float(values.min()))
         highs.append(float(values.max()))
     return min(lows), max(highs)
+
+
+# Limits and failures
+
+
+@contextmanager
+def as_bad_image(name: str) -> Iterator[None]:
+    """A block in which whatever Pillow raises becomes BadImage. Its warnings are silenced, as the
+    pixels are right nevertheless."""
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = -(-max_pixels() // 2)  # Pillow refuses from twice as many on
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except BadImage:
+        raise
+    except Image.UnidentifiedImageError:
+        known = ", ".join(FORMATS)
+        raise BadImage(
+            f"{name} is not an image of a format that is read here ({known}), or its "
+            "header is damaged"
+        ) from None
+    except Image.DecompressionBombError as error:
+        raise BadImage(f"{name} is refused as a decompression bomb: {error}; {REMEDY}") from error
+    except Exception as error:
+        # a damaged file raises nearly anything: SyntaxError, struct.error, KeyError ...
+        raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def limit_for_good(max_pixels: int) -> None:
+    """As in a block of `as_bad_image`, from now on: for a process whose threads decode at once.
+    What one of them sets back at the end of its block is then what the others need."""
+    Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)
+    warnings.simplefilter("ignore")

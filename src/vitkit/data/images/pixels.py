@@ -1,130 +1,148 @@
-"""Images that a program has in memory, as open_image takes them: (h, w, 3) or (h, w), uint8, or
-float32 from 0 to 1, which a model that sees more than 8 bits gets uncut.
+"""Arrays of pixels: their levels, boxes of them, and which way is up.
 
-Arrays have their channels last, as Pillow, OpenCV and matplotlib have them; tensors first, as
-torchvision has them. Channels are red, green and blue.
+Levels are of 8 bits, uint8, or numbers of more, float32. Boxes are (top, left, height, width) in
+pixels of the upright image.
 
-Legend: B images, h w pixels.
+Legend: h w pixels, C channels.
 """
 
 import numpy as np
-import torch
-from PIL import Image
-from torch import Tensor
 
-from vitkit.data.images import pillow
-from vitkit.data.images.files import BadImage, upright
+Box = tuple[int, int, int, int]
 
-OVERSHOOT = 1e-3  # by which rounding may leave the range from 0 to 1
-
-
-def pixels_of_pillow(image: Image.Image, name: str) -> np.ndarray:
-    """A Pillow image of any mode as uint8 (h, w, 3), made RGB and turned upright as a file is; with
-    transparency as uint8 (h, w, 4), and grey of 16 bits as uint16 (h, w).
-
-    Raises BadImage if its file cannot be decoded.
-    """
-    try:
-        turn = pillow.orientation(image)
-        if image.mode == "RGBA":
-            return upright(np.asarray(image), turn)
-        if image.mode.startswith("I;16"):
-            return upright(np.asarray(image)[..., None], turn)[..., 0]
-        pixels = pillow.rgb(image, (0, 0, image.height, image.width))
-    except Exception as error:  # a damaged file raises nearly anything
-        raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error
-    return upright(pixels, turn)
+# What makes a stored image of each Exif orientation upright: swap its rows and columns, then mirror
+# top and bottom, then left and right.
+TURNS = {
+    1: (False, False, False),
+    2: (False, False, True),
+    3: (False, True, True),
+    4: (False, True, False),
+    5: (True, False, False),
+    6: (True, False, True),
+    7: (True, True, True),
+    8: (True, True, False),
+}
 
 
-def images_of_array(array: np.ndarray, name: str) -> list[np.ndarray]:
-    """The image of an array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4), or the images of a batch
-    (B, h, w, channels): each (h, w, 3), (h, w, 4) or (h, w), uint8 or float32 as it was.
-
-    uint8, float from 0 to 1, or 16-bit grey; the fourth channel is alpha. Images of other channels,
-    uint8, uint16 or float32 (h, w, C), stay as they are. Raises ValueError, with what it got, for
-    anything else.
-    """
-    if _is_bands(array):
-        if array.ndim == 4:
-            return list(array)
-        return [array]
-    channels_last = array.ndim == 2 or (array.ndim in (3, 4) and array.shape[-1] in (1, 3, 4))
-    if not channels_last or not array.size:
-        advice = ""
-        if array.ndim in (3, 4) and array.shape[-3] in (1, 3):
-            advice = "; the channels come first here: give array.transpose(1, 2, 0)"
-            if array.ndim == 4:
-                advice = "; the channels come first here: give array.transpose(0, 2, 3, 1)"
-        raise ValueError(
-            f"{name} is an array of {array.dtype} {array.shape}; an image is (h, w, 3) or (h, w), "
-            f"and several are (B, h, w, 3){advice}"
-        )
-    if array.dtype == np.uint16 and array.ndim == 2:
-        return [array]
-    levels = _levels(array, name)
-    if levels.shape[-1] == 1 and levels.ndim > 2:
-        levels = levels[..., 0]
-    if array.ndim == 4:
-        return list(levels)
-    return [levels]
+class BadImage(ValueError):
+    """An image that cannot be used; the message names it and says what is wrong."""
 
 
-def _is_bands(array: np.ndarray) -> bool:
-    """Whether it is (h, w, C) or (B, h, w, C) of other channels than grey, colours and opacity."""
-    if array.ndim not in (3, 4) or array.dtype not in (np.uint8, np.uint16, np.float32):
-        return False
-    height, width, channels = array.shape[-3:]
-    is_16_bits = array.dtype == np.uint16
-    has_others = channels not in (1, 3, 4) or is_16_bits
-    return has_others and height not in (1, 3) and channels < min(height, width)
-
-
-def _levels(array: np.ndarray, name: str) -> np.ndarray:
-    """The same array, floats as float32. Raises ValueError for floats outside of 0 to 1, and for
-    other types."""
+def levels(array: np.ndarray, name: str) -> np.ndarray:
+    """Numbers of any type as uint8, if they are that, else as float32: integers of 16 bits, and of
+    8 with a sign, divided by the largest of their type, others as they are. Raises BadImage if they
+    are not numbers."""
     if array.dtype == np.uint8:
         return array
-    if array.dtype.kind != "f":
-        raise ValueError(
-            f"{name} is an array of {array.dtype}; values are uint8 from 0 to 255, or float from 0 "
-            "to 1"
-        )
+    if array.dtype == bool:
+        return array.astype(np.uint8) * 255
+    if array.dtype.kind not in "uif":
+        raise BadImage(f"{name} holds {array.dtype}; an image is of integers or floats")
+    if array.dtype.kind in "ui" and array.dtype.itemsize <= 2:
+        return np.divide(array, np.iinfo(array.dtype).max, dtype=np.float32)
+    array = array.astype(np.float32)
+    if not np.isfinite(array).all():
+        raise BadImage(f"{name} holds values that are not finite")
+    return array
+
+
+def as_floats(array: np.ndarray) -> np.ndarray:
+    """uint8 from 0 to 255, or float32 -> float32, levels from 0 to 1."""
+    if array.dtype == np.uint8:
+        return np.divide(array, 255, dtype=np.float32)
+    return array
+
+
+def as_bytes(array: np.ndarray, name: str) -> np.ndarray:
+    """uint8, or float32 from 0 to 1 -> uint8, the nearest levels. Raises BadImage for floats beyond
+    0 to 1, which have none."""
+    if array.dtype == np.uint8:
+        return array
     least = float(array.min())
     most = float(array.max())
-    if not (least >= -OVERSHOOT and most <= 1 + OVERSHOOT):  # NaN is outside too
-        advice = "an image as it is before mean and standard deviation: vitkit normalises it itself"
-        if least >= 0 and most > 2:
-            advice = "it as uint8, or divide it by 255"
-        raise ValueError(
-            f"{name} has values from {least:.4g} to {most:.4g}; floats go from 0 to 1: give {advice}"
+    if least < 0 or most > 1:
+        raise BadImage(
+            f"{name} holds values from {least:.4g} to {most:.4g}, which are no levels of 8 bits; give "
+            "them to the model as they are with --data.preprocessing.values float32"
         )
-    return array.astype(np.float32).clip(0, 1)
+    return (array * 255).round().astype(np.uint8)
 
 
-def images_of_tensor(tensor: Tensor, name: str) -> list[np.ndarray]:
-    """The image of a tensor (3, h, w), (1, h, w) or (h, w), or the images of a batch (B, 3, h, w),
-    on any device: each (h, w, 3) or (h, w), uint8 or float32 as it was.
+def on_white(array: np.ndarray) -> np.ndarray:
+    """Red, green, blue and alpha of (h, w, 4), laid on white: float32 (h, w, 3), from 0 to 1."""
+    array = as_floats(array)
+    alpha = array[..., 3:]
+    return array[..., :3] * alpha + (1 - alpha)
 
-    uint8, or float from 0 to 1; of other channels, (C, h, w), as arrays of such are. Raises
-    ValueError, with what it got, for anything else.
-    """
-    channels_first = tensor.ndim == 2
-    if tensor.ndim in (3, 4):
-        channels, height, width = tensor.shape[-3:]
-        is_bands = channels < min(height, width) and width not in (1, 3)
-        channels_first = channels in (1, 3) or is_bands
-    if not channels_first or not tensor.numel():
-        advice = ""
-        if tensor.ndim in (3, 4) and tensor.shape[-1] in (1, 3):
-            advice = "; the channels come last here: give tensor.movedim(-1, -3)"
-        raise ValueError(
-            f"{name} is a tensor of {str(tensor.dtype).removeprefix('torch.')} "
-            f"{tuple(tensor.shape)}; an image is (3, h, w), and several are (B, 3, h, w){advice}"
-        )
-    tensor = tensor.detach().cpu()
-    if tensor.is_floating_point():
-        tensor = tensor.to(torch.float32)  # numpy has no bfloat16
-    array = tensor.numpy()
-    if array.ndim > 2:
-        array = np.moveaxis(array, -3, -1)
-    return images_of_array(array, name)
+
+def grey(array: np.ndarray) -> np.ndarray:
+    """The luma of red, green and blue (h, w, 3), by the weights that Pillow has: (h, w, 1), of the
+    same type. Of three equal channels it is one of them, to the bit."""
+    if array.dtype == np.uint8:
+        parts = array.astype(np.uint32) * np.array([19595, 38470, 7471], np.uint32)
+        return ((parts.sum(2, keepdims=True) + 0x8000) >> 16).astype(np.uint8)
+    if (array == array[..., :1]).all():
+        return array[..., :1]
+    return array @ np.array([[0.299], [0.587], [0.114]], np.float32)
+
+
+# Boxes, and which way is up
+
+
+def checked(box: Box, size: tuple[int, int]) -> Box:
+    """The same box, which must lie within an image of `size` (height, width)."""
+    top, left, height, width = box
+    assert min(top, left) >= 0 and min(height, width) > 0, box
+    assert top + height <= size[0] and left + width <= size[1], (box, size)
+    return box
+
+
+def cut(pixels: np.ndarray, box: Box | None) -> np.ndarray:
+    """A box of pixels (h, w, C), as a view; None for all."""
+    if box is None:
+        return pixels
+    top, left, height, width = checked(box, pixels.shape[:2])
+    return pixels[top : top + height, left : left + width]
+
+
+def reduced(box: Box, reduce: int, size: tuple[int, int]) -> Box:
+    """The box of an image at 1/reduce of its size, `size` (height, width), that covers a box of the
+    full one."""
+    top, left, height, width = box
+    bottom = min(-(-(top + height) // reduce), size[0])
+    right = min(-(-(left + width) // reduce), size[1])
+    top = top // reduce
+    left = left // reduce
+    return top, left, bottom - top, right - left
+
+
+def before_turn(box: Box, size: tuple[int, int], orientation: int) -> Box:
+    """Where a box of the upright image, of `size` (height, width), lies in the image as it is
+    stored."""
+    swapped, flip_rows, flip_columns = TURNS[orientation]
+    top, left, height, width = box
+    if flip_rows:
+        top = size[0] - top - height
+    if flip_columns:
+        left = size[1] - left - width
+    if swapped:
+        return left, top, width, height
+    return top, left, height, width
+
+
+def upright_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """(height, width) of an image that is stored in this size."""
+    swapped, _, _ = TURNS[orientation]
+    return size[::-1] if swapped else size
+
+
+def upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Pixels (h, w, 3) as they are stored, turned upright by Exif's orientation, contiguous."""
+    swapped, flip_rows, flip_columns = TURNS[orientation]
+    if swapped:
+        pixels = pixels.transpose(1, 0, 2)
+    if flip_rows:
+        pixels = pixels[::-1]
+    if flip_columns:
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)

@@ -2,10 +2,9 @@
 takes the place of its rule.
 
 Images are uint8 until they are normalised, on the model's device; or, for models of more bits,
-float32, levels from 0 to 1. In evaluation Pillow resizes, as
-in the pipelines that published accuracies come from; in training PyTorch does, which is faster:
-fewer than two values in a hundred differ, by one level, and that is enough to turn a prediction in
-five hundred.
+float32, levels from 0 to 1. In evaluation Pillow resizes, as in the pipelines that published
+accuracies come from. In training PyTorch does, which is faster: fewer than two values in a hundred
+differ, by one level, and that is enough to change one prediction in five hundred.
 
 Legend: B batch, C channels, h w pixels of what the model gets.
 """
@@ -17,15 +16,16 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from PIL import Image
 
-from vitkit.data.images.boxes import Box
-from vitkit.data.images.channels import Values, decode
-from vitkit.data.images.files import BadImage, Picture
+from vitkit.data.images.pictures import Picture
+from vitkit.data.images.pixels import BadImage, Box, as_bytes, as_floats, grey
 from vitkit.system.console.text import counted
 from vitkit.system.limits import MAX_PIXELS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+# What the numbers of an image are until a model gets them.
+Values = Literal["uint8", "float32"]
 Interpolation = Literal["bilinear", "bicubic"]
 # Of anything that belongs to an image: nearest is for masks, whose values are no levels.
 Resampling = Literal["bilinear", "bicubic", "nearest"]
@@ -66,7 +66,11 @@ class Preprocessing:
     def __post_init__(self):
         for name in ("size", "mean", "std"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        _check_side("size", self.size)
+        known = [isinstance(side, int) and 1 <= side <= MAX_SIDE for side in self.size]
+        if known != [True, True]:
+            raise ValueError(
+                f"size is {self.size}; it is a height and a width from 1 to {MAX_SIDE} pixels"
+            )
         check_choice("rule", self.rule, ("square", "shorter"))
         check_choice("interpolation", self.interpolation, ("bilinear", "bicubic"))
         check_choice("antialias", self.antialias, (True, False))
@@ -102,14 +106,25 @@ class Preprocessing:
         return np.dtype(self.values)
 
     def decode(self, picture: Picture, box: Box | None = None, reduce: int = 1) -> np.ndarray:
-        """A picture, or a box of it, as it is before any resize: (height, width, C), uint8 or
-        float32. Raises BadImage."""
-        return decode(picture, self.channels, self.values, box, reduce)
+        """A picture, or a box of it, before any resize: (height, width, C), uint8, or float32 from
+        0 to 1. Raises BadImage. `reduce` is for photographs in JPEG, as `Encoded.pixels` has it."""
+        # Photographs: the way of nearly all models
+        if self.values == "uint8" and self.channels == 3:
+            return picture.pixels(box, reduce)
+        if self.values == "uint8" and self.channels == 1:
+            return grey(picture.pixels(box, reduce))
+
+        stored = picture.stored(self.channels, box)
+        stored = _with_channels(stored, self.channels, picture.name)
+        if self.values == "float32":
+            return as_floats(stored)
+        return as_bytes(stored, picture.name)
 
     def __call__(self, picture: Picture, interpolation: Resampling | None = None) -> "Tensor":
         """A picture as (C, h, w), uint8 or float32. Raises BadImage.
 
-        interpolation: instead of its own, for what belongs to the picture, as a mask does.
+        interpolation: used instead of its own for something that belongs to the picture, such as a
+        mask.
         """
         import torch
 
@@ -144,10 +159,8 @@ class Preprocessing:
         return round((resized_height - self.size[0]) / 2), round((resized_width - self.size[1]) / 2)
 
     def _resized_size(self, picture: Picture) -> tuple[int, int]:
-        """(height, width) of a picture before the centre crop.
-
-        Raises BadImage for one that would be too large.
-        """
+        """(height, width) of a picture before the centre crop. Raises BadImage for one that would
+        be too large."""
         if self.rule == "square":
             if self.resize:
                 return self.resize, self.resize
@@ -215,15 +228,15 @@ class Preprocessing:
 
     def to_json(self) -> dict:
         """Plain values; from_json is the way back."""
-        plain = {}
-        for name, value in asdict(self).items():
-            plain[name] = list(value) if isinstance(value, tuple) else value
+        plain = asdict(self)
+        for name in ("size", "mean", "std"):
+            plain[name] = list(plain[name])
         return plain
 
     @classmethod
     def from_json(cls, values: dict) -> "Preprocessing":
         """A setting that is absent has its default, for earlier code may not have had it; but not
-        the size, mean and deviation. Raises ValueError for what no to_json has written."""
+        the size, mean and deviation. Raises ValueError for anything that to_json does not write."""
         names = [field.name for field in fields(cls)]
         known = isinstance(values, dict) and values.keys() <= set(names)
         if not known or not {"size", "mean", "std"} <= values.keys():
@@ -237,6 +250,33 @@ class Preprocessing:
             return cls(**values)
         except TypeError as error:  # a number instead of a list, and the like
             raise ValueError(f"the preprocessing {values} is malformed: {error}") from None
+
+
+def _with_channels(stored: np.ndarray, channels: int, name: str) -> np.ndarray:
+    """The channels (h, w, c) of a file -> those of a model (h, w, C), of the same type.
+
+    They are kept as they are. Besides, grey is repeated for red, green and blue; colours become
+    grey by their luma; and a model of 4 channels gets opacity as its last one. Raises BadImage for
+    others: nobody knows which of twelve bands is red.
+    """
+    own = stored.shape[2]
+    if own == channels:
+        return stored
+    if own == 3 and channels == 1:
+        return grey(stored)
+    if own == 1 and channels in (3, 4):
+        stored = np.repeat(stored, 3, axis=2)
+        own = 3
+    if own == 3 and channels == 4:
+        opaque = 1 if stored.dtype == np.float32 else 255
+        alpha = np.full_like(stored[..., :1], opaque)
+        stored = np.concatenate([stored, alpha], axis=2)
+    if stored.shape[2] == channels:
+        return stored
+    raise BadImage(
+        f"{name} has {own} channels, and the model's images have {channels}; a model of such images "
+        f"has --model.channels {own}"
+    )
 
 
 def resize_as_pillow(
@@ -281,13 +321,6 @@ def _in_words(values: tuple[float, ...]) -> str:
     if len(numbers) > 4:
         return f"{numbers[0]} ... {numbers[-1]}"
     return ", ".join(numbers)
-
-
-def _check_side(name: str, size: tuple[int, ...]) -> None:
-    if len(size) != 2 or not all(isinstance(side, int) and 1 <= side <= MAX_SIDE for side in size):
-        raise ValueError(
-            f"{name} is {size}; it is a height and a width from 1 to {MAX_SIDE} pixels"
-        )
 
 
 def _check_numbers(name: str, values: tuple) -> None:

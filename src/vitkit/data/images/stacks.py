@@ -8,11 +8,13 @@ Legend: h w pixels, C channels.
 """
 
 import io
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vitkit.data.images.pillow import quiet
+from vitkit.data.images.pillow import as_bad_image, quiet
+from vitkit.data.images.pixels import BadImage, Box, as_bytes, cut, levels, upright, upright_size
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPageSeries
@@ -50,6 +52,57 @@ class Header(NamedTuple):
         return self.height * self.width * self.channels * self.dtype.itemsize
 
 
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """A picture of any number of channels, which Pillow does not read: a TIFF, or a .npy array."""
+
+    data: bytes
+    name: str
+    header: Header
+
+    @property
+    def kind(self) -> str:
+        """Its format."""
+        if is_npy(self.data):
+            return "NPY"
+        return "TIFF"
+
+    @property
+    def channels(self) -> int:
+        """C, how many it has."""
+        return self.header.channels
+
+    @property
+    def many_bits(self) -> bool:
+        """Whether it has more than 8 bits."""
+        return self.header.dtype != np.uint8
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the upright image."""
+        return upright_size(self.header.size, self.header.orientation)
+
+    def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
+        """RGB uint8 (h, w, 3), of the whole or of a box, of an image of 1 or 3 channels. `reduce`
+        is for JPEG. Raises BadImage, and for an image of another number of channels."""
+        if self.channels not in (1, 3):
+            raise BadImage(
+                f"{self.name} has {self.channels} channels, which are no red, green and blue; a model "
+                f"of such images has --model.channels {self.channels}"
+            )
+        stored = as_bytes(self.stored(self.channels, box), self.name)
+        if self.channels == 1:
+            stored = np.repeat(stored, 3, axis=2)
+        return stored
+
+    def stored(self, channels: int, box: Box | None = None) -> np.ndarray:
+        """As `Encoded.stored`, of all channels. Of a TIFF with as many pages as `channels`, each is
+        one of them."""
+        with as_bad_image(self.name):
+            stored = levels(read(self.data, channels), self.name)
+        return cut(upright(stored, self.header.orientation), box)
+
+
 def is_npy(data: bytes) -> bool:
     """Whether these are the bytes of an array that numpy saved."""
     return data.startswith(NPY)
@@ -61,8 +114,8 @@ def is_tiff(data: bytes) -> bool:
 
 
 def header(data: bytes) -> Header:
-    """What a .npy or a TIFF file says of its image. Raises ValueError, with a sentence, for what is
-    no image; other failures are tifffile's own."""
+    """What a .npy or a TIFF file says of its image. Raises ValueError, with a sentence, if it is
+    not an image; other failures are tifffile's own."""
     if is_npy(data):
         shape, dtype, _ = _npy_header(data)
         return _header_of(shape, dtype)
@@ -72,10 +125,8 @@ def header(data: bytes) -> Header:
 
 def read(data: bytes, channels: int) -> np.ndarray:
     """The image (h, w, C), in the file's own type, as it is stored. Of a TIFF with as many pages as
-    `channels`, each is a channel. The caller has checked the header.
-
-    Raises ValueError, with a sentence, for what cannot be read.
-    """
+    `channels`, each is a channel. The caller has checked the header. Raises ValueError, with a
+    sentence, if it cannot be read."""
     if is_npy(data):
         shape, dtype, start = _npy_header(data)
         stored = np.frombuffer(data, dtype, offset=start)
@@ -107,27 +158,25 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype, int]:
 
 
 def _header_of(shape: tuple[int, ...], dtype: np.dtype) -> Header:
-    """Of an array whose channels are its shortest axis, the first or the last. Raises ValueError."""
+    """Of an array whose channels are its shortest axis, the first or the last. Raises
+    ValueError."""
     if len(shape) not in (2, 3) or 0 in shape:
         raise ValueError(
-            f"it is an array of shape {shape}; an image is (height, width), or (height, width, channels)"
+            f"it is an array of shape {shape}; an image is (height, width), or "
+            "(height, width, channels)"
         )
     if len(shape) == 2:
         return Header(*shape, 1, dtype)
-    if _channels_first(shape):
+    if shape[0] < shape[2]:
         return Header(*shape[1:], shape[0], dtype)
     return Header(*shape, dtype)
-
-
-def _channels_first(shape: tuple[int, ...]) -> bool:
-    return shape[0] < shape[2]
 
 
 def _channels_last(array: np.ndarray) -> np.ndarray:
     """(h, w), (h, w, C) or (C, h, w) -> (h, w, C)."""
     if array.ndim == 2:
         return array[..., None]
-    if _channels_first(array.shape):
+    if array.shape[0] < array.shape[2]:
         return array.transpose(1, 2, 0)
     return array
 
@@ -171,8 +220,8 @@ def _tiff_header(file: "TiffFile") -> Header:
 
 
 def _is_one_image(file: "TiffFile", series: "TiffPageSeries") -> bool:
-    """Whether the first series is one image, not several pages; an array that tifffile wrote is one,
-    however it is cut into pages."""
+    """Whether the first series is one image, not several pages; an array that tifffile wrote is
+    one, however it is cut into pages."""
     if len(series.shape) == 2:
         return True
     return len(series.shape) == 3 and ("S" in series.axes or file.is_shaped)
@@ -205,7 +254,8 @@ def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
 
 
 def _check_compression(page) -> None:
-    """Raises ValueError, or ImportError with a sentence, for a compression that is not read here."""
+    """Raises ValueError, or ImportError with a sentence, for a compression that is not read
+    here."""
     if page.compression not in COMPRESSIONS:
         raise ValueError(
             f"it is compressed by {page.compression.name}; save it uncompressed, or by LZW, deflate "

@@ -1,15 +1,19 @@
-"""Small data sets decoded once: kept as pixels, which workers share, or on the model's device where
-no worker is needed.
+"""Images in memory: small data sets decoded once, which workers share, or on the model's device
+where no worker is needed; and the buffers that workers fill with batches of all others.
 
-Neither changes a batch: decoding a box gives the pixels of a full decode, and what is random is
-drawn from the same numbers by the same function. So a run may be continued with or without.
+None of these changes a batch: decoding a box gives the pixels of a full decode, and what is random
+is drawn from the same numbers by the same function. So a run may be continued with or without.
 
 Legend: B batch, C channels, N examples, h w pixels.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+import mmap
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,10 +22,8 @@ from torch import Tensor
 
 from vitkit.data.augmentation.draws import draw
 from vitkit.data.augmentation.settings import Augmentation
-from vitkit.data.images.files import open_image
 from vitkit.data.images.preprocessing import Preprocessing
-from vitkit.data.loading.order import Stream
-from vitkit.data.loading.workers import forked, in_order, ranges, worth_starting
+from vitkit.data.loading.workers import AHEAD, forked, in_order, ranges, worth_starting
 from vitkit.data.sources.source import Source
 from vitkit.data.sources.stores import Arrays, Store
 from vitkit.system.console.progress import Shown, silent
@@ -30,9 +32,17 @@ CHUNK = 64  # images that a worker decodes before it hands them over
 PHOTOGRAPHS = Preprocessing()  # of three channels in 8 bits
 SAMPLE = 50  # images whose sizes say how much memory all of them will take
 
+RandomAt = Callable[[int, int], np.random.Generator]
+"""(epoch, example) -> the random numbers of it"""
+Fill = Callable[[Tensor, Any], NamedTuple]
+"""(images, item) -> a named tuple of tensors, whose first is `images`, filled."""
+
+
+# Data sets decoded once
+
 
 @dataclass(frozen=True, eq=False)
-class Pixels:
+class Pixels(Store):
     """Decoded pictures of any sizes, one after the other. Row i is example i."""
 
     origin: Store
@@ -63,12 +73,6 @@ class Pixels:
         """The origin's identity of it."""
         return self.origin.identity(int(self.rows[row]))
 
-    def prepare(self, rows: np.ndarray) -> None:
-        """All of them are here."""
-
-    def chunks(self, rows: np.ndarray) -> None:
-        """One is read as quickly as another."""
-
 
 def decoded(
     source: Source,
@@ -78,10 +82,8 @@ def decoded(
     preprocessing: Preprocessing = PHOTOGRAPHS,
 ) -> Source:
     """The same examples, decoded into memory by `workers` processes, if that takes at most `limit`
-    bytes; else as they were. The preprocessing says how many channels, and whether of 8 bits.
-
-    Only where workers are forked, and so share it. Raises BadImage with the image's name.
-    """
+    bytes; else as they were. The preprocessing says how many channels, and whether of 8 bits. Only
+    where workers are forked, and so share it. Raises BadImage with the image's name."""
     limit = limit // preprocessing.dtype.itemsize  # as many numbers
     if not _worth_decoding(source, limit, preprocessing.channels):
         return source
@@ -92,9 +94,8 @@ def decoded(
     sizes = np.zeros((len(source), 2), np.int32)
     end = 0
     chunks = ranges(len(source), CHUNK)
-    results = in_order(
-        partial(_decode, source, preprocessing), chunks, worth_starting(workers, len(chunks))
-    )
+    task = partial(_decode, source, preprocessing)
+    results = in_order(task, chunks, worth_starting(workers, len(chunks)))
     for indices, images in zip(chunks, shown(results, len(chunks)), strict=True):
         for i, image in zip(indices, images, strict=True):
             if end + image.size > limit:
@@ -126,15 +127,17 @@ def _worth_decoding(source: Source, limit: int, channels: int) -> bool:
     sample = range(0, len(source), -(-len(source) // SAMPLE))
     pixels = 0
     for i in sample:
-        height, width = open_image(source[i][0], source.name(i)).size
+        height, width = source.picture(i).size
         pixels += height * width
     return channels * pixels / len(sample) * len(source) <= limit
 
 
 def _decode(source: Source, preprocessing: Preprocessing, indices: range) -> list[np.ndarray]:
     """The pixels of these images. Raises BadImage, and OSError."""
-    pictures = [open_image(source[i][0], source.name(i)) for i in indices]
-    return [preprocessing.decode(picture) for picture in pictures]
+    return [preprocessing.decode(source.picture(i)) for i in indices]
+
+
+# Batches made on the model's device
 
 
 def can_augment_on_device(
@@ -187,7 +190,7 @@ class DeviceImages:
         return cls(F.pad(images, [pad] * 4).contiguous(), preprocessing.size)
 
     def batch(self, crops: Tensor) -> Tensor:
-        """Crops as `draw_crops` returns them, int64 (B, 4) -> images (B, C, h, w)."""
+        """Crops as `_draw_crops` returns them, int64 (B, 4) -> images (B, C, h, w)."""
         device = self.images.device
         height, width = self.size
         example, top, left, flip = crops.to(device, non_blocking=True).T[..., None]  # (B, 1) each
@@ -204,29 +207,11 @@ class DeviceImages:
         return self.images[example, channel, row, column]
 
 
-def draw_crops(
-    augmentation: Augmentation, preprocessing: Preprocessing, stream: Stream, rows: np.ndarray
-) -> Tensor:
-    """What is drawn for a batch: (example, top, left, flip) of each row, int64 (B, 4).
-
-    rows: (epoch, example) of each, int64 (B, 2).
-    """
-    crops = np.zeros((len(rows), 4), np.int64)
-    for row, (epoch, example) in enumerate(rows.tolist()):
-        random = stream.at(epoch, example)
-        drawn = draw(None, augmentation, preprocessing, random)
-        crops[row, 0] = example
-        if drawn.box:
-            crops[row, 1:3] = drawn.box[:2]  # top, left
-        crops[row, 3] = drawn.flip
-    return torch.from_numpy(crops)
-
-
 def device_batches(
     images: DeviceImages,
     augmentation: Augmentation,
     preprocessing: Preprocessing,
-    stream: Stream,
+    random_at: RandomAt,
     batches: Iterable[np.ndarray],
     workers: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -235,6 +220,106 @@ def device_batches(
     batches: the (epoch, example) of each row: int64 (B, 2).
     workers: one draws ahead; with 0, nobody does.
     """
-    task = partial(draw_crops, augmentation, preprocessing, stream)
+    task = partial(_draw_crops, augmentation, preprocessing, random_at)
     for crops in in_order(task, batches, min(workers, 1)):
         yield images.batch(crops), crops[:, 0]
+
+
+def _draw_crops(
+    augmentation: Augmentation, preprocessing: Preprocessing, random_at: RandomAt, rows: np.ndarray
+) -> Tensor:
+    """What is drawn for a batch: (example, top, left, flip) of each row, int64 (B, 4).
+
+    rows: (epoch, example) of each, int64 (B, 2).
+    """
+    crops = np.zeros((len(rows), 4), np.int64)
+    for row, (epoch, example) in enumerate(rows.tolist()):
+        random = random_at(epoch, example)
+        drawn = draw(None, augmentation, preprocessing, random)
+        crops[row, 0] = example
+        if drawn.box:
+            crops[row, 1:3] = drawn.box[:2]  # top, left
+        crops[row, 3] = drawn.flip
+    return torch.from_numpy(crops)
+
+
+# Buffers. A tensor that a worker sends lies in fresh shared memory: the system clears every page of
+# it, and maps it twice. Here workers write into a few buffers, one after the other, which they share
+# with this process since they were forked. A batch is copied out of its buffer before it is handed
+# on, so it is the caller's own.
+
+
+class Layout(NamedTuple):
+    """The images of a batch in memory."""
+
+    shape: tuple[int, ...]
+    """(B, C, h, w)"""
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, preprocessing: Preprocessing, rows: int) -> "Layout":
+        """So many images, as a preprocessing makes them."""
+        shape = (rows, preprocessing.channels, *preprocessing.size)
+        return cls(shape, getattr(torch, preprocessing.values))
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def batches_in_order(
+    fill: Fill,
+    items: Iterable,
+    workers: int,
+    layout: Layout,
+    pin: bool = False,
+    other_bytes: int = 0,
+) -> Iterator:
+    """fill(images, item) for every item, in order, prepared by worker processes, as in_order does;
+    images are laid out as `layout` says, and not cleared.
+
+    other_bytes: of a batch's other tensors.
+    """
+    # Page-locked memory is another copy, which a thread of the loader makes
+    if not workers or not forked() or pin:
+        task = partial(_into_new_memory, fill, layout)
+        return in_order(task, items, workers, pin, layout.bytes + other_bytes)
+    return _through_buffers(fill, items, workers, layout)
+
+
+def _through_buffers(fill: Fill, items: Iterable, workers: int, layout: Layout) -> Iterator:
+    # Workers are at most AHEAD batches each beyond the one that was asked for last
+    count = AHEAD * workers + 1
+    # Anonymous memory: none of /dev/shm
+    memory = mmap.mmap(-1, count * layout.bytes)
+    buffers = list(torch.frombuffer(memory, dtype=layout.dtype).view(count, *layout.shape))
+
+    task = partial(_into_buffer, fill, buffers)
+    try:
+        with closing(in_order(task, enumerate(items), workers)) as batches:
+            for number, batch in batches:
+                images = _copy(buffers[number % count])
+                yield type(batch)(images, *map(torch.from_numpy, batch[1:]))
+    finally:
+        buffers.clear()  # the loader is in a cycle, and would keep the memory until that is found
+
+
+def _into_buffer(
+    fill: Fill, buffers: list[Tensor], numbered: tuple[int, Any]
+) -> tuple[int, NamedTuple]:
+    """Work in a worker: the number of the batch, and all of it but the images. As arrays it travels
+    in the message; each tensor would have a piece of shared memory."""
+    number, item = numbered
+    batch = fill(buffers[number % len(buffers)], item)
+    return number, type(batch)(None, *(tensor.numpy() for tensor in batch[1:]))
+
+
+def _copy(images: Tensor) -> Tensor:
+    """A copy in memory of its own, which goes back to the system with it. In the C library's heap
+    batches would lie between small things, and leave holes of several batches."""
+    memory = mmap.mmap(-1, images.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=images.dtype).view(images.shape).copy_(images)
+
+
+def _into_new_memory(fill: Fill, layout: Layout, item: Any) -> NamedTuple:
+    return fill(torch.empty(layout.shape, dtype=layout.dtype), item)

@@ -1,10 +1,12 @@
-"""Processes that prepare batches, or do other tasks, ahead of the one that needs their results.
+"""Processes that prepare batches, or do other tasks, ahead of the one that needs their results; and
+one of its own for work in which a library may crash.
 
 A task is a function of one item, such as (epoch, example) of every row of a batch. Worker processes
 get a copy of it, so it is a function of a module, a `partial` of one, or a method of a value that
 travels.
 """
 
+import faulthandler
 import gc
 import os
 import shutil
@@ -12,8 +14,8 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -64,10 +66,7 @@ def worth_starting(workers: int, items: int) -> int:
 
 def fits_shared_memory(workers: int, size: int) -> bool:
     """Whether results of `size` bytes can travel through /dev/shm, which has often 64 MB in a
-    container.
-
-    Beyond that a process dies of a bus error.
-    """
+    container. Beyond that a process dies of a bus error."""
     free = _shared_memory()
     return free is None or (AHEAD * workers + 1) * size <= free
 
@@ -155,7 +154,8 @@ def _in_workers(task: Callable, items: Iterable, workers: int, pin: bool) -> Ite
     gc.collect()
     sentence = (
         "a process that prepares images was killed, most likely for want of memory: use fewer "
-        f"--workers (of a run: --data.workers) than {workers}, or 0 to prepare them in the main process"
+        f"--workers (of a run: --data.workers) than {workers}, or 0 to prepare them in "
+        "the main process"
     )
     if reason:
         sentence += f" ({reason})"
@@ -184,12 +184,7 @@ def _started(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterat
     """The iterator of a DataLoader, its workers running."""
     from torch.utils.data import DataLoader
 
-    with warnings.catch_warnings():
-        # More workers than cores may be right if reading waits for a network.
-        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-        # Python 3.12 warns of every fork beside threads: theirs hold no lock that a worker, which
-        # computes on one thread of its own, would take.
-        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+    with _silent_forks():
         loader = DataLoader(
             _TaskAsDataset(task),
             batch_size=None,
@@ -203,6 +198,18 @@ def _started(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterat
         )
         with _same_handler_of_dead_children(), _interrupts_held():
             return iter(loader)
+
+
+@contextmanager
+def _silent_forks() -> Iterator[None]:
+    """A block in which processes are started without warnings that do not apply."""
+    with warnings.catch_warnings():
+        # More workers than cores may be right if reading waits for a network.
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        # Python 3.12 warns of every fork beside threads: theirs hold no lock that a worker, which
+        # computes on one thread of its own, would take.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        yield
 
 
 @contextmanager
@@ -273,3 +280,60 @@ def _shared_memory() -> int | None:
     if not shared.is_dir():
         return None
     return shutil.disk_usage(shared).free
+
+
+# One process, in which a crash costs nothing but a sentence
+
+
+class Crashed(Exception):
+    """The process ended in the middle of an item, which is the error's only argument."""
+
+
+def in_child(task: Callable[[Any], Any], items: Sequence) -> Iterator:
+    """task(item) for every item, in order, all in one child process.
+
+    The task is a function of a module or a `partial` of one, and returns what can be pickled. What
+    it raises is raised here. Raises Crashed if the process died.
+    """
+    import multiprocessing  # in here: most answers need no process
+
+    context = multiprocessing.get_context(START)
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send_results, args=(task, items, sender), daemon=True)
+    with _silent_forks():
+        child.start()
+    sender.close()  # the child's copy is the only one then, so that its death ends the pipe
+    try:
+        for item in items:
+            try:
+                result = receiver.recv()
+            except EOFError:
+                raise Crashed(item) from None
+            if isinstance(result, Exception):
+                raise result
+            yield result
+    finally:
+        receiver.close()
+        child.kill()
+        child.join()
+
+
+def _send_results(task: Callable[[Any], Any], items: Sequence, sender) -> None:
+    """In the child: send what the task returns or raises for each item."""
+    # The main process answers Ctrl-C, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    # Nothing on the terminal, and no core dump on the disk, if it crashes
+    faulthandler.disable()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with suppress(ImportError):  # Windows has no such limits
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    for item in items:
+        try:
+            result = task(item)
+        except Exception as error:
+            result = error
+        sender.send(result)

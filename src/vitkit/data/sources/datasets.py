@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from vitkit.data.images.files import BadImage
-from vitkit.data.sources.numbering import numbered
-from vitkit.data.sources.row_labels import as_row_labels, concatenate_values
+from vitkit.data.images.pixels import BadImage
 from vitkit.data.sources.source import Source
-from vitkit.data.sources.stores import RowRanges, read_file
-from vitkit.data.sources.tables import Table
+from vitkit.data.sources.stores import RowRanges, Store, read_file
+from vitkit.data.sources.tables import Table, numbered
+from vitkit.data.sources.targets import as_row_labels, concatenate_values
 from vitkit.system.console.progress import bar
 
 SAMPLE = 64  # images, spread evenly, that identify a data set
@@ -30,7 +29,7 @@ TARGETS_CHECKED = 32  # items, spread evenly, whose targets must be those of the
 
 
 @dataclass(frozen=True, eq=False)
-class DatasetItems:
+class DatasetItems(Store):
     """The images of data sets that have len and [i], one after the other."""
 
     titles: tuple[str, ...]
@@ -39,10 +38,8 @@ class DatasetItems:
     """The rows of each."""
 
     def read(self, row: int) -> bytes | np.ndarray:
-        """The image.
-
-        Raises BadImage for whatever the data set raises, and for an item that is not an image.
-        """
+        """The image. Raises BadImage for whatever the data set raises, and for an item that is not
+        an image."""
         dataset, item = self.ranges.locate(row)
         name = self.name(row)
         try:
@@ -72,12 +69,6 @@ class DatasetItems:
             digest.update(image if isinstance(image, bytes) else image.tobytes())
         return digest.hexdigest()
 
-    def prepare(self, rows: np.ndarray) -> None:
-        pass
-
-    def chunks(self, rows: np.ndarray) -> None:
-        """None: nothing says that items are read faster together."""
-
 
 def from_dataset(
     dataset: Any, labels: Sequence[str] = (), target: str = "auto", title: str = ""
@@ -92,8 +83,8 @@ def from_dataset(
     title: what errors call the data set.
 
     Targets are needed before the images: they are taken from `dataset.targets` if these are what
-    the items have, else every item is read once. Raises ValueError for an item that is none, or
-    that is another image when asked for again.
+    the items have, else every item is read once. Raises ValueError for an item that is not an image
+    and its target, or that is another image when it is read again.
     """
     table = dataset_table({"": dataset}, labels, target, title)
     found = numbered(table)
@@ -104,10 +95,8 @@ def from_dataset(
 def dataset_table(
     parts: dict[str, Any], labels: Sequence[str] = (), target: str = "auto", title: str = ""
 ) -> Table:
-    """The table of one data set or of several that are its parts ("train", "val", "test").
-
-    Raises ValueError.
-    """
+    """The table of one data set or of several that are its parts ("train", "val", "test"). Raises
+    ValueError."""
     # The images of all parts, one after the other.
     datasets = tuple(parts.values())
     counts = []
@@ -116,8 +105,14 @@ def dataset_table(
         titles.append(f"{title or type(dataset).__name__} {part}".strip())
         counts.append(_length(dataset, titles[-1]))
     store = DatasetItems(tuple(titles), datasets, RowRanges.of(counts))
-    for first in store.ranges.starts[:-1].tolist():
-        _check_twice(store, first)
+    for row in store.ranges.starts[:-1].tolist():
+        first = np.frombuffer(store.read(row), np.uint8)
+        again = np.frombuffer(store.read(row), np.uint8)
+        if not np.array_equal(first, again):
+            raise ValueError(
+                f"{store.name(row)} is another image each time it is asked for: leave random "
+                "transforms to --data.augmentation, which draws the same again when a run goes on"
+            )
 
     # Their targets: all parts have some, or none has.
     values = []
@@ -132,16 +127,14 @@ def dataset_table(
 
     # The names of their classes.
     labels = labels or getattr(datasets[0], "classes", None) or ()
-    labels = tuple(str(label) for label in labels) or None
+    labels = tuple(map(str, labels)) or None
     part_of_row = np.repeat(np.array(list(parts), dtype=object), counts)
     return Table(store, row_labels, part_of_row, labels, ())
 
 
 def _length(dataset: Any, title: str) -> int:
-    """How many items there are.
-
-    Raises ValueError for what is not a map-style data set, or has no item.
-    """
+    """How many items there are. Raises ValueError if this is not a map-style data set, or has no
+    items."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ValueError(
             f"{title} is not a map-style data set: it has no length, or no item by number; "
@@ -150,17 +143,6 @@ def _length(dataset: Any, title: str) -> int:
     if not len(dataset):
         raise ValueError(f"{title} has no items")
     return len(dataset)
-
-
-def _check_twice(store: DatasetItems, row: int) -> None:
-    """Raises ValueError unless an item is an image, and the same one again."""
-    first = np.frombuffer(store.read(row), np.uint8)
-    second = np.frombuffer(store.read(row), np.uint8)
-    if not np.array_equal(first, second):
-        raise ValueError(
-            f"{store.name(row)} is another image each time it is asked for: leave random "
-            f"transforms to --data.augmentation, which draws the same again when a run goes on"
-        )
 
 
 def _targets(dataset: Any, title: str, target: str) -> list | None:
@@ -172,7 +154,7 @@ def _targets(dataset: Any, title: str, target: str) -> list | None:
     # The attribute, which needs no image, if it is what some of the items say.
     attribute = getattr(dataset, "targets", None)
     if attribute is not None and len(attribute) == count:
-        values = [_as_python(value) for value in attribute]
+        values = list(map(_as_python, attribute))
         checked = range(0, count, -(-count // TARGETS_CHECKED))
         if all(_target(dataset, i) == values[i] for i in checked):
             return values
@@ -201,16 +183,15 @@ def _as_python(value: Any) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is one of PyTorch's tensors. If nobody has imported PyTorch, there are none."""
+    """Whether a value is one of PyTorch's tensors. If nobody has imported PyTorch, there are
+    none."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def image_and_target(item: Any) -> tuple[Any, Any]:
-    """The two halves of an item; the target of an image alone is None.
-
-    Raises ValueError for anything else.
-    """
+    """The two halves of an item; the target of an image alone is None. Raises ValueError for
+    anything else."""
     if isinstance(item, tuple | list):
         if len(item) != 2:
             raise ValueError(f"an item has {len(item)} values; expected an image and its target")
@@ -224,10 +205,8 @@ def image_and_target(item: Any) -> tuple[Any, Any]:
 
 
 def as_image(value: Any, name: str) -> bytes | np.ndarray:
-    """An image as the bytes of a file, or uint8 (h, w) or (h, w, 1 or 3).
-
-    Raises BadImage for what is none.
-    """
+    """An image as the bytes of a file, or uint8 (h, w) or (h, w, 1 or 3). Raises BadImage for
+    anything else."""
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     if isinstance(value, str | PurePath):

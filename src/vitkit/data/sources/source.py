@@ -1,5 +1,5 @@
-"""Source: a data set with len() and [i], wherever its images are stored. Also taking parts of one,
-and its fingerprint.
+"""Source: a data set with len() and [i], wherever its images are stored; parts of one, random
+subsets, and by what one is recognised.
 
 Legend: N examples, B batch, K classes.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitkit.data.images.pictures import Picture, open_image
 from vitkit.data.sources.stores import Store
 from vitkit.data.sources.targets import Lists, TargetKind, concatenate
 from vitkit.system.storage.files import mark_of, write_where_said
@@ -41,11 +42,14 @@ class Source:
         return len(self.rows)
 
     def __getitem__(self, i: int) -> tuple[bytes | np.ndarray, int | float | list[int] | None]:
-        """The image, as a file's bytes or as an array, and its target.
-
-        Raises BadImage if it cannot be read.
-        """
+        """The image, as a file's bytes or as an array, and its target. Raises BadImage if it cannot
+        be read."""
         return self.store.read(int(self.rows[i])), self._target(i)
+
+    def picture(self, i: int) -> Picture:
+        """The image of example i, opened. Raises BadImage, and OSError if reading may succeed
+        later."""
+        return open_image(self.store.read(int(self.rows[i])), self.name(i))
 
     def name(self, i: int) -> str:
         """What a user would call example i: a path, or a file and a row."""
@@ -72,10 +76,7 @@ class Source:
 
     def chunks(self) -> tuple[np.ndarray, int] | None:
         """The chunk that each example lies in, numbered from 0: int64 (N,), and how many chunks
-        stay in memory.
-
-        None if examples are read one at a time.
-        """
+        stay in memory. None if examples are read one at a time."""
         chunks = self.store.chunks(self.rows)
         if chunks is None:
             return None
@@ -102,10 +103,8 @@ def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
 
 
 def merge_parts(first: Source, second: Source) -> Source:
-    """The examples of two parts of one data set, as one.
-
-    Raises ValueError if they lie in different stores.
-    """
+    """The examples of two parts of one data set, as one. Raises ValueError if they lie in different
+    stores."""
     if first.store is not second.store:
         raise ValueError("parts of different data sets cannot be trained on together")
     rows = np.concatenate([first.rows, second.rows])
@@ -140,6 +139,47 @@ def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray
         count = min(max(1, round(share * len(members))), len(members) - 1)
         in_second[shuffled[:count]] = True
     return np.flatnonzero(~in_second), np.flatnonzero(in_second)
+
+
+def subset_size(images: int, share: float) -> int:
+    """How many of so many images a share is, or a number of images if it is above 1. Raises
+    ValueError if it is neither, or more than there are."""
+    if not 0 < share <= max(images, 1):
+        raise ValueError(
+            f"subset is {share:g}; it is a share of the {images:,} training images, above 0 and up to "
+            "1, or a number of them"
+        )
+    count = share
+    if share <= 1:
+        count = share * images
+    return max(round(count), 1)
+
+
+def random_subset(source: Source, count: int, seed: int, by_class: bool = False) -> Source:
+    """So many examples, drawn by `seed`, in the order of the source: those of a smaller count are
+    among them.
+
+    by_class: every class has its share of them, rounded up or down, and at least one example if
+    there are as many examples as classes. It is for sources whose targets are one class each.
+    """
+    random = np.random.Generator(np.random.PCG64(seed))
+    order = random.permutation(len(source))
+    if by_class:
+        order = order[_by_turns(source.targets[order])]
+    return subset(source, np.sort(order[:count]))
+
+
+def _by_turns(classes: np.ndarray) -> np.ndarray:
+    """An order of examples with these classes, (N,): the k-th of n examples of a class stands at k
+    / n of it, k from 0, so that every beginning has each class's share."""
+    turns = np.empty(len(classes))
+    for number in np.unique(classes):
+        members = np.flatnonzero(classes == number)
+        turns[members] = np.arange(len(members)) / len(members)
+    return np.argsort(turns, kind="stable")
+
+
+# Which images these are
 
 
 def fingerprint(source: Source) -> str:
@@ -203,11 +243,9 @@ def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
 
 def without(source: Source, path: Path | str) -> Source:
     """The examples that a file does not list: a name at the beginning of each line, up to a tab, as
-    `Source.name` gives it.
-
-    Raises ValueError if a name is none of the source's, or the list was written for other images,
-    if only in another order: it would leave out nothing, or the wrong ones, silently.
-    """
+    `Source.name` gives it. Raises ValueError if the source has no image of a name, or if the list
+    was written for other images or for another order of them: it would silently leave out nothing,
+    or the wrong ones."""
     try:
         lines = Path(path).read_text("utf-8", "surrogateescape").split("\n")
     except OSError as error:

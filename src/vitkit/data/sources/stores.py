@@ -7,16 +7,22 @@ lands.
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from vitkit.data.images.files import BadImage
+from vitkit.data.images.pixels import BadImage
+from vitkit.system.console.progress import bar
+from vitkit.system.storage import remote
 
+KEEP = 2 << 30  # bytes: smaller stores are kept in memory, compressed as they are
+WINDOW = 512 << 20  # bytes of larger ones that a process keeps
+LEAST = 4  # chunks in a window, however large they are
 MAX_FILE = 1 << 30  # bytes; larger files are disk images and the like
 
 
@@ -24,10 +30,8 @@ class Store(Protocol):
     """What every kind of store can do."""
 
     def read(self, row: int) -> bytes | np.ndarray:
-        """The image, as a file's bytes or as an array.
-
-        Raises BadImage, and OSError if reading may succeed later.
-        """
+        """The image, as a file's bytes or as an array. Raises BadImage, and OSError if reading may
+        succeed later."""
 
     def name(self, row: int) -> str:
         """What a user would call it."""
@@ -37,14 +41,15 @@ class Store(Protocol):
         and the size of it, or of what it lies in. It is the same on every machine, however the path
         of that folder is written."""
 
+    # What follows is for stores whose rows are read faster together. Others inherit from this class.
+
     def prepare(self, rows: np.ndarray) -> None:
         """Bring into memory what processes that are forked from this one are to share."""
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """The chunk that each row lies in, int64 (rows,), and how many chunks stay in memory.
-
-        None if rows are read one at a time.
-        """
+        """The chunk that each row lies in, int64 (rows,), and how many chunks stay in memory. None
+        if rows are read one at a time."""
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +118,7 @@ class Names:
 
 
 @dataclass(frozen=True, eq=False)
-class Arrays:
+class Arrays(Store):
     """Pictures in memory: uint8 (N, h, w) or (N, h, w, 3)."""
 
     title: str
@@ -130,15 +135,9 @@ class Arrays:
         """Its name: arrays do not move."""
         return self.name(row)
 
-    def prepare(self, rows: np.ndarray) -> None:
-        """Nothing has to be fetched."""
-
-    def chunks(self, rows: np.ndarray) -> None:
-        """One is read as quickly as another."""
-
 
 @dataclass(frozen=True, eq=False)
-class Files:
+class Files(Store):
     """Image files below a folder, by their relative names."""
 
     root: str
@@ -165,15 +164,9 @@ class Files:
             size = None
         return f"{self.names[row]} {size}"
 
-    def prepare(self, rows: np.ndarray) -> None:
-        """Nothing has to be fetched."""
-
-    def chunks(self, rows: np.ndarray) -> None:
-        """One is read as quickly as another."""
-
 
 def read_file(path: str) -> bytes:
-    """The bytes of an image file. Raises BadImage for what is missing, too large, or no file."""
+    """The bytes of an image file. Raises BadImage if it is missing, too large, or not a file."""
     try:
         state = os.stat(path)  # noqa: PTH116 pathlib would take longer than reading the file
         if not S_ISREG(state.st_mode):  # a pipe would wait for ever
@@ -186,3 +179,86 @@ def read_file(path: str) -> bytes:
         raise BadImage(f"{path} is missing") from None
     except OSError as error:
         raise BadImage(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+# Stores that are read in chunks
+
+
+@dataclass(eq=False)
+class ChunkCache:
+    """The chunks of a store (row groups of parquet files, ranges of shards) that a process keeps.
+
+    A store of at most KEEP bytes is read once, whole, before worker processes are forked, and any
+    order is as good as another. Of a larger one a process keeps a window of chunks, and the order
+    of training goes from window to window (see loading/batches.py).
+    """
+
+    files: Sequence[str]
+    bytes: int
+    """Of the whole store."""
+    density: tuple[int, int]
+    """So many bytes lie in so many chunks."""
+    chunks: OrderedDict = field(default_factory=OrderedDict)
+    """By number, the last used at the end."""
+
+    @property
+    def window(self) -> int | None:
+        """How many chunks are kept; None if all are."""
+        if self.bytes <= KEEP:
+            return None
+        size, count = self.density
+        return max(LEAST, WINDOW * count // max(size, 1))
+
+    def get(self, number: int, load: Callable[[int], Any]) -> Any:
+        """A chunk, as it is kept, or load(number)."""
+        if number not in self.chunks:
+            while self.window is not None and len(self.chunks) >= self.window:
+                self.chunks.popitem(last=False)
+            self.chunks[number] = load(number)
+        self.chunks.move_to_end(number)
+        return self.chunks[number]
+
+    def fill(self, numbers: np.ndarray, load: Callable[[int], Any]) -> None:
+        """Load these chunks, if all of the store is kept: processes forked from this one then share
+        them. If they come from elsewhere, a progress bar is shown."""
+        if self.window is not None:
+            return
+        numbers = np.unique(numbers)
+        fetched = iter(numbers)
+        if any(map(remote.is_address, self.files)):
+            fetched = bar("fetching")(numbers, len(numbers))
+        for number in fetched:
+            self.get(int(number), load)
+
+    def windows(self, numbers: np.ndarray) -> tuple[np.ndarray, int] | None:
+        """What `Store.chunks` says of rows in these chunks."""
+        if self.window is None:
+            return None
+        return numbers, self.window
+
+    def clear(self) -> None:
+        """Forget all chunks."""
+        self.chunks.clear()
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def __getstate__(self) -> dict:
+        """It travels to other processes without what it has read."""
+        return {**self.__dict__, "chunks": OrderedDict()}
+
+
+def titles(files: Sequence[str]) -> list[str]:
+    """What to call each file: its name, or if two have the same, its path below the folder that
+    holds all of them."""
+    # A query in an address may hold a signature, which is not for people to read
+    paths = [remote.without_query(file).replace(os.sep, "/").split("/") for file in files]
+    names = [path[-1] for path in paths]
+    if len(set(names)) == len(names):
+        return names
+    common = 0  # folders that all paths begin with
+    for folders in zip(*paths, strict=False):
+        if len(set(folders)) > 1:
+            break
+        common += 1
+    return ["/".join(path[common:]) for path in paths]

@@ -1,5 +1,11 @@
-"""What every kind of data set is read into, and which columns of a table hold images and labels."""
+"""What every kind of data set is read into: a table, its columns, its parts, and the numbers that
+its classes get.
 
+Legend: N examples, M classes of all examples together.
+"""
+
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -7,11 +13,31 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from vitkit.data.sources.stores import Store
-from vitkit.data.sources.targets import RowLabels
+from vitkit.data.sources.targets import (
+    NO_TARGET,
+    SEPARATORS,
+    Lists,
+    RowLabels,
+    TargetKind,
+    as_number,
+)
 
 IMAGE = ("image", "img", "pixels", "jpg", "png")
 PATH = (*IMAGE, "path", "file", "filename", "file_name", "image_path", "filepath")
 LABEL = ("label", "labels", "class", "target", "y", "category", "cls", "fine_label")
+# What people call the parts of a data set, and what they are called here.
+PARTS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+PART_NAMES = ("train", "val", "test")
+MAX_CLASSES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -111,9 +137,220 @@ def pick(
     return None
 
 
-def unlabelled(where: str, present: Sequence[str]) -> str:
-    """The note on a table without a column of labels."""
-    return (
+def note_unlabelled(where: str, present: Sequence[str], columns: Columns) -> tuple[str, ...]:
+    """The note on a table without a column of labels; empty if labels are not to be read."""
+    if columns.target == "none":
+        return ()
+    note = (
         f"{where} is unlabelled: none of its columns {', '.join(present)} is called "
         f"{', '.join(LABEL)}; if one holds the labels, say which with --data.columns.label"
     )
+    return (note,)
+
+
+def note_left_out(left_out: Counter) -> tuple[str, ...]:
+    """The note on what was left out, by kind; none if nothing was."""
+    if not left_out:
+        return ()
+    counts = [f"{count:,} {kind}" for kind, count in sorted(left_out.items())]
+    return (f"left out: {', '.join(counts)}",)
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first of many names, as text."""
+    text = ", ".join(names[:most])
+    if len(names) > most:
+        text += ", ..."
+    return text
+
+
+# Parts
+
+
+def as_parts(values: Sequence, where: str) -> np.ndarray:
+    """The part of every row, by any of its usual names: (N,) objects. Raises ValueError, with the
+    row, for a name that is not one of them."""
+    parts = [PARTS.get(str(value).lower(), "") for value in values]
+    if "" in parts:
+        row = parts.index("")
+        raise ValueError(
+            f"{where} row {row} belongs to the part {values[row]!r}; "
+            f"the parts are {', '.join(PARTS)}"
+        )
+    return np.array(parts, dtype=object)
+
+
+def without_secret_parts(table: Table) -> Table:
+    """The Table without the parts whose labels are kept secret: -1 throughout, as the hub has
+    ImageNet's test part. Their rows get no part. If there is no other part, nothing is left out."""
+    row_labels = table.row_labels
+    numbers = isinstance(row_labels, np.ndarray) and row_labels.dtype == np.int64
+    if not numbers or table.labels is None:
+        return table
+    labelled_parts = set(table.parts[row_labels != -1])
+    secret_parts = sorted(set(table.parts) - labelled_parts)
+    if not labelled_parts or not secret_parts:
+        return table
+    is_secret = np.isin(table.parts, secret_parts)
+    parts = " and ".join(secret_parts)
+    note = f"left out: the part {parts}, whose labels are all -1, that is, not told"
+    return table._replace(
+        row_labels=np.where(is_secret, 0, row_labels),
+        parts=np.where(is_secret, None, table.parts),
+        notes=(*table.notes, note),
+    )
+
+
+# Targets: classes get their numbers
+
+
+class Numbered(NamedTuple):
+    """Targets as a Source has them."""
+
+    target_kind: TargetKind
+    targets: np.ndarray | Lists
+    labels: tuple[str, ...]
+    """Names of the classes."""
+    notes: tuple[str, ...] = ()
+    """What the user should know."""
+    unlearned: str = ""
+    """A sentence about classes that only other parts than the training part have; empty if there
+    are none."""
+
+
+def numbered(table: Table) -> Numbered:
+    """The targets of a Table, whose classes are numbered.
+
+    Named classes are numbered in the order of their sorted names, those of the training part first
+    if there is one; numbers stay what they are. Raises ValueError for a number without a name.
+    """
+    row_labels = table.row_labels
+    if row_labels is None:
+        no_targets = np.full(len(table.parts), NO_TARGET, np.int64)
+        return Numbered("none", no_targets, ())
+    if isinstance(row_labels, Lists):
+        classes = _number_classes(row_labels.values, row_labels.owners, table)
+        lists = Lists(classes.targets.astype(np.int32), row_labels.ends)
+        least = lists.counts.min()
+        most = lists.counts.max()
+        how_many = f"{least}"
+        if least != most:
+            how_many = f"{least} to {most}"
+        listed = some(classes.labels, 10)
+        note = f"every image is of {how_many} of {len(classes.labels)} classes ({listed})"
+        notes = (note, *classes.notes)
+        return classes._replace(target_kind="classes", targets=lists, notes=notes)
+    if row_labels.dtype == np.float64:
+        note = f"labels are numbers to predict, from {row_labels.min():g} to {row_labels.max():g}"
+        return Numbered("number", row_labels.astype(np.float32), (), (note,))
+    return _number_classes(row_labels, np.arange(len(row_labels)), table)
+
+
+def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> Numbered:
+    """The classes of all values, numbers int64 (M,) or names. owners: the example that each value
+    belongs to, (M,). Raises ValueError for a number that no class has."""
+    if not len(values):
+        if table.labels is None:
+            raise ValueError(f"{table.store.name(0)} and all others are of no class at all")
+        return Numbered("class", values, table.labels)
+    if values.dtype != np.int64:
+        return _number_names(values, owners, table)
+
+    # Numbers of classes stay what they are.
+    low = int(values.min())
+    high = int(values.max())
+    limit = len(table.labels or ()) or MAX_CLASSES
+    if low < 0 or high >= limit:
+        worst = int(values.argmax())
+        if low < 0:
+            worst = int(values.argmin())
+        image = table.store.name(int(owners[worst]))
+        raise ValueError(
+            f"{image} has the label {values[worst]}; labels go from 0 to {limit - 1}, unless they "
+            f"are numbers to predict (--data.columns.target number)"
+        )
+    if table.labels is not None:
+        return Numbered("class", values, table.labels)
+
+    # Without names a class is called by its number, and some may not occur.
+    names = tuple(map(str, range(high + 1)))
+    used = len(np.unique(values))
+    if used == len(names):
+        return Numbered("class", values, names)
+    note = (
+        f"labels go from {low} to {high}; {used} of these {len(names)} classes occur (if they are "
+        "numbers to predict: --data.columns.target number)"
+    )
+    return Numbered("class", values, names, (note,))
+
+
+def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> Numbered:
+    """Names of classes become numbers.
+
+    Those that only a test or validation part has come last, so that a head of the training part's
+    classes has the same numbers.
+    """
+    values, notes = _composed(values)
+    notes = (*notes, *_look_otherwise(values))
+    train_values = values[table.parts[owners] == "train"]
+    if not len(train_values):  # there is no such part
+        train_values = values
+    learned = sorted(set(train_values))
+    others = sorted(set(values) - set(learned))
+    names = (*learned, *others)
+    number_of = {name: i for i, name in enumerate(names)}
+    numbers = np.array([number_of[value] for value in values], dtype=np.int64)
+    unlearned = ""
+    if others:
+        first = int(np.flatnonzero(values == others[0])[0])
+        unlearned = (
+            f"{table.store.name(int(owners[first]))} is of the class {others[0]!r}, which the "
+            f"training part does not have ({some(learned, 10)})"
+        )
+        if len(others) > 1:
+            unlearned += f", nor {some(others[1:], 10)}"
+    return Numbered("class", numbers, names, notes, unlearned)
+
+
+def _look_otherwise(values: np.ndarray) -> list[str]:
+    """Notes on names of classes that may have been meant otherwise."""
+    names = sorted(set(values))
+    notes = []
+    fractions = []
+    for name in names:
+        number = as_number(name)
+        if number is not None and not number.is_integer():
+            fractions.append(name)
+    if fractions:
+        notes.append(
+            f"classes are called {some(fractions, 10)}: if these are numbers to predict, say "
+            "--data.columns.target number, and mend the labels that are none"
+        )
+    joined = [name for name in names if any(separator in name for separator in SEPARATORS)]
+    if joined:
+        notes.append(
+            f"classes are called {some(joined[:3], 10)}: if these are several each, say "
+            "--data.columns.target classes"
+        )
+    return notes
+
+
+def _composed(names: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Names of classes in Unicode's composed form, NFC, and a note if that joins some.
+
+    "é" may be one character or two, an "e" and an accent, as macOS writes the names of folders.
+    People see no difference.
+    """
+    distinct = set(names)
+    composed = {name: unicodedata.normalize("NFC", name) for name in distinct}
+    if all(name == form for name, form in composed.items()):
+        return names, ()
+    spellings = Counter(composed.values())
+    joined = sorted(form for form, count in spellings.items() if count > 1)
+    notes = ()
+    if joined:
+        notes = (
+            f"written in several ways that look alike (composed and decomposed Unicode), and one "
+            f"class each: {some(joined)}",
+        )
+    return np.array([composed[name] for name in names], dtype=object), notes

@@ -1,9 +1,13 @@
-"""What an example's answer is: a class, several classes, a number, or nothing at all.
+"""What an example's answer is: a class, several classes, a number, or nothing at all; and labels as
+people write them, made all of one kind of these. (Without "row", labels are the names of the
+classes.)
 
 Legend: N examples, B batch, K classes, M classes of all examples together.
 """
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +15,11 @@ import numpy as np
 
 TargetKind = Literal["class", "classes", "number", "none"]
 NO_TARGET = -1  # what a batch holds for an example without a target: no class has this number
+LARGEST = float(np.finfo(np.float32).max)  # number that a batch can hold
+SEPARATORS = ("|", ";")  # between the classes of one image in a cell of a manifest
+
+
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +94,243 @@ def concatenate(several: Sequence[np.ndarray] | Sequence[Lists]) -> np.ndarray |
     return Lists(values, np.cumsum(counts, dtype=np.int64))
 
 
-# The labels of rows, before they are targets: class numbers, int64 (N,); class names, objects (N,); numbers to
-# predict, float64 (N,); several classes, by number or by name, as Lists of N; None for images
-# without labels.
+# Labels of rows
+
+# As they were read: text, numbers, lists of either, or what arrow columns become.
+Values = Sequence | np.ndarray | Lists
+# All of one kind, before they are targets: class numbers, int64 (N,); class names, objects (N,);
+# numbers to predict, float64 (N,); several classes, by number or by name, as Lists of N; None for
+# images without labels.
 RowLabels = np.ndarray | Lists | None
+
+
+def as_row_labels(values: Values, where: str, target: str = "auto") -> RowLabels:
+    """The label of each row, all of one kind, from values as they were read.
+
+    where: what errors call the file that they come from.
+    target: which kind, as Columns.target has it.
+    Raises ValueError, with the row, for a label that is missing or of another kind.
+    """
+    if target == "none":
+        return None
+    if isinstance(values, np.ndarray):
+        if values.dtype != object and (values == values.round()).all():
+            values = values.astype(np.int64)
+        else:
+            values = values.tolist()
+    # Text is a list if somebody says so, or if nothing else explains it
+    if target == "classes" or (target == "auto" and _recurs(values)):
+        values = _split_cells(values)
+    kind = target
+    if kind == "auto":
+        kind = _likely_kind(values)
+    if kind == "class":
+        return _classes(values, where)
+    if kind == "classes":
+        return _lists(values, where)
+    return _numbers(values, where)
+
+
+def _likely_kind(values: Values) -> TargetKind:
+    """What labels seem to be: lists are several classes, fractions are numbers, all else is one
+    class."""
+    if isinstance(values, Lists):
+        return "classes"
+    if isinstance(values, np.ndarray):  # of whole numbers: fractions have become a list
+        return "class"
+    if any(isinstance(value, list | tuple) for value in values):
+        return "classes"
+    if not all(value is None or isinstance(value, str | int | float) for value in values):
+        return "class"  # which will be refused, by its row
+    unique = {value for value in values if value is not None and value != ""}
+    numbers = [as_number(value) for value in unique]
+    if None in numbers or all(number.is_integer() for number in numbers):
+        return "class"
+    return "number"
+
+
+def as_number(value) -> float | None:
+    """A number, or text that is one, as a float; None for anything else."""
+    if isinstance(value, str) and not _DECIMAL.fullmatch(value.strip()):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _classes(values: Values, where: str) -> np.ndarray:
+    """One class each: int64 (N,), or names as objects (N,). Text that is all whole numbers counts
+    as numbers."""
+    if isinstance(values, np.ndarray):
+        return values
+    if isinstance(values, Lists):
+        values = _as_lists(values)  # each of which will be refused
+    for row, value in enumerate(values):
+        _check_class(value, where, row)
+        if isinstance(value, str) != isinstance(values[0], str):
+            raise ValueError(
+                f"{where} has numbers and names as labels ({values[0]!r}, row {row}: {value!r}); "
+                f"choose one kind"
+            )
+    return _as_array(values, where)
+
+
+def _check_class(value, where: str, row: int) -> None:
+    """Raises ValueError for a value that is neither the number nor the name of a class."""
+    if value is None or value == "":
+        raise ValueError(f"{where} row {row} has no label; fill it in or remove the row")
+    whole = isinstance(value, float) and value.is_integer()
+    if isinstance(value, str | int) or whole:
+        return
+    message = f"{where} row {row} has the label {value!r}; a class is a whole number or a name"
+    is_nan = value != value
+    if not is_nan:
+        message += "; --data.columns.target says what else it is"
+    raise ValueError(message)
+
+
+def _as_array(values: Sequence, where: str) -> np.ndarray:
+    """Names as objects, or, if all of them are whole numbers, int64."""
+    if len(values) and isinstance(values[0], str):
+        if not all(map(_is_whole, set(values))):
+            return np.array(values, dtype=object)
+        values = [int(value) for value in values]
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        raise ValueError(
+            f"{where} has labels beyond 64 bits; number the classes from 0, or name them"
+        ) from None
+
+
+def _is_whole(text: str) -> bool:
+    """Whether text is a whole number as one writes it: "12", but not "012", which is a name."""
+    return text.isascii() and text.isdigit() and len(text) < 19 and str(int(text)) == text
+
+
+def _numbers(values: Values, where: str) -> np.ndarray:
+    """One number each: float64 (N,), all of them finite in 32 bits."""
+    if isinstance(values, Lists):
+        raise ValueError(f"{where} has lists as labels; a number to predict is one an image")
+    numbers = []
+    for row, value in enumerate(values):
+        empty = isinstance(value, str) and not value.strip()
+        if value is None or empty:
+            raise ValueError(f"{where} row {row} has no label; fill it in or remove the row")
+        number = as_number(value)
+        if number is None or not abs(number) <= LARGEST:
+            raise ValueError(f"{where} row {row} has the label {value!r}; expected a finite number")
+        numbers.append(number)
+    return np.array(numbers, dtype=np.float64)
+
+
+def _recurs(values: Values) -> bool:
+    """Whether cells of text are lists of classes: taken apart, as in "cat;dog", "dog" and
+    "cat;cow", there are fewer classes than different cells."""
+    if isinstance(values, Lists | np.ndarray):
+        return False
+    if not all(isinstance(value, str) for value in values):
+        return False
+    cells = set(values)
+    separator = _separator(cells)
+    if separator is None:
+        return False
+    classes = {name for cell in cells for name in _split_cell(cell, separator)}
+    return len(classes) < len(cells)
+
+
+def _separator(cells: Iterable[str]) -> str | None:
+    """What separates the classes in cells of text: the first of SEPARATORS that occurs; None if
+    none does."""
+    for separator in SEPARATORS:
+        if any(separator in cell for cell in cells):
+            return separator
+    return None
+
+
+def _split_cells(values: Values) -> Sequence | Lists:
+    """Cells like "cat|dog", "cat;dog" and '["cat", "dog"]' as lists; an empty cell is an empty
+    list."""
+    if isinstance(values, Lists):
+        return values
+    separator = _separator({value for value in values if isinstance(value, str)})
+    lists: dict[str, list] = {}  # by text: a cell that comes a million times is split once
+    result = []
+    for value in values:
+        if not isinstance(value, str):
+            result.append(value)
+            continue
+        if value not in lists:
+            lists[value] = _split_cell(value, separator)
+        result.append(lists[value])
+    return result
+
+
+def _split_cell(text: str, separator: str | None) -> list:
+    if text.lstrip().startswith("["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            pass  # a name that begins with a bracket
+    names = [text]
+    if separator is not None:
+        names = text.split(separator)
+    return [name.strip() for name in names if name.strip()]
+
+
+def _lists(values: Values, where: str) -> Lists:
+    """Several classes each. A value that is not a list becomes a list of one."""
+    lists = values
+    if not isinstance(values, Lists):
+        flat = []
+        ends = []
+        for row, value in enumerate(values):
+            classes = value if isinstance(value, list | tuple) else [value]
+            for name in classes:
+                _check_class(name, where, row)
+            flat += classes
+            ends.append(len(flat))
+        kinds = {isinstance(name, str) for name in flat}
+        if len(kinds) > 1:
+            raise ValueError(f"{where} has numbers and names as labels; choose one kind")
+        lists = Lists(_as_array(flat, where), np.array(ends, dtype=np.int64))
+    _refuse_repetitions(lists, where)
+    return lists
+
+
+def _refuse_repetitions(lists: Lists, where: str) -> None:
+    """Raises ValueError for an image that is of a class twice, as rows of zeros and ones seem to
+    be."""
+    # Side by side: first by image, then by class.
+    codes = np.unique(lists.values, return_inverse=True)[1]
+    order = np.lexsort((codes, lists.owners))
+    same_class = np.diff(codes[order]) == 0
+    same_image = np.diff(lists.owners[order]) == 0
+    repeated = same_class & same_image
+    if repeated.any():
+        row = int(lists.owners[order][1:][repeated][0])
+        raise ValueError(
+            f"{where} row {row} has the label {lists.row(row).tolist()}, which names a class "
+            f"twice; several classes are the list of their names or numbers, not zeros and ones"
+        )
+
+
+def concatenate_values(several: Sequence[Values]) -> Values:
+    """Values of several files as those of one, before `as_row_labels`."""
+    types = {type(values) for values in several}
+    if types in ({Lists}, {np.ndarray}):
+        return concatenate(several)
+    result = []
+    for values in several:
+        if isinstance(values, Lists):
+            values = _as_lists(values)
+        elif isinstance(values, np.ndarray):
+            values = values.tolist()
+        result += values
+    return result
+
+
+def _as_lists(lists: Lists) -> list[list]:
+    """Lists as Python's."""
+    return [lists.row(i).tolist() for i in range(len(lists))]

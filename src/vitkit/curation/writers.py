@@ -1,14 +1,22 @@
-"""One shard as a file: tar in the webdataset convention, or parquet as `datasets` writes it."""
+"""One shard as a file, tar in the webdataset convention, or parquet as `datasets` writes it; and
+the images that go into it."""
 
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitkit.data import Source
+import numpy as np
+from PIL import Image
+from torch import Tensor
 
+from vitkit.data import BadImage, Source, open_image, picture_for_people
+
+LOSSLESS = ("PNG", "BMP", "TIFF", "GIF", "PPM", "DIB", "QOI", "SGI", "PCX", "ICO", "array")
+USUAL_SUFFIXES = {"JPEG": "jpg", "TIFF": "tif", "JPEG2000": "jp2"}
 GROUP = 64  # rows of a parquet row group: what is read at once
 
 
@@ -30,11 +38,66 @@ class Example(NamedTuple):
         return f"{self.number:09}"
 
 
-def write_tar(path: Path, examples: Iterable[Example], source: Source) -> int:
-    """Write examples of a source; returns how many.
+@dataclass(eq=False)
+class Tally:
+    """What became of a shard's images so far. It is final when the last example has been
+    written."""
 
-    One class is a .cls member, lists and numbers are in a .json member.
-    """
+    images_done: Tensor
+    """int64 (1,): images that have been looked at."""
+    shrunk: int = 0
+    """Images that were made smaller."""
+    left_out: list[str] = field(default_factory=list)
+    """What is wrong with each image that cannot be read."""
+
+
+def readable_examples(
+    source: Source, indices: np.ndarray, side: int, quality: int, tally: Tally
+) -> Iterator[Example]:
+    """Every image that can be read, as it is written; the tally is kept on the way."""
+    for i in indices.tolist():
+        tally.images_done += 1
+        try:
+            data, target = source[i]
+            picture = open_image(data, source.name(i))
+            pixels = picture_for_people(picture)
+        except BadImage as error:
+            tally.left_out.append(str(error))
+            continue
+        kind = picture.kind
+        if side and max(pixels.shape[:2]) > side:
+            tally.shrunk += 1
+            data, kind = _encoded(_smaller(pixels, side), kind, quality)
+        elif isinstance(data, np.ndarray):
+            data, kind = _encoded(pixels, kind, quality)
+        suffix = USUAL_SUFFIXES.get(kind, kind.lower())
+        yield Example(i, data, suffix, target)
+
+
+def _smaller(pixels: np.ndarray, side: int) -> np.ndarray:
+    """Pixels (h, w, 3) resized so that the longer side is `side`."""
+    height, width = pixels.shape[:2]
+    scale = side / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC))
+
+
+def _encoded(pixels: np.ndarray, kind: str, quality: int) -> tuple[bytes, str]:
+    """Pixels as a file, and its format: PNG for what was lossless, else JPEG."""
+    file = io.BytesIO()
+    if kind in LOSSLESS:
+        Image.fromarray(pixels).save(file, "PNG")
+        return file.getvalue(), "PNG"
+    Image.fromarray(pixels).save(file, "JPEG", quality=quality)
+    return file.getvalue(), "JPEG"
+
+
+# Files
+
+
+def write_tar(path: Path, examples: Iterable[Example], source: Source) -> int:
+    """Write examples of a source; returns how many. One class is a .cls member, lists and numbers
+    are in a .json member."""
     count = 0
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as shard:
         for example in examples:
@@ -55,10 +118,8 @@ def _add(shard: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def write_parquet(path: Path, examples: Iterable[Example], source: Source) -> int:
-    """Write examples of a source; returns how many.
-
-    The column "label" is missing if there are no targets.
-    """
+    """Write examples of a source; returns how many. The column "label" is missing if there are no
+    targets."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,22 +1,62 @@
-"""What images themselves say of how they are to be prepared: their channels and bits, and the mean
-and standard deviation of each channel.
+"""Looking at the images of a data set before hours are spent on it: which are damaged, how many
+channels and bits they have, and the mean and standard deviation of each channel.
 
 Legend: C channels.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data.images.files import BadImage, Encoded, open_image
+from vitkit.data.images.pictures import Encoded, picture_for_people
+from vitkit.data.images.pixels import BadImage
 from vitkit.data.images.preprocessing import Preprocessing
+from vitkit.data.loading.workers import in_order, ranges, worth_starting
 from vitkit.data.sources.source import Source
-from vitkit.system.console.progress import bar
+from vitkit.system.console.progress import bar, silent
 
+CHUNK = 64  # images between two updates of the progress bar
 LOOKED_AT = 8  # images, evenly spread, whose channels are looked at
 MEASURED = 1000  # images, evenly spread, whose numbers are measured
 DIGITS = 5  # of a mean: as many as anybody reads, and the same on every machine
+
+
+def check_images(
+    source: Source,
+    workers: int,
+    progress: bool = True,
+    preprocessing: Preprocessing | None = None,
+) -> list[tuple[int, str]]:
+    """Decode every image, in `workers` processes, into the channels that a preprocessing has;
+    without one into its own. Returns the index of each image that cannot be used, and a sentence
+    that names it. Raises OSError if the network or the disk fails."""
+    source.prepare()
+    chunks = ranges(len(source), CHUNK)
+    task = partial(_check, source, preprocessing)
+    results = in_order(task, chunks, worth_starting(workers, len(chunks)))
+    shown = bar("checking images") if progress else silent
+    broken = []
+    for broken_in_chunk in shown(results, len(chunks)):
+        broken += broken_in_chunk
+    return broken
+
+
+def _check(source: Source, preprocessing: Preprocessing, indices: range) -> list[tuple[int, str]]:
+    """The index of each of these images that cannot be used, and why. Raises OSError if the network
+    or the disk fails, which is not the image's fault."""
+    broken = []
+    for index in indices:
+        try:
+            picture = source.picture(index)
+            if preprocessing is None:
+                picture_for_people(picture)
+            else:
+                preprocessing.decode(picture)
+        except BadImage as error:
+            broken.append((index, str(error)))
+    return broken
 
 
 class Seen(NamedTuple):
@@ -37,7 +77,7 @@ def look_at(source: Source) -> Seen:
     many_bits = False
     for i in _spread(len(source), LOOKED_AT):
         try:
-            picture = open_image(source[i][0], source.name(i))
+            picture = source.picture(i)
             own = picture.channels
         except BadImage:
             continue
@@ -51,15 +91,13 @@ def look_at(source: Source) -> Seen:
 def measured(source: Source, preprocessing: Preprocessing) -> Preprocessing:
     """The preprocessing with the mean and the standard deviation of each channel of up to MEASURED
     images, at the size that they are stored in; of a channel that never changes the deviation is 1.
-
-    Images that cannot be read do not count. Raises ValueError if none can.
-    """
+    Images that cannot be read do not count. Raises ValueError if none can."""
     sums = np.zeros((3, preprocessing.channels))  # count, sum, sum of squares
     error = None
     indices = _spread(len(source), MEASURED)
     for i in bar("measuring the channels")(indices, len(indices)):
         try:
-            picture = open_image(source[i][0], source.name(i))
+            picture = source.picture(i)
             pixels = preprocessing.decode(picture).reshape(-1, preprocessing.channels)
         except BadImage as bad:
             error = bad

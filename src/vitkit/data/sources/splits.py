@@ -16,9 +16,8 @@ import numpy as np
 
 from vitkit.data.formats import read_table
 from vitkit.data.sources.datasets import dataset_table
-from vitkit.data.sources.numbering import numbered, without_secret_parts
 from vitkit.data.sources.source import TEST_SHARE, Source, fingerprint, split_off, subset
-from vitkit.data.sources.tables import Columns, Table
+from vitkit.data.sources.tables import Columns, Table, numbered, without_secret_parts
 from vitkit.data.sources.targets import TargetKind
 from vitkit.system.scripts import function_in
 
@@ -70,14 +69,16 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
     """A data set with its parts.
 
     If there is neither a test nor a validation part, a fifth becomes the test part, chosen by seed:
-    a fifth of every class, or, if an example's target is not one class, a fifth of all.
-    Raises ValueError, in one sentence, for what is not there, malformed, or cannot be told apart.
+    a fifth of every class, or, if an example's target is not one class, a fifth of all. Raises
+    ValueError, in one sentence, for a data set that does not exist, is malformed, or may be one of
+    several.
     """
     return splits_of(open_parts(where, columns), where, seed)
 
 
 def splits_of(parts: Parts, where: str, seed: int = 0) -> Splits:
-    """The parts of a data set, with a test part if there is none to measure on: see `open_splits`."""
+    """The parts of a data set, with a test part if there is none to measure on: see
+    `open_splits`."""
     sources, notes, unlearned = parts
     whole = next(iter(sources.values()))
     made_test = None
