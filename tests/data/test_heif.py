@@ -9,7 +9,8 @@ import pytest
 from pictures import photograph
 from PIL import Image
 
-from vitkit.data import BadImage, open_image
+from vitkit.cli import main
+from vitkit.data import BadImage, open_image, open_splits
 from vitkit.data.images import pillow
 
 pillow_heif = pytest.importorskip("pillow_heif")
@@ -87,3 +88,14 @@ def test_avif_is_no_heif():
     Image.fromarray(photograph(20, 20)).save(file, "AVIF")
     assert not pillow.is_heif(file.getvalue())
     assert open_image(file.getvalue(), "x.avif").kind == "AVIF"
+
+
+def test_a_folder_of_a_telephone(tmp_path, capsys):
+    for number in range(4):
+        name = ("cat", "dog")[number % 2]
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / f"IMG_{number}.HEIC").write_bytes(heif(photograph(40, 40, number)))
+    splits = open_splits(str(tmp_path))
+    assert splits.labels == ("cat", "dog")
+    assert main(["data", "stats", str(tmp_path)]) == 0
+    assert "HEIF" in capsys.readouterr().out

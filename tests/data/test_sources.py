@@ -522,3 +522,10 @@ def test_what_is_not_there_is_said(folder, tmp_path):
         open_source(str(divided), split="val")
     with pytest.raises(ValueError, match="has no part 'test'; it has no parts"):
         open_source(str(folder(CATS, "flat")), split="test")
+
+
+def test_a_folder_s_names_are_kept_as_they_are(folder):
+    names = [f"cläss {i}/ü b.{i}.jpg" for i in range(3)]
+    source = open_source(str(folder(dict.fromkeys(names, 8))))
+    assert [source.name(i).split("photos/")[1] for i in range(3)] == names
+    assert all(len(source[i][0]) for i in range(3))

@@ -120,7 +120,7 @@ def has_avx2() -> bool:
 def _say_once(sentence: str) -> None:
     """Print a sentence to the standard error, once a run and not on every rank."""
     if os.environ.get("RANK", "0") == "0":
-        print(sentence, file=sys.stderr)
+        say(sentence)
 
 
 def autocast(device: "torch.device", precision: Precision) -> AbstractContextManager:
