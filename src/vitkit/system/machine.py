@@ -2,11 +2,12 @@
 
 import os
 import platform
-import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from vitkit.system.console.saying import say
 
 if TYPE_CHECKING:
     import torch
@@ -118,9 +119,8 @@ def has_avx2() -> bool:
 
 @cache
 def _say_once(sentence: str) -> None:
-    """Print a sentence to the standard error, once a run and not on every rank."""
-    if os.environ.get("RANK", "0") == "0":
-        say(sentence)
+    """Tell a sentence, once a run."""
+    say(sentence)
 
 
 def autocast(device: "torch.device", precision: Precision) -> AbstractContextManager:
