@@ -108,7 +108,7 @@ def test_a_sound_run_is_found_sound(finished, tmp_path, capsys):
         (lambda step, line: line.update(loss=2.3 + step), "so the rate is too high: lower --optim.lr"),
         (lambda step, line: line.update(loss=2.3), "the loss hardly falls"),
         (lambda step, line: line.update(loss=9.0 * (step % 2) + 0.5), "the loss jumps up and down"),
-        (lambda step, line: line.update(loss=None, notes={"loss": "nan"}), "the loss is no number"),
+        (lambda step, line: line.update(loss=None, notes={"loss": "nan"}), "the loss is not a number"),
         (lambda step, line: line.update(norm=7.0), "nearly every gradient is clipped to 1"),
         (lambda step, line: line.update(data_wait=0.7), "waits for images 70% of the time"),
         (lambda step, line: line.update(event="skipped"), "20 steps were not finite"),

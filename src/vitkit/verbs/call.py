@@ -123,7 +123,7 @@ def _made(kind: type, name: str, given: dict[str, Any]) -> Any:
         if argument in words and value is None:
             raise TypeError(f"vitkit.{name} needs {argument}, which is None")
         if argument in words:
-            own[argument] = _as_word(types[argument], value)
+            own[argument] = _as_word(argument, types[argument], value)
         elif argument in types:
             own[argument] = _as(argument, types[argument], value)
         else:
@@ -175,8 +175,10 @@ def _changed(settings: Any, name: str, value: Any, part: str = "") -> Any:
     return dataclasses.replace(settings, **{head: _changed(inner, rest, value, f"{part}{head}__")})
 
 
-def _as_word(annotation: Any, value: Any) -> Any:
-    """A word such as MODEL or IMAGE, which may be an object of the program too."""
+def _as_word(name: str, annotation: Any, value: Any) -> Any:
+    """A word such as MODEL or IMAGE, which may be an object of the program too; a path as others."""
+    if Path in {annotation, *get_args(annotation)}:
+        return _as(name, annotation, value)
     if isinstance(value, list):
         return tuple(value)
     if get_origin(annotation) is tuple and not isinstance(value, tuple):
