@@ -165,7 +165,7 @@ def test_a_run_that_was_interrupted_ends_with_the_same_bits(
 
     def stop_at_17(run_dir):
         import vitkit.training.loop as loop
-        from vitkit.training.stop import Stop
+        from vitkit.training.schedule import Stop
 
         update = loop.update
         raise_if_asked = Stop.raise_if_asked

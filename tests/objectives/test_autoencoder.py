@@ -14,7 +14,7 @@ from vitkit.objectives import MaskedAutoencoder
 from vitkit.objectives.patches import patchify, unpatchify
 from vitkit.system.span import Span
 from vitkit.training import train
-from vitkit.training.record.log import read_metrics
+from vitkit.training.record.metrics import read_metrics
 from vitkit.weights import load
 
 CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 24), classes=0)

@@ -15,7 +15,7 @@ from vitkit.models import ViTConfig, create
 from vitkit.objectives import SelfDistillation
 from vitkit.objectives.views import View, blurred, coloured, cropped, turned, view
 from vitkit.system.span import Span
-from vitkit.training import primary_metric, train
+from vitkit.training import read_run, train
 from vitkit.training.state.checkpoints import point_to
 from vitkit.training.state.state import State
 from vitkit.training.step import gradient
@@ -286,7 +286,7 @@ class TestRun:
         assert set(load_file(tmp_path / "pictures.safetensors")) == {
             "image", "large view 1", "large view 2", "small view 1", "small view 2"
         }  # fmt: skip
-        assert 0.1 < primary_metric(tmp_path).value <= 1
+        assert 0.1 < read_run(tmp_path).primary().value <= 1
 
         # The last layer is not trained in the first four steps, and has no moments of Adam's
         first, third, last = checkpoint(0), checkpoint(3), checkpoint(6)

@@ -69,7 +69,7 @@ def test_what_the_classes_do_not_survive_is_off_and_stays_off(recipe, tmp_path, 
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
     # The same command again does not ask again
-    monkeypatch.setattr("vitkit.training.augmenting.surviving", None)
+    monkeypatch.setattr("vitkit.training.choices.surviving", None)
     assert train(recipe, tmp_path / "run", "cpu", Console(quiet=True)).origin["steps"] == 4
 
 

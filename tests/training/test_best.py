@@ -30,9 +30,8 @@ from vitkit.studies.cell import Cell
 from vitkit.studies.grid import run_grid
 from vitkit.system.span import Span
 from vitkit.training import train
-from vitkit.training.record.log import last_metrics, read_metrics
-from vitkit.training.record.reading import read_run
-from vitkit.training.state.best import best_step
+from vitkit.training.record.history import read_run
+from vitkit.training.record.metrics import best_step, last_metrics, read_metrics
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from vitkit.prediction import predict
 from vitkit.recipes import recipe, with_model
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, train
-from vitkit.training.record.log import last_metrics
+from vitkit.training.record.metrics import last_metrics
 from vitkit.weights import Classifier, load, save
 
 

@@ -8,7 +8,7 @@ import pytest
 from vitkit.cli import main
 from vitkit.system.span import Span
 from vitkit.training import train
-from vitkit.training.record.reading import read_run
+from vitkit.training.record.history import read_run
 from vitkit.training.reports.comparison import results, settings, verdict
 
 

@@ -8,7 +8,7 @@ import torch
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 from vitkit.training import train
-from vitkit.training.record.log import primary_lines, read_metrics
+from vitkit.training.record.metrics import read_metrics
 
 
 @pytest.fixture
@@ -32,7 +32,8 @@ def test_a_run_that_gains_nothing_ends_early(stuck, tmp_path, quiet):
     assert read_metrics(tmp_path / "metrics.jsonl")[-1]["step"] == steps
 
     # What the rule says, by hand: no metric of the last three beats the best before them
-    measured = primary_lines(tmp_path)
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    measured = [line["metrics"] for line in lines if "primary" in line]
     latest = measured[-3:]
     for name in ("test/top1", "test/loss"):
         ours = [metrics[name].value for metrics in latest]

@@ -17,10 +17,11 @@ from vitkit.evaluation import Accuracy, Eval, Fewshot, Metric, Neighbours
 from vitkit.evaluation.metrics.metric import NATS, SHARE
 from vitkit.objectives import SelfDistillation
 from vitkit.system.span import Span
-from vitkit.training import Interrupted, last_metrics, primary_metric, train
+from vitkit.training import Interrupted, last_metrics, read_run, train
 from vitkit.training.evaluation import evaluate
 from vitkit.training.recipe import Facts, resolve
-from vitkit.training.record.log import Log, read_metrics
+from vitkit.training.record.log import Log
+from vitkit.training.record.metrics import read_metrics
 from vitkit.training.run import Run
 from vitkit.training.schedule import Schedule
 
@@ -51,7 +52,7 @@ def test_each_has_its_own_span_and_images(tiny, quiet, tmp_path, sketches):
     assert steps == {"Accuracy": every, "Neighbours": [15, 30], "Accuracy on sketches": every}
     metrics = last_metrics(tmp_path / "run")
     assert metrics["sketches/seen"].value == 30 and metrics["test/neighbours/seen"].value == 359
-    assert primary_metric(tmp_path / "run") == metrics["test/top1"]
+    assert read_run(tmp_path / "run").primary() == metrics["test/top1"]
     ran = json.loads((tmp_path / "run" / "recipe.json").read_text())
     assert [each["every"] for each in ran["evals"]] == ["10 steps", "15 steps", "10 steps"]
     data = json.loads((tmp_path / "run" / "data.json").read_text())
@@ -256,7 +257,7 @@ def test_named_on_the_command_line_they_have_settings(tmp_path, capsys):
     assert main(words) == 0
     steps = [(step, title) for step, title in evaluations(tmp_path)]
     assert steps == [(1, "Neighbours"), (2, "Neighbours"), (2, "Accuracy")]
-    assert primary_metric(tmp_path).name == "test/neighbours/top1"
+    assert read_run(tmp_path).primary().name == "test/neighbours/top1"
     assert json.loads((tmp_path / "recipe.json").read_text())["evals"][0]["evaluator"]["k"] == 3
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path), "digits", "--evals", "neighbours", "--json"]) == 0

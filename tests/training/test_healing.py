@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from vitkit.evaluation import Accuracy, Eval
 from vitkit.system.span import Span
 from vitkit.training import Optim, train
-from vitkit.training.record.log import read_metrics
-from vitkit.training.state.sealed import read_sealed, sealed
+from vitkit.training.record.metrics import read_metrics
+from vitkit.training.state.checkpoints import read_sealed, write_sealed
 from vitkit.weights import load
 
 STATE = "checkpoints/step-00000006/state.json"  # of the newest checkpoint of the paused run
@@ -292,7 +292,7 @@ def test_a_setting_that_earlier_code_did_not_have_counts_as_its_default(
         values = read_sealed(path)
         del values["recipe"]["tune"], values["recipe"]["data"]["parts"]
         del values["recipe"]["data"]["preprocessing"]["antialias"]
-        path.write_text(sealed(values))
+        write_sealed(path, values)
     with pytest.raises(ValueError, match=r"another recipe \(data.parts: given -> final\)"):
         train(replace(short, data=replace(short.data, parts="final")), paused, "cpu", quiet)
     train(short, paused, "cpu", quiet)

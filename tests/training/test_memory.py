@@ -18,8 +18,8 @@ from vitkit.objectives import (
 )
 from vitkit.objectives.supervised import SupervisedLearner
 from vitkit.training import Data, Facts, Recipe, Tune, resolve
-from vitkit.training.planning.memory import count, relative_flops
-from vitkit.training.tune import apply_tuning
+from vitkit.training.footprint import count, relative_flops
+from vitkit.training.optim import apply_tuning
 
 
 def recipe_of(model, **settings):

@@ -8,10 +8,10 @@ from vitkit.models import create, vit
 from vitkit.objectives import MaskedAutoencoder, SelfDistillation
 from vitkit.system.span import Span
 from vitkit.training import Data, Facts, Optim, Recipe, resolve
-from vitkit.training.planning.memory import count
-from vitkit.training.planning.plan import GIB, Machine, advice, memory, spent
+from vitkit.training.footprint import count
+from vitkit.training.optim import Tune
+from vitkit.training.plan import GIB, Machine, advice, memory, spent
 from vitkit.training.state.state import State, trained
-from vitkit.training.tune import Tune
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from vitkit.system.processes.ranks import (
 )
 from vitkit.system.processes.watchdog import watchdog
 from vitkit.system.span import Span
-from vitkit.training import Optim, primary_metric, train
-from vitkit.training.record.log import read_metrics
+from vitkit.training import Optim, read_run, train
+from vitkit.training.record.metrics import read_metrics
 from vitkit.training.state.checkpoints import checkpoints, step_of
 
 
@@ -173,9 +173,9 @@ def test_numbers_have_their_own_unit_on_two_ranks_too(recipe, tmp_path):
     recipe = replace(recipe, data=data, objective=Supervised("squared"), length=Span(6))
     run(recipe, tmp_path / "one")
     assert together(2, run, recipe, tmp_path / "two") == [0, 0]
-    error = primary_metric(tmp_path / "one").value
+    error = read_run(tmp_path / "one").primary().value
     assert 10 < error < 150
-    assert primary_metric(tmp_path / "two").value == pytest.approx(error, rel=1e-4)
+    assert read_run(tmp_path / "two").primary().value == pytest.approx(error, rel=1e-4)
     for name in ("one", "two"):
         saved = load_file(tmp_path / name / "model" / "model.safetensors")
         assert 500 < saved["classifier.bias"].item() < 760

@@ -27,12 +27,12 @@ from vitkit.models import create
 from vitkit.objectives import MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
 from vitkit.system.span import Span
-from vitkit.training import Interrupted, Optim, last_metrics, primary_metric, train
+from vitkit.training import Interrupted, Optim, last_metrics, read_run, train
+from vitkit.training.optim import Tune
 from vitkit.training.recipe import Facts, resolve
 from vitkit.training.state.checkpoints import checkpoints, step_of
 from vitkit.training.state.state import State, trained
 from vitkit.training.step import clip_gradient, gradient, keys_of
-from vitkit.training.tune import Tune
 from vitkit.weights import License
 
 
@@ -130,7 +130,7 @@ def test_a_finished_run_holds_what_it_should(finished):
     assert classifier.labels == tuple("0123456789")
     top1 = last_metrics(run_dir)["test/top1"]
     assert classifier.origin["metrics"]["test/top1"] == top1.text()
-    assert primary_metric(run_dir) == top1
+    assert read_run(run_dir).primary() == top1
     assert top1.value == metrics[-1]["test/top1"]["value"] > 0.1
     assert not classifier.model.training
 

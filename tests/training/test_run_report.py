@@ -15,11 +15,10 @@ from vitkit.recipes import recipe
 from vitkit.system.span import Span
 from vitkit.training import train
 from vitkit.training.recipe import Recipe
-from vitkit.training.record.reading import read_run
-from vitkit.training.record.values import to_json
-from vitkit.training.reports.held_out import open_part
-from vitkit.training.reports.report import report
-from vitkit.training.reports.settings import defaults, settings_section
+from vitkit.training.record.history import read_run
+from vitkit.training.record.values import defaults, to_json
+from vitkit.training.reports.answers import open_part
+from vitkit.training.reports.report import report, settings_section
 from vitkit.weights import load
 
 

@@ -14,9 +14,8 @@ from safetensors.torch import load_file
 from vitkit.system.errors import Interrupted
 from vitkit.training import loop, train
 from vitkit.training.optim import Optim
-from vitkit.training.record.log import read_metrics
-from vitkit.training.schedule import FILE, Deadline, Plan, Schedule
-from vitkit.training.stop import Ends, stoppable
+from vitkit.training.record.metrics import read_metrics
+from vitkit.training.schedule import SCHEDULE, Deadline, Ends, Plan, Schedule, stoppable
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def test_without_a_deadline_a_step_is_its_own_position(tmp_path):
     schedule = Schedule(tmp_path, 30, None, print)
     assert [schedule.position(step) for step in range(31)] == list(range(31))
     schedule.follow(8)
-    assert schedule.last == 30 and not (tmp_path / FILE).exists()
+    assert schedule.last == 30 and not (tmp_path / SCHEDULE).exists()
 
 
 @pytest.mark.parametrize("seconds", [0.25, 1.0, 4.0, 12.5])
@@ -92,7 +91,7 @@ def test_a_killed_run_follows_the_same_plans(tmp_path, clock):
 
 
 def test_a_damaged_plan_is_said(tmp_path):
-    (tmp_path / FILE).write_text('{"plans": [[3, 9]], "checksum": "of another"}')
+    (tmp_path / SCHEDULE).write_text('{"plans": [[3, 9]], "checksum": "of another"}')
     said = []
     assert Schedule(tmp_path, 100, None, said.append).last == 100
     assert "schedule.json is damaged" in said[0]
@@ -124,10 +123,10 @@ def test_a_run_in_time_is_continued_to_the_bit(tiny, quiet, tmp_path, clock, mon
     ends = Ends(deadline=Deadline(clock.now + 30, 90))
     with pytest.raises(Interrupted):
         train(recipe, tmp_path / "parts", "cpu", quiet, ends)
-    plans = json.loads((tmp_path / "parts" / FILE).read_text())["plans"]
+    plans = json.loads((tmp_path / "parts" / SCHEDULE).read_text())["plans"]
     assert plans[0][0] <= 6
-    whole = (tmp_path / "whole" / FILE).read_bytes()
-    (tmp_path / "parts" / FILE).write_bytes(whole)  # as if it had been killed at its end
+    whole = (tmp_path / "whole" / SCHEDULE).read_bytes()
+    (tmp_path / "parts" / SCHEDULE).write_bytes(whole)  # as if it had been killed at its end
     stop_at = None
     train(recipe, tmp_path / "parts", "cpu", quiet)
     one, other = (

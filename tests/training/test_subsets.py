@@ -7,7 +7,7 @@ import pytest
 
 from vitkit.data import Splits, open_splits, subset
 from vitkit.training import Data
-from vitkit.training.division import about_classes, about_subset, divide, refuse_one_class
+from vitkit.training.data import about_classes, about_subset, divide, refuse_one_class
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from vitkit.training.record.log import read_metrics
+from vitkit.training.record.metrics import read_metrics
 from vitkit.training.state.checkpoints import checkpoints
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ import torch
 from vitkit.models import create
 from vitkit.system.span import Span
 from vitkit.training import Optim, Tune, train
+from vitkit.training.optim import apply_tuning, merged
 from vitkit.training.state.checkpoints import point_to
-from vitkit.training.tune import apply_tuning, merged
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,7 @@ from vitkit.models import ModelConfig
 from vitkit.objectives import Objective, Supervised
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.span import Span
-from vitkit.training.optim import Optim
-from vitkit.training.tune import Tune
+from vitkit.training.optim import Optim, Tune
 
 # Seeds of dropout are `seed` times a million and more, and PyTorch's have 64 bits (train/step.py)
 MAX_SEED = 10**12

@@ -12,10 +12,13 @@ import numpy as np
 import torch
 
 from vitkit.data import (
+    Columns,
     Picture,
     Source,
     eval_batches,
+    fingerprint,
     open_image,
+    open_splits,
     prepared_for_people,
     subset,
 )
@@ -45,10 +48,11 @@ from vitkit.inspection import (
     section,
 )
 from vitkit.system.console.text import as_word
+from vitkit.training.data import divide
 from vitkit.training.evaluation import ANSWERS
-from vitkit.training.record.reading import Recorded
-from vitkit.training.reports.held_out import open_part
-from vitkit.training.state.earlier import MODEL
+from vitkit.training.recipe import Data
+from vitkit.training.record.history import Recorded
+from vitkit.training.state.checkpoints import MODEL
 from vitkit.weights import Classifier, load
 
 QUICK = 80e-9  # exaFLOPs that a report may take without being asked for: about a second of a laptop
@@ -66,7 +70,9 @@ def answer_sections(run: Recorded, inside: bool) -> Iterator[Block]:
     """
     # The images that measured it, and the finished model if it may be run
     kept = read_answers(run.run_dir / ANSWERS)
-    name = _last_part(run)
+    name = list(run.data["counts"])[
+        -1
+    ]  # the test part, if there is one; "train" if nothing is held out
     if kept is not None:
         name = kept.part
     source = None
@@ -97,6 +103,33 @@ def answer_sections(run: Recorded, inside: bool) -> Iterator[Block]:
         yield _what_else(run, classifier is not None)
 
 
+def open_part(run: Recorded, name: str) -> Source:
+    """A part of a run's own data, "test" for example, without its broken images: the examples in the
+    order in which the run had them.
+
+    Raises ValueError for images that are not there any more, or are others now, and for a part that
+    belongs to an evaluator; OSError.
+    """
+    settings = run.recipe["data"]
+    if name not in run.data["counts"]:
+        raise ValueError(f"the images of {name} are not the run's own")
+    data = Data(
+        source=settings["source"],
+        columns=Columns(**settings["columns"]),
+        parts=settings["parts"],
+        hold_out=settings["hold_out"],
+        split_seed=settings["split_seed"],
+    )
+    splits = open_splits(data.source, data.columns, data.split_seed)
+    part = divide(splits, data)[name]
+    if fingerprint(part) != run.data["fingerprint"][name]:
+        raise ValueError(f"{data.source!r} has changed since the run")
+
+    # Without those that the run left out
+    broken = [index for index, _ in run.data["skipped"].get(name, [])]
+    return subset(part, np.setdiff1d(np.arange(len(part)), broken))
+
+
 def _of_answers(
     found: Report, source: Source | None, problem: str, look: Look | None
 ) -> Iterator[Block]:
@@ -111,12 +144,6 @@ def _of_answers(
             yield mistakes_section(found, source, look)
         except (ValueError, OSError) as error:
             yield section(title, paragraph(f"An image cannot be read: {error}."))
-
-
-def _last_part(run: Recorded) -> str:
-    """The part that measures a run: the test part, if there is one; "train" if nothing is held
-    out."""
-    return list(run.data["counts"])[-1]
 
 
 def _is_quick(run: Recorded) -> bool:

@@ -11,22 +11,27 @@ from vitkit.inspection import (
     bullets,
     columns,
     drawing,
+    folded,
     image_rows,
     pairs,
     paragraph,
     picture,
     plot,
     section,
+    table,
     write_page,
 )
 from vitkit.models import KINDS
 from vitkit.system.console.text import counted
-from vitkit.training.record.duration import environment, took
-from vitkit.training.record.log import last_metrics, to_line
-from vitkit.training.record.reading import Recorded, read_run
+from vitkit.training.recipe import Recipe
+from vitkit.training.record.history import Recorded, read_run
+from vitkit.training.record.machine import environment
+from vitkit.training.record.metrics import last_metrics, to_line
+from vitkit.training.record.values import as_typed, defaults, flat
 from vitkit.training.reports.answers import answer_sections
-from vitkit.training.reports.curves import training_panels, unit_panels
-from vitkit.training.reports.settings import settings_section
+from vitkit.training.reports.comparison import training_panels, unit_panels
+
+NO_DEFAULT = "none"  # in place of the default of a setting that has none
 
 
 def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) -> Path:
@@ -74,18 +79,16 @@ def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) 
         blocks.append(section("Steps that were not finite", bullets(events)))
 
     # What it took, on what, by which recipe
-    blocks.append(section("Cost", pairs(took(run))))
-    blocks.append(section("Environment", pairs(environment(run))))
+    blocks.append(section("Cost", pairs(run.cost())))
+    precision = str(run.recipe.get("precision", "float32"))
+    blocks.append(section("Environment", pairs(environment(run.run_dir, precision))))
     blocks.append(settings_section(run.recipe))
-    return write_page(path or run.run_dir / "report.html", _title(run), blocks)
 
-
-def _title(run: Recorded) -> str:
-    """The name of the run, and of its recipe if that is another."""
-    name = run.run_dir.resolve().name
-    if run.recipe["name"] in name:
-        return name
-    return f"{name}: {run.recipe['name']}"
+    # Under its name, and that of its recipe if it is another
+    title = run.run_dir.resolve().name
+    if run.recipe["name"] not in title:
+        title = f"{title}: {run.recipe['name']}"
+    return write_page(path or run.run_dir / "report.html", title, blocks)
 
 
 def _summary(run: Recorded) -> list[Block]:
@@ -107,7 +110,7 @@ def _summary(run: Recorded) -> list[Block]:
     if run.recipe.get("init"):
         beginning = f"from {run.recipe['init']}"
     images = counted(run.data["counts"].get("train", 0), "training image")
-    spent = took(run)
+    spent = run.cost()
     when = ""
     if "begun" in spent:
         when = f", begun {spent['begun']}"
@@ -156,3 +159,27 @@ def _counts(data: dict) -> Block:
     for name, broken in data["skipped"].items():
         values[f"left out of {name}"] = f"{len(broken):,} broken images"
     return pairs(values)
+
+
+def settings_section(recipe: dict) -> Block:
+    """Every setting of a recipe, as recipe.json has it: those that differ from their defaults, and
+    folded the others."""
+    ours = flat(recipe)
+    usual = flat(defaults(recipe, Recipe))
+    different = []
+    same = []
+    for name, value in ours.items():
+        text = as_typed(value)
+        default = NO_DEFAULT
+        if name in usual:
+            default = as_typed(usual[name])
+        if name in usual and text == default:
+            same.append((name, text))
+        else:
+            different.append((name, text, default))
+    return section(
+        "Recipe",
+        paragraph("These settings differ from their defaults, or have none."),
+        table(different, ("setting", "value", "default"), wraps=True),
+        folded(f"{len(same):,} other settings, at their defaults", table(same, wraps=True)),
+    )
