@@ -14,8 +14,13 @@ from vitkit.evaluation import Part, Subject
 from vitkit.models import ViTConfig, create
 from vitkit.models.block import Block
 from vitkit.objectives import MaskedPatches
-from vitkit.objectives.guesses import Reconstruction
-from vitkit.objectives.patches import colour_levels, mean_colours, patchify, unpatchify
+from vitkit.objectives.patches import (
+    Reconstruction,
+    colour_levels,
+    mean_colours,
+    patchify,
+    unpatchify,
+)
 from vitkit.system.span import Span
 from vitkit.training import last_metrics, train
 from vitkit.training.state.state import State

@@ -25,7 +25,7 @@ from vitkit.evaluation.metrics.metric import SHARE
 from vitkit.evaluation.metrics.precision import several
 from vitkit.evaluation.passes import batches_of
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, Supervised
-from vitkit.objectives.guesses import Reconstruction
+from vitkit.objectives.patches import Reconstruction
 from vitkit.studies.cell import Cell
 from vitkit.studies.grid import run_grid
 from vitkit.system.span import Span

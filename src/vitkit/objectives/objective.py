@@ -78,6 +78,18 @@ class Objective(Protocol):
         train."""
 
 
+class Unlabelled:
+    """What objectives have in common that learn without labels: an `Objective` may begin with it."""
+
+    def head(self, target_kind: TargetKind, classes: int) -> int:
+        """0: there is no head, since labels are not used."""
+        return 0
+
+    def activation(self) -> Activation:
+        """softmax: what a head that the model gets later is usually trained for."""
+        return "softmax"
+
+
 def blocks_of(learner: nn.Module) -> list[nn.Module]:
     """The blocks of every encoder and decoder of a learner, in its modules' order."""
     blocks = []
