@@ -166,8 +166,7 @@ class SelfDistillationLearner(Learner):
         large = torch.cat(views[:2])  # (2 B, C, H, W)
         small = views[2:]
 
-        # The teacher's probabilities of the two large views, and a note of its outputs for
-        # `updated`
+        # The teacher's probabilities of the two large views; `updated` takes its outputs too
         with torch.no_grad():
             outputs = self.teacher_outputs(large)  # (2 B, K)
             count = outputs.new_full((1,), len(outputs))

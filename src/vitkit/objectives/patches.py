@@ -190,7 +190,10 @@ class Reconstruction:
             else:
                 right = torch.zeros_like(losses)
                 statistics = moments(targets)
-            return mean_of(losses), mean_of(right), statistics
+            of_image = [
+                values.float().flatten(1).mean(1) for values in (losses, right)
+            ]  # (B,) each
+            return *of_image, statistics
 
         rows = collect(learner, part.batches, read, subject.classifier.device)
         (loss, right, statistics), seen = summed(rows)
@@ -202,11 +205,6 @@ class Reconstruction:
             yield Metric("loss", loss.item() / seen, SQUARED_ERROR)
             yield Metric("baseline", variance(statistics), SQUARED_ERROR)
         yield Metric("seen", seen, COUNT)
-
-
-def mean_of(values: Tensor) -> Tensor:
-    """(B, ...) -> float32 (B,), the mean over all of an image's values."""
-    return values.float().flatten(1).mean(1)
 
 
 def moments(targets: Tensor) -> Tensor:

@@ -79,7 +79,8 @@ def _measure(run: Run, each: Eval, is_last: bool) -> tuple[list[Metric], str]:
 
     The answers that the run's result was computed from are kept.
     """
-    recipe, data = run.recipe, run.data
+    recipe = run.recipe
+    data = run.data
 
     # The images, and those to learn from: the evaluator's own, or the run's
     parts = data.held_out

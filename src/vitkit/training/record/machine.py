@@ -40,7 +40,7 @@ def compute_as_begun(
     began on: its weights then differ in their last bits from those of an undisturbed run."""
     begun = {}
     if continues:
-        begun = from_rank_0(lambda: _read_machine(run_dir))
+        begun = from_rank_0(lambda: _read(run_dir / MACHINE))
 
     # What the bits of a result depend on, apart from the recipe and the images
     name = matmul.processor()
@@ -66,7 +66,7 @@ def compute_as_begun(
             "run"
         )
     changed = [
-        f"{word} {in_words(name, begun[name])} -> {in_words(name, facts.get(name))}"
+        f"{word} {_in_words(begun[name])} -> {_in_words(facts.get(name))}"
         for name, word in WORDS.items()
         if name in begun and begun[name] != facts.get(name)
     ]
@@ -80,34 +80,35 @@ def compute_as_begun(
 def _library(begun: dict) -> matmul.OneDnn:
     """What multiplies matrices in dense layers: the user's choice; else that of the run's beginning;
     else the faster one, which was measured and might come out otherwise today."""
-    if not matmul.chosen_by_user() and isinstance(begun.get("matmul"), list):
-        return matmul.OneDnn(*begun["matmul"])
+    begun_with = _as_library(begun.get("matmul"))
+    if begun_with is not None and not matmul.chosen_by_user():
+        return begun_with
     return matmul.choose()
 
 
-def _read_machine(run_dir: Path) -> dict:
-    """What machine.json says; nothing if earlier code began the run, or if the file is damaged."""
-    facts = _read(run_dir / MACHINE)
-    choice = facts.get("matmul")
-    is_choice = isinstance(choice, list) and len(choice) == 3
-    if not is_choice or not all(isinstance(product, bool) for product in choice):
-        facts.pop("matmul", None)
-    return facts
+def _as_library(value: object) -> matmul.OneDnn | None:
+    """What machine.json says of "matmul"; None if it is anything else, or damaged."""
+    if (
+        isinstance(value, list)
+        and len(value) == 3
+        and all(isinstance(each, bool) for each in value)
+    ):
+        return matmul.OneDnn(*value)
+    return None
+
+
+def _in_words(value: object) -> str:
+    """A fact of machine.json for people."""
+    return str(_as_library(value) or value)
 
 
 def _read(file: Path) -> dict:
+    """What a JSON file says; nothing if earlier code began the run, or if the file is damaged."""
     try:
         values = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
-
-
-def in_words(name: str, value: object) -> str:
-    """A fact of machine.json for people."""
-    if name == "matmul" and isinstance(value, list):
-        return str(matmul.OneDnn(*value))
-    return str(value)
 
 
 def record_beginning(run_dir: Path, recipe: Recipe) -> None:
@@ -132,14 +133,14 @@ def record_beginning(run_dir: Path, recipe: Recipe) -> None:
 
 
 def read_beginning(run_dir: Path) -> dict:
-    """What begun.json holds; nothing if earlier code began the run, or if the file is damaged."""
+    """What begun.json holds; nothing if earlier code began the run, or if it is damaged."""
     return _read(run_dir / BEGUN)
 
 
 def environment(run_dir: Path, precision: str) -> dict[str, str]:
     """On which machine a run of this precision began, and with which versions, in words."""
     machine = _read(run_dir / MACHINE)
-    facts = {WORDS[name]: in_words(name, machine[name]) for name in WORDS if name in machine}
+    facts = {WORDS[name]: _in_words(machine[name]) for name in WORDS if name in machine}
     facts["precision"] = precision
     begun = _read(run_dir / BEGUN)
     return facts | {

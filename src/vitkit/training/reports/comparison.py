@@ -56,7 +56,8 @@ def results(runs: Sequence[Recorded]) -> list[Row]:
     rows = []
     measured = [run.points() for run in runs]
     for name in dict.fromkeys(name for points in measured for name in points):
-        rows.append(Row(name, tuple(_last(points.get(name, [])) for points in measured)))
+        last = [points[name][-1][1].text() if name in points else MISSING for points in measured]
+        rows.append(Row(name, tuple(last)))
         best = tuple(_best(points.get(name, [])) for points in measured)
         if set(best) != {MISSING}:
             rows.append(Row(f"{name}, at its best", best))
@@ -92,11 +93,13 @@ def verdict(runs: Sequence[Recorded]) -> str:
     sentence = f"{winner} is best by {name}"
     if len(runs) == 2:
         sentence = f"{winner} is better than {runs[1 - best].run_dir} by {name}"
-    near = [
-        str(run.run_dir)
-        for i, (run, metric) in enumerate(zip(runs, reached, strict=True))
-        if i != best and _overlap(metric, reached[best])
-    ]
+    near = []
+    for i, metric in enumerate(reached):
+        if i != best and metric.interval and reached[best].interval:
+            low, high = metric.interval
+            best_low, best_high = reached[best].interval
+            if max(low, best_low) <= min(high, best_high):  # they have a value in common
+                near.append(str(runs[i].run_dir))
     if near:
         whose = "their intervals overlap"
         if len(runs) > 2:
@@ -105,15 +108,6 @@ def verdict(runs: Sequence[Recorded]) -> str:
             f", but {whose}: with --against, vitkit evaluate says whether chance explains it"
         )
     return sentence
-
-
-def _overlap(first: Metric, second: Metric) -> bool:
-    """Whether the intervals of two metrics have a value in common; False if one has none."""
-    if not first.interval or not second.interval:
-        return False
-    low = max(first.interval[0], second.interval[0])
-    high = min(first.interval[1], second.interval[1])
-    return low <= high
 
 
 def write_comparison(path: Path, runs: Sequence[Recorded]) -> Path:
@@ -140,13 +134,6 @@ def write_comparison(path: Path, runs: Sequence[Recorded]) -> Path:
 
 def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return [(row.name, *row.values) for row in rows]
-
-
-def _last(points: Sequence[tuple[int, Metric]]) -> str:
-    """The last of a metric's values, with its interval."""
-    if not points:
-        return MISSING
-    return points[-1][1].text()
 
 
 def _best(points: Sequence[tuple[int, Metric]]) -> str:

@@ -59,19 +59,23 @@ def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) 
     blocks.append(section("Curves", columns(*curves)))
 
     # What its objective sees and predicts; what its model answers, and has inside
-    pictures = run.run_dir / "pictures.safetensors"
-    if pictures.exists():
-        images = _pictures(pictures)
+    images = _pictures(run.run_dir)
+    if images:
         rows = picture(image_rows(images), ", ".join(images))
         blocks.append(section("What it sees, and makes of it", rows))
     blocks += answer_sections(run, inside)
 
     # Its data, and what was wrong with some of them; its bad steps, if there were any
-    notes = [paragraph(note) for note in run.data["notes"]]
-    blocks.append(section("Data", _counts(run.data), *notes))
+    data = run.data
+    counts = {"source": data["source"], "classes": f"{len(data['labels']):,}"}
+    counts |= {name: f"{count:,} images" for name, count in data["counts"].items()}
+    counts |= {name: f"{count:,} images" for name, (count, _) in data["others"].items()}
     broken = []
-    for of_part in run.data["skipped"].values():
+    for name, of_part in data["skipped"].items():
+        counts[f"left out of {name}"] = f"{len(of_part):,} broken images"
         broken += [text for _, text in of_part]
+    notes = [paragraph(note) for note in data["notes"]]
+    blocks.append(section("Data", pairs(counts), *notes))
     if broken:
         blocks.append(section("Images left out", bullets(broken)))
     events = [to_line(line) for line in run.lines if line["event"] in ("skipped", "rollback")]
@@ -105,6 +109,17 @@ def _summary(run: Recorded) -> list[Block]:
         blocks.append(paragraph(interval, "faint"))
         result = f"{primary.name} is {primary.text()}"
 
+    # The model in half a line
+    config = run.recipe["model"]
+    by_class = {kind.__name__: kind.title for kind in KINDS.values()}
+    model = by_class.get(config.get("class", ""), "A model")
+    if "depth" in config and "width" in config:
+        model += (
+            f" of {config['depth']} layers, width {config['width']}, patches of {config['patch']}"
+        )
+    if config.get("image"):
+        model += f", {' × '.join(map(str, config['image']))} pixels"
+
     # The run
     beginning = "from scratch"
     if run.recipe.get("init"):
@@ -115,50 +130,27 @@ def _summary(run: Recorded) -> list[Block]:
     if "begun" in spent:
         when = f", begun {spent['begun']}"
     sentence = (
-        f"{_model(run.recipe['model'])}, {beginning}, on {images} of {run.data['source']}: {result} "
+        f"{model}, {beginning}, on {images} of {run.data['source']}: {result} "
         f"after {spent['steps']} steps of {run.recipe['batch']:,} images in "
         f"{spent['time of the steps']}{when}."
     )
     return [*blocks, paragraph(sentence)]
 
 
-def _model(config: dict) -> str:
-    """A model in half a line."""
-    by_class = {kind.__name__: kind.title for kind in KINDS.values()}
-    title = by_class.get(config.get("class", ""), "A model")
-    size = ""
-    if "depth" in config and "width" in config:
-        size = (
-            f" of {config['depth']} layers, width {config['width']}, patches of {config['patch']}"
-        )
-    pixels = " × ".join(map(str, config.get("image", ())))
-    if pixels:
-        size += f", {pixels} pixels"
-    return f"{title}{size}"
-
-
-def _pictures(file: Path) -> dict:
-    """An objective's pictures by title, uint8 (N, h, w, 3) each, in the order that it gave
-    them."""
+def _pictures(run_dir: Path) -> dict[str, np.ndarray]:
+    """An objective's pictures by title, uint8 (N, h, w, 3) each, in the order that it gave them; none
+    if it makes none."""
     from safetensors import safe_open
 
+    file = run_dir / "pictures.safetensors"
+    if not file.exists():
+        return {}
+    pictures = {}
     with safe_open(file, "numpy") as opened:
-        names = (opened.metadata() or {}).get("order", "").split(",")
-        pictures = {}
-        for name in names:
+        for name in (opened.metadata() or {}).get("order", "").split(","):
             drawn = opened.get_tensor(name).transpose(0, 2, 3, 1)  # (N, h, w, C)
             pictures[name] = np.stack([pixels_for_people(picture) for picture in drawn])
-        return pictures
-
-
-def _counts(data: dict) -> Block:
-    """How many images of which part there were, and how many were left out."""
-    values = {"source": data["source"], "classes": f"{len(data['labels']):,}"}
-    values |= {name: f"{count:,} images" for name, count in data["counts"].items()}
-    values |= {name: f"{count:,} images" for name, (count, _) in data["others"].items()}
-    for name, broken in data["skipped"].items():
-        values[f"left out of {name}"] = f"{len(broken):,} broken images"
-    return pairs(values)
+    return pictures
 
 
 def settings_section(recipe: dict) -> Block:
