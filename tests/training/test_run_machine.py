@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from test_run import Eventful, assert_same_run, events
+from runs import Eventful, assert_same_run, events
 
 from vitkit.models.inference import dense
 from vitkit.system import matmul
