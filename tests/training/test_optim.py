@@ -189,7 +189,8 @@ class TestUpdates:
         torch.testing.assert_close(model.head.bias.detach(), before - 0.1 * (1 + 1.9))
 
     @pytest.mark.parametrize(
-        "bad", [{"lr": 0}, {"lr": -1}, {"weight_decay": -0.1}, {"beta1": 1.0}, {"layer_decay": 2.0}]
+        "bad",
+        [{"lr": 0}, {"lr": math.inf}, {"lr": math.nan}, {"weight_decay": -0.1}, {"beta1": 1.0}],
     )
     def test_values_that_cannot_be(self, bad):
         name = next(iter(bad))

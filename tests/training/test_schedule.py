@@ -1,6 +1,5 @@
 """A run that must end in a time: its schedule follows its pace, and a killed one the same plans."""
 
-import json
 import signal
 import time
 from dataclasses import replace
@@ -8,8 +7,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-import torch
-from safetensors.torch import load_file
+from runs import read_json, same, weights
 
 from vitkit.system.errors import Interrupted
 from vitkit.training import loop, train
@@ -123,17 +121,13 @@ def test_a_run_in_time_is_continued_to_the_bit(tiny, quiet, tmp_path, clock, mon
     ends = Ends(deadline=Deadline(clock.now + 30, 90))
     with pytest.raises(Interrupted):
         train(recipe, tmp_path / "parts", "cpu", quiet, ends)
-    plans = json.loads((tmp_path / "parts" / SCHEDULE).read_text())["plans"]
+    plans = read_json(tmp_path / "parts" / SCHEDULE)["plans"]
     assert plans[0][0] <= 6
     whole = (tmp_path / "whole" / SCHEDULE).read_bytes()
     (tmp_path / "parts" / SCHEDULE).write_bytes(whole)  # as if it had been killed at its end
     stop_at = None
     train(recipe, tmp_path / "parts", "cpu", quiet)
-    one, other = (
-        load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "parts")
-    )
-    for name, weight in one.items():
-        assert torch.equal(weight, other[name]), name
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
 def test_a_run_ends_at_its_deadline_whatever_happens(tiny, quiet, tmp_path):
