@@ -13,6 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
+from vitkit.data import Batch
 from vitkit.models import create
 from vitkit.objectives import Supervised
 from vitkit.objectives.supervised import SupervisedLearner
@@ -120,3 +121,17 @@ class EventfulLearner(SupervisedLearner):
         if self.step in self.objective.poison:
             return loss * float("nan")
         return loss
+
+
+def random_levels(n, size, seed=0):
+    """n images of random levels, uint8 (n, 3, *size)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (n, 3, *size), generator=generator, dtype=torch.uint8)
+
+
+def batch_of(images, targets=None):
+    """Images as a batch; all are of the first class unless targets say otherwise."""
+    count = len(images)
+    if targets is None:
+        targets = torch.zeros(count, dtype=torch.int64)
+    return Batch(images, targets, torch.ones(count, dtype=torch.bool), torch.arange(count))

@@ -10,15 +10,13 @@ import torch
 from safetensors.torch import load_file
 from torchvision.transforms.v2 import functional as T
 
-from vitkit.data import Batch, Preprocessing
+from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, create
 from vitkit.objectives import SelfDistillation
 from vitkit.objectives.views import View, blurred, coloured, cropped, turned, view
 from vitkit.system.span import Span
 from vitkit.training import read_run, train
 from vitkit.training.state.checkpoints import point_to
-from vitkit.training.state.state import State
-from vitkit.training.step import gradient
 
 CONFIG = ViTConfig(
     width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 32), classes=0, dropout=0.0
@@ -172,31 +170,6 @@ class TestLoss:
         assert all(p.grad is None and not p.requires_grad for p in learner.teacher.parameters())
         student = [*learner.model.parameters(), *learner.projection.parameters()]
         assert all(p.grad is not None for p in student)
-
-    def test_micro_batches_are_the_batch_and_make_the_same_centre(self, tiny):
-        batch = Batch(
-            levels(6),
-            torch.zeros(6, dtype=torch.int64),
-            torch.ones(6, dtype=torch.bool),
-            torch.arange(6),
-        )
-        results = []
-        for micro in (6, 4):
-            recipe = replace(
-                tiny,
-                model=CONFIG,
-                data=replace(tiny.data, preprocessing=PREPARE),
-                objective=SMALL,
-                batch=6,
-                micro_batch=micro,
-            )
-            learner = learner_of()
-            loss = gradient(recipe, State(learner, recipe.optim.build(learner)), batch)
-            learner.updated(1, 100)
-            assert learner.centre.abs().max() > 0
-            gradients = [p.grad for p in learner.parameters() if p.grad is not None]
-            results.append([*loss, learner.centre, *gradients])
-        torch.testing.assert_close(*results, atol=1e-6, rtol=1e-4)
 
 
 class TestTeacher:

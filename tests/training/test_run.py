@@ -18,17 +18,19 @@ from runs import (
     FACTS,
     Eventful,
     assert_same_run,
+    batch_of,
     checkpoint_steps,
     curve,
     events,
     losses,
+    random_levels,
     read_json,
     same,
     state_of,
     weights,
 )
 
-from vitkit.data import Batch, Preprocessing
+from vitkit.data import Preprocessing
 from vitkit.evaluation import Accuracy, Eval
 from vitkit.models import create
 from vitkit.objectives import MaskedPatches, SelfDistillation, Supervised
@@ -287,21 +289,14 @@ class TestNotFinite:
             train(replace(tiny, objective=Eventful()), tmp_path, "cpu", quiet)
 
 
-def random_batch(n):
-    """n images of 8 x 8 pixels, of ten classes."""
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (n, 3, 8, 8), generator=generator, dtype=torch.uint8)
-    targets = torch.randint(0, 10, (n,), generator=generator)
-    return Batch(images, targets, torch.ones(n, dtype=torch.bool), torch.arange(n))
-
-
 def gradients_of(recipe):
     """Loss, norm, and the gradient of each parameter for a random batch. The head is not zero, or
     nothing would reach what is below it."""
     state = state_of(resolve(recipe, FACTS))
     head = state.learner.model.head
     torch.nn.init.normal_(head.weight, std=0.1, generator=torch.Generator().manual_seed(1))
-    loss, norm = gradient(recipe, state, random_batch(16))
+    targets = torch.arange(16) % 10
+    loss, norm = gradient(recipe, state, batch_of(random_levels(16, (8, 8)), targets))
     return loss, norm, [parameter.grad for parameter in state.learner.parameters()]
 
 
