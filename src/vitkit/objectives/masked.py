@@ -119,8 +119,8 @@ class MaskedPatchesLearner(PatchLearner):
             )
         if objective.target == "colours" and any(side % SMALL for side in self.size):
             raise ValueError(
-                f"a patch of {self.size[0]} x {self.size[1]} pixels has no {SMALL} x {SMALL} parts; "
-                f"choose multiples of {SMALL}"
+                f"a patch of {self.size[0]} x {self.size[1]} pixels has no {SMALL} x {SMALL} "
+                f"parts; choose multiples of {SMALL}"
             )
         classes = BINS**self.channels
         outputs = {

@@ -1,9 +1,10 @@
-"""What objectives that hide some patches of an image share: patches of an image, a learner that predicts
-the hidden ones, and how well it does beside the best answer that does not look at the image.
+"""What objectives that hide some patches of an image share: patches of an image, a learner that
+predicts the hidden ones, and how well it does beside the best answer that does not look at the
+image.
 
-Legend: B batch, C channels, (h, w) grid, N = h·w patches, M of them, those that are hidden, P pixels along a
-patch's side, which may be others down than across, V values of each patch (classes or numbers), K
-classes.
+Legend: B batch, C channels, (h, w) grid, N = h·w patches, M of them, those that are hidden, P
+pixels along a patch's side, which may be others down than across, V values of each patch (classes
+or numbers), K classes.
 """
 
 from collections.abc import Iterator
@@ -68,8 +69,8 @@ def _index(which: Tensor, x: Tensor) -> Tensor:
 
 
 def mean_colours(levels: Tensor, size: Grid | int, bins: int) -> Tensor:
-    """uint8 (B, C, h·P, w·P) -> int64 (B, h, w): the mean colour of every part of this size as one of
-    bins^C classes.
+    """uint8 (B, C, h·P, w·P) -> int64 (B, h, w): the mean colour of every part of this size as one
+    of bins^C classes.
 
     The mean m of a channel, from 0 to 1, falls into bin floor(bins · m), the last one if m is 1.
     The bins are the digits of the class, red's the highest.
@@ -104,17 +105,19 @@ class PatchLearner(Learner):
         super().__init__()
         if not isinstance(model, VisionTransformer):
             raise ValueError(
-                f"a {type(model).__name__} has no patch embeddings to hide; choose a Vision Transformer"
+                f"a {type(model).__name__} has no patch embeddings to hide; choose a Vision "
+                "Transformer"
             )
         if model.config.grid == (1, 1):
             raise ValueError(
-                "an image of one patch has no other patches to predict it from; choose a smaller patch"
+                "an image of one patch has no other patches to predict it from; choose a smaller "
+                "patch"
             )
         if model.config.tiling.overlaps:
             raise ValueError(
                 f"a hidden patch can be seen in its neighbours, as patches overlap (stride "
-                f"{model.config.stride}); to hide some, leave out --model.stride, and give the stride to "
-                "the fine-tuning"
+                f"{model.config.stride}); to hide some, leave out --model.stride, and give the "
+                "stride to the fine-tuning"
             )
         self.model = model
         self.objective = objective
@@ -129,13 +132,13 @@ class PatchLearner(Learner):
         return self.losses(predicted, hidden).mean()
 
     def predictions_and_targets(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, C, H, W), (B,) -> predictions of the hidden patches (B, M, ...), and their targets: int64
-        classes or float numbers, (B, M) or (B, M, V)."""
+        """(B, C, H, W), (B,) -> predictions of the hidden patches (B, M, ...), and their targets:
+        int64 classes or float numbers, (B, M) or (B, M, V)."""
         raise NotImplementedError
 
     def losses(self, predicted: Tensor, targets: Tensor) -> Tensor:
-        """Predictions and targets -> cross-entropies of classes, or squared errors of numbers, in the
-        targets' shape."""
+        """Predictions and targets -> cross-entropies of classes, or squared errors of numbers, in
+        the targets' shape."""
         if targets.is_floating_point():
             return (predicted - targets) ** 2
         logits = by_class(predicted, targets).flatten(0, -2)

@@ -89,8 +89,8 @@ def finetune(
         raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
     if like == "code" and preset not in TABLE_4:
         raise ValueError(
-            f"--like code is for a row of the paper's Table 4 ({', '.join(TABLE_4)}), and the preset "
-            f"is {preset}; leave it out"
+            f"--like code is for a row of the paper's Table 4 ({', '.join(TABLE_4)}), and the "
+            f"preset is {preset}; leave it out"
         )
     protocol = preset not in ("quick", "none")
     hints = hints or Hints()
@@ -115,7 +115,7 @@ def finetune(
     if task.side and not hints.image:
         # The paper's 384 are 378 for a patch of 14
         size = classifier.model.config.fitting((task.side, task.side))
-    labels = ()  # `resolve` fills them in. A distilled model has no place for none: it gets the data's
+    labels = ()  # which `resolve` fills in. A distilled model must have some: the data's
     if getattr(classifier.model.config, "pool", None) == "distilled":
         labels = numbered(Supervised().head(splits.target_kind, len(splits.labels)))
     adopted, _ = adopt(classifier, labels=labels, image=size, new_head=True)
@@ -213,8 +213,8 @@ def _task(preset: str, data: str, images: Source | None) -> Task:
         return TABLE_4[preset]
     if images is None or not len(images):
         raise ValueError(
-            f"{data} has no images to learn from, only others to measure on; call the folder of those "
-            "to learn from train"
+            f"{data} has no images to learn from, only others to measure on; call the folder of "
+            "those to learn from train"
         )
     if preset == "bit":
         return bit_hyper_rule(images)
@@ -263,8 +263,8 @@ class Choice(NamedTuple):
 
 
 def choose_pretrained(minutes: float, device: torch.device) -> Choice:
-    """Choose pretrained weights when none are given: the largest of one family that this machine can
-    train in the time, of those that can be reached. Raises ValueError if there are none."""
+    """Choose pretrained weights when none are given: the largest of one family that this machine
+    can train in the time, of those that can be reached. Raises ValueError if there are none."""
     fitting = _fitting(minutes, device)
     smaller = FAMILY[FAMILY.index(fitting) :]
 
@@ -291,9 +291,9 @@ def choose_pretrained(minutes: float, device: torch.device) -> Choice:
             why = f"{file}, which is in this directory; the Hugging Face hub cannot be reached"
             return Choice(str(file), why)
     raise ValueError(
-        "no pre-trained weights: the Hugging Face hub cannot be reached, and none of vitkit's choice "
-        f"are in its cache. Say which: vitkit finetune MODEL DATA, where MODEL is a file such as "
-        f"{FAMILY[-1].file}, from another machine"
+        "no pre-trained weights: the Hugging Face hub cannot be reached, and none of vitkit's "
+        f"choice are in its cache. Say which: vitkit finetune MODEL DATA, where MODEL is a file "
+        f"such as {FAMILY[-1].file}, from another machine"
     )
 
 

@@ -1,6 +1,6 @@
-"""How the paper fine-tunes on each data set (Table 4, App. B.1.1), and BiT's rule (Kolesnikov et al.
-2020), whose preprocessing it follows (Section 4.1): a random crop of a square, mirrored or not; and for
-which of VTAB's tasks not."""
+"""How the paper fine-tunes on each data set (Table 4, App. B.1.1), and BiT's rule (Kolesnikov et
+al. 2020), whose preprocessing it follows (Section 4.1): a random crop of a square, mirrored or not;
+and for which of VTAB's tasks not."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +67,8 @@ def bit_hyper_rule(images: Source) -> Task:
 
 
 def few_pixels(images: Source, side: int = 96) -> bool:
-    """Whether images are small: the median of up to 16 of them, evenly spread, has fewer pixels than a
-    square of this side. 96 is BiT's rule."""
+    """Whether images are small: the median of up to 16 of them, evenly spread, has fewer pixels
+    than a square of this side. 96 is BiT's rule."""
     areas = []
     for index in np.linspace(0, len(images) - 1, min(len(images), 16)).astype(int):
         height, width = open_image(images[index][0], images.name(index)).size
@@ -108,8 +108,8 @@ UNCROPPED = ("clevr_count", "clevr_dist", "dmlab", "dsprites_loc", "kitti")
 
 
 def bit_crops(image: tuple[int, int], flip: bool = True, crop: bool = True) -> Augmentation:
-    """BiT's preprocessing for images of (height, width) pixels: both sides to a square, and a random
-    crop of it, mirrored or not; of a task that is not cropped, what evaluation has."""
+    """BiT's preprocessing for images of (height, width) pixels: both sides to a square, and a
+    random crop of it, mirrored or not; of a task that is not cropped, what evaluation has."""
     if not crop:
         return Augmentation("none", flip=flip)
     return Augmentation("resize_crop", resize=square_before_crop(max(image)), flip=flip)

@@ -1,5 +1,6 @@
-"""What a run chooses before its first step, and writes into the recipe: the preprocessing of images of
-other channels than three, an augmentation that the classes survive, and a precision that suits the device.
+"""What a run chooses before its first step, and writes into the recipe: the preprocessing of images
+of other channels than three, an augmentation that the classes survive, and a precision that suits
+the device.
 
 A run that continues does not choose again.
 """
@@ -80,8 +81,8 @@ def adapted_to(
 
 def fitted(preprocessing: Preprocessing, channels: int, train: Source, say: Say) -> Preprocessing:
     """A preprocessing for colours, for images of so many channels: float32 if the images have more
-    than 8 bits. Grey is normalised by the mean of the colours' numbers, a fourth channel by 0.5, and
-    images of other channels by their own mean and standard deviation, measured now."""
+    than 8 bits. Grey is normalised by the mean of the colours' numbers, a fourth channel by 0.5,
+    and images of other channels by their own mean and standard deviation, measured now."""
     new = preprocessing_for_channels(preprocessing, channels)
     values = "float32" if look_at(train).many_bits else "uint8"
     new = replace(new, values=values)
@@ -103,8 +104,8 @@ def as_decided(recipe: Recipe, run_dir: Path) -> Recipe:
         return recipe
     if not recipe.init:
         raise ValueError(
-            "--data.augmentation.auto asks a pre-trained model what the classes survive, and this run "
-            "begins with none; leave it out, or give weights with --init"
+            "--data.augmentation.auto asks a pre-trained model what the classes survive, and this "
+            "run begins with none; leave it out, or give weights with --init"
         )
     earlier = earlier_call(run_dir)
     if not earlier.trained or "data" not in earlier.recipe:
@@ -113,8 +114,8 @@ def as_decided(recipe: Recipe, run_dir: Path) -> Recipe:
 
 
 def with_augmentation(recipe: Recipe, data: RunData, device: torch.device, say: Say) -> Recipe:
-    """A resolved recipe with an augmentation whose changes the classes survive. Says what was switched
-    off, and why."""
+    """A resolved recipe with an augmentation whose changes the classes survive. Says what was
+    switched off, and why."""
     augmentation = recipe.data.augmentation
     if not augmentation.auto:
         return recipe
@@ -202,8 +203,8 @@ def sentence(survival: Survival) -> str:
 
 
 def with_precision(recipe: Recipe, run_dir: Path, device: torch.device, say: Say) -> Recipe:
-    """The recipe with a precision for "auto": the one that the run began in, else the one that suits
-    the device. Says which, and why; the same on all ranks."""
+    """The recipe with a precision for "auto": the one that the run began in, else the one that
+    suits the device. Says which, and why; the same on all ranks."""
     if recipe.precision != "auto":
         return recipe
     picked = from_rank_0(lambda: pick_precision("auto", device))

@@ -109,8 +109,8 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
         intact = [i for i in range(len(parts[name])) if i not in broken]
         parts[name] = subset(parts[name], intact)
 
-    # Decode the training images now, if all of them fit into `keep_decoded` and are always the same:
-    # a reduced decoding gives other pixels each time
+    # Decode the training images now, if all of them fit into `keep_decoded` and are always the
+    # same: a reduced decoding gives other pixels each time
     train = parts["train"]
     if not data.augmentation.reduced_decode:
         bytes_per_rank = int(data.keep_decoded * 1e9) // world().world_size
@@ -262,8 +262,8 @@ def _workers(data: Data) -> int:
 
 
 def divide(splits: Splits, data: Data) -> dict[str, Source]:
-    """The parts of a data set that a run uses, as `data.parts` says: "train", of which `data.subset`
-    is left, and "val" and "test".
+    """The parts of a data set that a run uses, as `data.parts` says: "train", of which
+    `data.subset` is left, and "val" and "test".
 
     Raises ValueError if there is nothing to train on, or nothing that can be held out, and for
     classes that no training image has: a head would have outputs that nothing taught.
@@ -274,8 +274,8 @@ def divide(splits: Splits, data: Data) -> dict[str, Source]:
         return parts
     if data.subset_by_class and train.target_kind != "class":
         raise ValueError(
-            f"--data.subset-by-class needs images of one class each; the targets of {data.source!r} "
-            f"are of the kind {train.target_kind!r}"
+            f"--data.subset-by-class needs images of one class each; the targets of "
+            f"{data.source!r} are of the kind {train.target_kind!r}"
         )
     count = subset_size(len(train), data.subset)
     chosen = random_subset(train, count, data.subset_seed, data.subset_by_class)
@@ -346,8 +346,8 @@ def refuse_one_class(train: Source, data: Data) -> None:
     if len(classes) == 1:
         name = train.labels[classes[0]]
         raise ValueError(
-            f"all images of {data.source!r} that train ({len(train):,}) are of one class, {name!r}, so "
-            "there is nothing to tell apart: add images of another"
+            f"all images of {data.source!r} that train ({len(train):,}) are of one class, "
+            f"{name!r}, so there is nothing to tell apart: add images of another"
         )
 
 
@@ -363,6 +363,6 @@ def about_classes(train: Source, class_weights: str) -> list[str]:
     times = counts.max() / counts[least]
     return [
         f"unbalanced: {largest} has {times:,.0f} times the images of {train.labels[least]}. "
-        "--objective.class-weights balanced counts classes alike; balanced_accuracy, the mean of the "
-        "classes' own, is measured beside top1"
+        "--objective.class-weights balanced counts classes alike; balanced_accuracy, the mean of "
+        "the classes' own, is measured beside top1"
     ]

@@ -114,8 +114,8 @@ def _measure(run: Run, each: Eval, is_last: bool) -> tuple[list[Metric], str]:
 
 
 def _keep_answers(run: Run, name: str, given: Answers) -> None:
-    """Write the answers to a part into the run's directory, for the report: for good, or until it is
-    known whether this evaluation is the best."""
+    """Write the answers to a part into the run's directory, for the report: for good, or until it
+    is known whether this evaluation is the best."""
     file = ANSWERS
     if run.recipe.best:
         file = LATEST
@@ -124,8 +124,8 @@ def _keep_answers(run: Run, name: str, given: Answers) -> None:
 
 
 def _watched_batches(run: Run, name: str, source: Source) -> Iterator[Batch]:
-    """This rank's share of the images, under the run's progress bar, until someone stops it. A batch is
-    as large as a micro-batch of the training, so it fits into memory too."""
+    """This rank's share of the images, under the run's progress bar, until someone stops it. A
+    batch is as large as a micro-batch of the training, so it fits into memory too."""
     recipe = run.recipe
     rank, world_size = world()
     rows = min(recipe.micro_batch, recipe.batch // world_size) * world_size
@@ -136,8 +136,9 @@ def _watched_batches(run: Run, name: str, source: Source) -> Iterator[Batch]:
 
 
 def gains_no_more(run: Run) -> bool:
-    """Whether the last evaluations, as many as the recipe's `early_stop`, have gained nothing, in any
-    metric of the first evaluator, or in the recipe's `best` metric. Every rank gets the same answer."""
+    """Whether the last evaluations, as many as the recipe's `early_stop`, have gained nothing, in
+    any metric of the first evaluator, or in the recipe's `best` metric. Every rank gets the same
+    answer."""
     recipe = run.recipe
     if not recipe.early_stop or not recipe.evals:
         return False
@@ -148,9 +149,9 @@ def gains_no_more(run: Run) -> bool:
 
 
 def check_best(recipe: Recipe, data: RunData) -> None:
-    """Raises ValueError if no evaluation of a resolved recipe will measure its `best`, as far as that
-    is known before the first step: on which images the evaluators measure, and what, if they say it
-    (`figures`)."""
+    """Raises ValueError if no evaluation of a resolved recipe will measure its `best`, as far as
+    that is known before the first step: on which images the evaluators measure, and what, if they
+    say it (`figures`)."""
 
     def named(each: Eval, figure: str, part: str) -> str:
         return each.named(Metric(figure, 0, COUNT), part).name

@@ -1,8 +1,8 @@
 """The training loop: one for every objective.
 
 `train` prepares a run and `_steps` is its loop. Each act is in a file of its own: data.py (images),
-choices.py and recipe.py (resolve), state/start.py, step.py (gradient, update, recovery), evaluation.py,
-state/state.py (checkpoints), schedule.py (when it ends) and state/finish.py.
+choices.py and recipe.py (resolve), state/start.py, step.py (gradient, update, recovery),
+evaluation.py, state/state.py (checkpoints), schedule.py (when it ends) and state/finish.py.
 """
 
 from contextlib import closing

@@ -1,8 +1,8 @@
 """Which parameters a run trains, by which optimiser, and at which learning rate and weight decay.
 
-All parameters are trained, as in the paper; or the last blocks, the head alone, or low-rank adapters
-(LoRA). Adapters are peft's. They stand beside the model's own weights while it trains, and are added to
-them before it is saved, so that the saved model is an ordinary one.
+All parameters are trained, as in the paper; or the last blocks, the head alone, or low-rank
+adapters (LoRA). Adapters are peft's. They stand beside the model's own weights while it trains, and
+are added to them before it is saved, so that the saved model is an ordinary one.
 
 A schedule is a function of the step alone, so nothing of it needs to be saved.
 """

@@ -1,7 +1,8 @@
 """What a run will need: memory of each GPU, floating-point operations, time and energy.
 
-Nothing is run for it: footprint.py counts the parts of a learner, and this file says, in formulas, how much
-of them lies on each GPU. A float32 number has 4 bytes. How long a step takes on this machine is measured.
+Nothing is run for it: footprint.py counts the parts of a learner, and this file says, in formulas,
+how much of them lies on each GPU. A float32 number has 4 bytes. How long a step takes on this
+machine is measured.
 """
 
 import math
@@ -121,8 +122,8 @@ def operations(recipe: Recipe, images: float) -> float:
     """Operations of a resolved recipe's model for so many images, in units of 10^18, counted as in
     Table 6.
 
-    Those of plain supervised training are a formula; others are counted relative to them, which takes
-    a second. Raises ValueError for an objective that looks at the values of tensors.
+    Those of plain supervised training are a formula; others are counted relative to them, which
+    takes a second. Raises ValueError for an objective that looks at the values of tensors.
     """
     plain = exaflops(recipe.model, images)
     if isinstance(recipe.objective, Supervised) and recipe.tune == Tune():
@@ -217,9 +218,9 @@ def advice(recipe: Recipe, machine: Machine, counted: "Count") -> str:
 def seconds_of_a_step(
     model: nn.Module, recipe: Recipe, device: torch.device, quick_enough: float = math.inf
 ) -> float:
-    """The time of a training step on noise, with what the loader takes beside it; the model stays as
-    it is. It is the fastest of several: what else the machine does in a moment says nothing of the
-    next one.
+    """The time of a training step on noise, with what the loader takes beside it; the model stays
+    as it is. It is the fastest of several: what else the machine does in a moment says nothing of
+    the next one.
 
     quick_enough: seconds. As long as no step has been so quick, others are timed, three times LONG.
     """

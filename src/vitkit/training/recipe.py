@@ -63,8 +63,8 @@ class Data:
     """Draws the images of a part that the data set does not have. It is not `seed`, so that runs of
     several seeds share one test part."""
     subset: float = 1.0
-    """Share of the training images that train, or their number if it is above 1 (Section 4.3); those
-    of a smaller subset are among those of a larger one. What measures stays whole."""
+    """Share of the training images that train, or their number if it is above 1 (Section 4.3);
+    those of a smaller subset are among those of a larger one. What measures stays whole."""
     subset_by_class: bool = False
     """Whether every class has its share of the subset; by default chance decides."""
     subset_seed: int = 0
@@ -171,7 +171,8 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     _check_images(recipe, facts)
 
     def in_steps(node):
-        """The same recipe, or part of one, with its own spans in steps; its parts stay as they are."""
+        """The same recipe, or part of one, with its own spans in steps; its parts stay as they
+        are."""
         spans = _spans(node)
         return replace(
             node, **{name: Span(spans[name].steps(recipe.batch, facts.examples)) for name in spans}
@@ -236,8 +237,8 @@ def _outputs(recipe: Recipe, facts: Facts) -> int:
         )
     if outputs == 1 and facts.target_kind == "class":
         raise ValueError(
-            f"all images of {recipe.data.source!r} are of one class, {facts.labels[0]!r}, so there is "
-            "nothing to tell apart: add a folder of other images"
+            f"all images of {recipe.data.source!r} are of one class, {facts.labels[0]!r}, so there "
+            "is nothing to tell apart: add a folder of other images"
         )
     if outputs and getattr(recipe.model, "pool", "") == "none":
         raise ValueError(
@@ -319,9 +320,9 @@ def check_numbers(recipe: Recipe) -> None:
         micro_batch = recipe.micro_batch or recipe.batch
         if recipe.batch % 2 or (micro_batch < recipe.batch and micro_batch % 2):
             raise ValueError(
-                f"mixup and cutmix mix images in pairs, and a batch of {recipe.batch} in micro-batches "
-                f"of {micro_batch} has odd ones; make the batch and the micro-batch even (--batch, "
-                "--micro-batch)"
+                f"mixup and cutmix mix images in pairs, and a batch of {recipe.batch} in "
+                f"micro-batches of {micro_batch} has odd ones; make the batch and the micro-batch "
+                "even (--batch, --micro-batch)"
             )
 
     # Durations

@@ -1,5 +1,5 @@
-"""A run: what the steps of the loop share, and its directory: what that is called, to whom it belongs,
-and what a run writes to it.
+"""A run: what the steps of the loop share, and its directory: what that is called, to whom it
+belongs, and what a run writes to it.
 
 The directory holds recipe.json (what runs), data.json (on which images), machine.json (on what),
 begun.json, schedule.json (if the clock decided its end), metrics.jsonl, answers.safetensors (of the
@@ -127,8 +127,8 @@ def record_run(run_dir: Path, recipe: Recipe, data: RunData, say: Say) -> None:
 def locked(run_dir: Path) -> Iterator[None]:
     """Make the directory, and keep every other process from training into it. Raises Occupied if
     another one is training there."""
-    # By fcntl.lockf: the system drops the lock when the process ends, however it ends; data workers,
-    # which are forked, do not hold it; and it works on shared file systems
+    # By fcntl.lockf: the system drops the lock when the process ends, however it ends; data
+    # workers, which are forked, do not hold it; and it works on shared file systems
     handle = from_rank_0(lambda: _lock(run_dir))
     try:
         yield
@@ -171,8 +171,8 @@ def _refuse_somebodys(run_dir: Path) -> None:
     is_a_run = {"model", "data", "optim"} <= read_earlier(run_dir).recipe.keys()
     if existing and not is_a_run:
         raise Occupied(
-            f"{run_dir} holds {existing[0]}, which no run has written there, and a run would replace "
-            "it; choose another --workdir"
+            f"{run_dir} holds {existing[0]}, which no run has written there, and a run would "
+            "replace it; choose another --workdir"
         )
 
 
@@ -223,9 +223,9 @@ def run_name(data: str, kind: str) -> str:
     """The name of a run's directory: that of its images, then `kind`, which is what is done with
     them.
 
-    run_name("/home/me/photos/", "finetune") is "photos-finetune". Folders, files, shards, addresses,
-    hf:NAME and file.py:function can be named. `kind` alone is the name if it begins with the
-    images' ("digits" on digits), or if nothing is known of them.
+    run_name("/home/me/photos/", "finetune") is "photos-finetune". Folders, files, shards,
+    addresses, hf:NAME and file.py:function can be named. `kind` alone is the name if it begins with
+    the images' ("digits" on digits), or if nothing is known of them.
     """
     images = _safe(_name_of(data))
     kind = _safe(kind)

@@ -1,5 +1,5 @@
-"""What ends a run: its last step, a time, a scheduler, or a person; and how far along its schedule it is.
-With a deadline, the schedule ends in time.
+"""What ends a run: its last step, a time, a scheduler, or a person; and how far along its schedule
+it is. With a deadline, the schedule ends in time.
 
 A recipe's schedules, of the learning rate above all, are functions of the step and the number of
 steps. How many steps fit into a time is known only while they are made: a machine is busy for a
@@ -7,9 +7,9 @@ minute, or faster than it was when a step was measured. So the last step of a ru
 planned anew as its pace comes to be known, and what is left of the schedule is stretched or
 compressed to end there.
 
-A plan is written down before it is followed. A run that was killed follows the same plans again, step
-by step, and ends with the same bits. A run that is asked to stop does so between two steps, so that it
-can be continued.
+A plan is written down before it is followed. A run that was killed follows the same plans again,
+step by step, and ends with the same bits. A run that is asked to stop does so between two steps, so
+that it can be continued.
 """
 
 import os
@@ -62,8 +62,8 @@ class Schedule:
         self.deadline = deadline
         self.plans = [Plan(0, length), *from_rank_0(lambda: _read_plans(self.path, say))]
         self.times = []
-        """When a step was done, (step, seconds of a clock): the first of this call, whose workers are
-        just beginning, and those at which the pace was looked at."""
+        """When a step was done, (step, seconds of a clock): the first of this call, whose workers
+        are just beginning, and those at which the pace was looked at."""
 
     @property
     def last(self) -> int:
@@ -71,8 +71,8 @@ class Schedule:
         return self.plans[-1].last
 
     def position(self, step: int) -> float:
-        """The step of an undisturbed run of the full length that is as far along its schedule. It is
-        the same number if nothing was planned anew."""
+        """The step of an undisturbed run of the full length that is as far along its schedule. It
+        is the same number if nothing was planned anew."""
         position = 0.0
         followed = [plan for plan in self.plans if plan.step < step] or self.plans[:1]
         for plan, following in pairwise([*followed, Plan(step, step)]):
@@ -81,8 +81,8 @@ class Schedule:
         return position
 
     def follow(self, step: int) -> None:
-        """Look at the pace now and then, and plan anew if the deadline asks for it. Every rank calls
-        it after every step."""
+        """Look at the pace now and then, and plan anew if the deadline asks for it. Every rank
+        calls it after every step."""
         if self.deadline is None:
             return
         if not self.times:
@@ -91,8 +91,8 @@ class Schedule:
         if step <= self.plans[-1].step or step >= self.last:
             return
 
-        # At the beginning at ever longer intervals, and TIMES times more. The last plan decides when, so
-        # that all ranks agree
+        # At the beginning at ever longer intervals, and TIMES times more. The last plan decides
+        # when, so that all ranks agree
         is_power_of_2 = step & (step - 1) == 0
         if is_power_of_2 or step % max(self.last // TIMES, 1) == 0:
             plan = from_rank_0(lambda: self._plan(step))
@@ -119,7 +119,8 @@ class Schedule:
 
 
 def _read_plans(path: Path, say: Say) -> list[Plan]:
-    """The plans in a run's directory; none if there are none, or they are damaged, which is said."""
+    """The plans in a run's directory; none if there are none, or they are damaged, which is
+    said."""
     try:
         return [Plan(*plan) for plan in read_sealed(path)["plans"]]
     except FileNotFoundError:
@@ -133,14 +134,14 @@ def _read_plans(path: Path, say: Say) -> list[Plan]:
 
 
 class Ends(NamedTuple):
-    """What ends a run of one process before its last step, as if it were done: what it has learned so
-    far is saved as its model. By default nothing does."""
+    """What ends a run of one process before its last step, as if it were done: what it has learned
+    so far is saved as its model. By default nothing does."""
 
     by_a_person: bool = False
     """Whether Ctrl-C does."""
     deadline: Deadline | None = None
-    """Its schedule ends at that time, as far as the pace can be known, and the run in any case; None
-    for no time."""
+    """Its schedule ends at that time, as far as the pace can be known, and the run in any case;
+    None for no time."""
 
 
 LAST_STEP = Ends()  # nothing else ends a run
@@ -187,8 +188,8 @@ class Stop:
 @contextmanager
 def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
     """Within it SIGTERM and SIGINT do not end the process: they are noted, and the loop looks at
-    the note between steps. Only the main thread can catch signals; elsewhere, and where they are the
-    calling program's, nothing changes."""
+    the note between steps. Only the main thread can catch signals; elsewhere, and where they are
+    the calling program's, nothing changes."""
     stop = Stop(ends)
     handlers_before = {}
 

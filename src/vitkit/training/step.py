@@ -1,7 +1,7 @@
 """One step: the gradient of a batch, its norm, and the update; or, if they are not finite, none.
 
-A step whose loss or gradient is not finite is skipped, counted and written down; after a few in a row the
-run goes back to earlier weights.
+A step whose loss or gradient is not finite is skipped, counted and written down; after a few in a
+row the run goes back to earlier weights.
 
 Legend: B examples of a whole batch, b of a rank's share of it, m of a micro-batch, C H W an image's
 channels, height and width.
@@ -105,8 +105,8 @@ def clip_gradient(parameters: Iterable[Tensor], optim: Optim) -> Tensor:
     """Clip the gradient as `optim` says; returns the norm that it had before, () float32."""
     gradients = [local_tensor(p.grad) for p in parameters if p.grad is not None]
 
-    # The norm, summed in float64: float32 sums of a large layer are off by up to 1e-4 on a CPU, by a
-    # different amount for each number of ranks
+    # The norm, summed in float64: float32 sums of a large layer are off by up to 1e-4 on a CPU, by
+    # a different amount for each number of ranks
     dtype = torch.float64
     if gradients[0].device.type == "mps":  # which has no float64
         dtype = torch.float32
@@ -204,8 +204,8 @@ def go_back(run: Run) -> None:
 
 
 def _load_good_checkpoint(run: Run) -> Path | None:
-    """Load the newest checkpoint that is intact and finite on every rank, of those that the recipe asked
-    for; returns it, or None if there is none."""
+    """Load the newest checkpoint that is intact and finite on every rank, of those that the recipe
+    asked for; returns it, or None if there is none."""
     run.state.wait()
     scheduled = from_rank_0(
         lambda: [path for path in checkpoints(run.run_dir) if on_schedule(path)]

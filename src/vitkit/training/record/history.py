@@ -39,8 +39,8 @@ class Recorded:
         return {name: of_name for name, of_name in points.items() if of_name}
 
     def primary(self) -> Metric | None:
-        """The metric by which runs are compared, at its latest evaluation, or that of the best weights
-        if the run keeps those; None if nothing was measured."""
+        """The metric by which runs are compared, at its latest evaluation, or that of the best
+        weights if the run keeps those; None if nothing was measured."""
         return primary_of(self.lines, self.recipe.get("best", ""))
 
     def measured_on(self) -> dict[str, str]:
@@ -53,8 +53,8 @@ class Recorded:
         return max((line["step"] for line in self.lines), default=0)
 
     def cost(self) -> dict[str, str]:
-        """What the run cost so far, in words: steps, time, images, operations of the model; and when it
-        began. What earlier code did not write down is left out."""
+        """What the run cost so far, in words: steps, time, images, operations of the model; and
+        when it began. What earlier code did not write down is left out."""
         # The time of the steps, without evaluations and checkpoints
         seconds = 0.0
         before = 0
@@ -91,8 +91,9 @@ def read_run(run_dir: Path) -> Recorded:
         data = json.loads((run_dir / "data.json").read_text("utf-8"))
     except OSError:
         raise ValueError(
-            f"{run_dir} is no run: there is no {run_dir / 'recipe.json'} with a data.json beside it that "
-            "can be read; give a directory that vitkit train or finetune wrote, such as runs/digits"
+            f"{run_dir} is no run: there is no {run_dir / 'recipe.json'} with a data.json beside "
+            "it that can be read; give a directory that vitkit train or finetune wrote, such as "
+            "runs/digits"
         ) from None
     except ValueError as error:
         raise ValueError(f"{run_dir}: recipe.json or data.json is damaged: {error}") from error

@@ -1,5 +1,5 @@
-"""What a run tells while it trains: metrics.jsonl always, TensorBoard if the recipe asks for it, and a
-bar on the terminal with the pace of the training."""
+"""What a run tells while it trains: metrics.jsonl always, TensorBoard if the recipe asks for it,
+and a bar on the terminal with the pace of the training."""
 
 import os
 import time
@@ -177,8 +177,9 @@ class Log:
         self._show(step, pace, loss, f"  lr {lr:.2e}")
 
     def at(self, step: int, images: int, loss: Tensor) -> None:
-        """Move the bar, and about once a second its numbers: `images` is the number of one step, and
-        the loss is the step's. The first step is shown at once, without a terminal as a line."""
+        """Move the bar, and about once a second its numbers: `images` is the number of one step,
+        and the loss is the step's. The first step is shown at once, without a terminal as a
+        line."""
         now = time.perf_counter()
         is_first = step == self.began_at + 1
         on_terminal = self.console.is_terminal
@@ -188,8 +189,8 @@ class Log:
             self.bar.update(self.task, completed=step)
 
     def _show(self, step: int, pace: Pace, loss: float, rate: str = "") -> None:
-        """The numbers of a step beside the bar; without a terminal as a line, which has the learning
-        rate too."""
+        """The numbers of a step beside the bar; without a terminal as a line, which has the
+        learning rate too."""
         self.shown_at = time.perf_counter()
         numbers = f"{step:,}/{self.total:,}  loss {loss:.4f}"
         speed = f"{pace.images_per_second:,.0f} images/s"

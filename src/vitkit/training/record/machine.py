@@ -1,7 +1,7 @@
 """On what a run computes, machine.json, and when it began, begun.json.
 
-The last bits of the weights depend on the machine, so a run that continues computes as it began, as far as
-it can. Nothing that is computed depends on begun.json; the report shows it.
+The last bits of the weights depend on the machine, so a run that continues computes as it began, as
+far as it can. Nothing that is computed depends on begun.json; the report shows it.
 """
 
 import json
@@ -35,9 +35,9 @@ WORDS = {
 def compute_as_begun(
     run_dir: Path, device: torch.device, precision: Precision, continues: bool, say: Say
 ) -> None:
-    """Compute by the libraries with which the run began, as far as this machine has them; a run that
-    begins writes down which it takes. Says in what the machine differs from the one that the run
-    began on: its weights then differ in their last bits from those of an undisturbed run."""
+    """Compute by the libraries with which the run began, as far as this machine has them; a run
+    that begins writes down which it takes. Says in what the machine differs from the one that the
+    run began on: its weights then differ in their last bits from those of an undisturbed run."""
     begun = {}
     if continues:
         begun = from_rank_0(lambda: _read(run_dir / MACHINE))
@@ -61,9 +61,9 @@ def compute_as_begun(
         from_rank_0(lambda: write_json(run_dir / MACHINE, facts))
     if continues and not begun:
         say(
-            f"{MACHINE} is missing or damaged, so nobody knows what this run began on; it continues, "
-            "and on another machine its weights differ in their last bits from those of an undisturbed "
-            "run"
+            f"{MACHINE} is missing or damaged, so nobody knows what this run began on; it "
+            "continues, and on another machine its weights differ in their last bits from those of "
+            "an undisturbed run"
         )
     changed = [
         f"{word} {_in_words(begun[name])} -> {_in_words(facts.get(name))}"
@@ -72,14 +72,15 @@ def compute_as_begun(
     ]
     if changed:
         say(
-            f"this run began on another machine or with other settings of it ({'; '.join(changed)}): "
-            "it continues, and its weights will differ in the last bits from those of an undisturbed run"
+            "this run began on another machine or with other settings of it "
+            f"({'; '.join(changed)}): it continues, and its weights will differ in the last bits from "
+            "those of an undisturbed run"
         )
 
 
 def _library(begun: dict) -> matmul.OneDnn:
-    """What multiplies matrices in dense layers: the user's choice; else that of the run's beginning;
-    else the faster one, which was measured and might come out otherwise today."""
+    """What multiplies matrices in dense layers: the user's choice; else that of the run's
+    beginning; else the faster one, which was measured and might come out otherwise today."""
     begun_with = _as_library(begun.get("matmul"))
     if begun_with is not None and not matmul.chosen_by_user():
         return begun_with
@@ -112,8 +113,8 @@ def _read(file: Path) -> dict:
 
 
 def record_beginning(run_dir: Path, recipe: Recipe) -> None:
-    """Write down when the run of a resolved recipe began, with which versions, and what an image costs,
-    unless that is known: then the run continues."""
+    """Write down when the run of a resolved recipe began, with which versions, and what an image
+    costs, unless that is known: then the run continues."""
     if (run_dir / BEGUN).exists():
         return
     from vitkit import __version__

@@ -1,7 +1,7 @@
 """metrics.jsonl: one JSON line an event, and what follows from the lines.
 
-Which evaluation was the best, and whether a run gains anything any more, follows from the lines alone: so a
-run that was killed comes to the same conclusions as one that was not.
+Which evaluation was the best, and whether a run gains anything any more, follows from the lines
+alone: so a run that was killed comes to the same conclusions as one that was not.
 """
 
 import json
@@ -87,8 +87,9 @@ def last_metrics(run_dir: Path) -> dict[str, Metric]:
 
 
 def best_step(lines: list[dict], name: str) -> int | None:
-    """The step at which a metric was best, the first of equal ones; None before the first evaluation.
-    Raises ValueError if the evaluations do not measure it, or if it is neither good nor bad."""
+    """The step at which a metric was best, the first of equal ones; None before the first
+    evaluation. Raises ValueError if the evaluations do not measure it, or if it is neither good nor
+    bad."""
     best: Metric | None = None
     step = None
     measured: dict[str, Metric] = {}
@@ -121,8 +122,8 @@ def not_measured(name: str, measured: list[str]) -> str:
 
 
 def up_to_best(lines: list[dict], name: str) -> list[dict]:
-    """The lines up to the evaluation at which metric `name` was best; all of them if the name is empty,
-    or if nothing was measured yet."""
+    """The lines up to the evaluation at which metric `name` was best; all of them if the name is
+    empty, or if nothing was measured yet."""
     if not name:
         return lines
     step = best_step(lines, name)
@@ -132,8 +133,8 @@ def up_to_best(lines: list[dict], name: str) -> list[dict]:
 
 
 def primary_of(lines: list[dict], name: str = "") -> Metric | None:
-    """The metric by which runs are compared, at the evaluation at which metric `name` was best, or at
-    the last one if `name` is empty; None if nothing was measured.
+    """The metric by which runs are compared, at the evaluation at which metric `name` was best, or
+    at the last one if `name` is empty; None if nothing was measured.
 
     It is the first metric of the recipe's first evaluator, on the last part that it measures: the
     test part, if there is one. Raises ValueError as `best_step` does.
@@ -145,8 +146,8 @@ def primary_of(lines: list[dict], name: str = "") -> Metric | None:
 
 
 def gains_nothing(lines: list[dict], patience: int, name: str = "") -> bool:
-    """Whether none of the last `patience` evaluations is better than the best one before them: in metric
-    `name`, or if that is empty in any metric of the recipe's first evaluator."""
+    """Whether none of the last `patience` evaluations is better than the best one before them: in
+    metric `name`, or if that is empty in any metric of the recipe's first evaluator."""
     measured = []
     for line in lines:
         metrics = line.get("metrics", {})

@@ -1,5 +1,5 @@
-"""A recipe as plain values, which recipe.json holds: in what two of them differ, and which settings are
-not at their defaults."""
+"""A recipe as plain values, which recipe.json holds: in what two of them differ, and which settings
+are not at their defaults."""
 
 import sys
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -154,11 +154,11 @@ def as_typed(value: Any) -> str:
 
 
 def defaults(values: dict, kind: type) -> dict:
-    """The defaults of the settings in `values`, which is a dataclass of this kind as `to_json` makes
-    it; a setting without a default is left out.
+    """The defaults of the settings in `values`, which is a dataclass of this kind as `to_json`
+    makes it; a setting without a default is left out.
 
-    A part of another class than its setting's type, such as an objective, has the defaults of its own
-    class.
+    A part of another class than its setting's type, such as an objective, has the defaults of its
+    own class.
     """
     types = get_type_hints(kind)
     usual = {}
@@ -177,8 +177,8 @@ def defaults(values: dict, kind: type) -> dict:
 
 
 def _defaults_of_parts(value: Any, declared: Any) -> dict | list[dict] | None:
-    """The defaults of a setting that is a dataclass, or a list of such; None for any other, and for a
-    class of somebody else's."""
+    """The defaults of a setting that is a dataclass, or a list of such; None for any other, and for
+    a class of somebody else's."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         item_type, *_ = get_args(declared)
         return [_defaults_of_parts(item, item_type) or {} for item in value]

@@ -1,5 +1,5 @@
-"""What a run's model answers to its held-out images, and what is inside it, as sections of the run's
-report.
+"""What a run's model answers to its held-out images, and what is inside it, as sections of the
+run's report.
 
 The answers are those of the run's last evaluation, so they cost nothing. What the model looked at
 costs a forward pass for each photograph: unless someone asks for it, it is computed only for models
@@ -81,7 +81,8 @@ def answer_sections(run: Recorded, inside: bool) -> Iterator[Block]:
         except (ValueError, OSError, KeyError) as error:
             problem = f"The images of {name} cannot be opened again: {error}."
 
-    # The finished model, if it may be run: it is quick enough for the mistakes of a page, or asked for
+    # The finished model, if it may be run: it is quick enough for the mistakes of a page, or asked
+    # for
     of_an_image = run.begun.get("exaflops_of_an_image")
     if not isinstance(of_an_image, float):
         of_an_image = math.inf
@@ -130,8 +131,8 @@ def answer_sections(run: Recorded, inside: bool) -> Iterator[Block]:
 
 
 def open_part(run: Recorded, name: str) -> Source:
-    """A part of a run's own data, "test" for example, without its broken images: the examples in the
-    order in which the run had them.
+    """A part of a run's own data, "test" for example, without its broken images: the examples in
+    the order in which the run had them.
 
     Raises ValueError for images that are not there any more, or are others now, and for a part that
     belongs to an evaluator; OSError.

@@ -1,5 +1,5 @@
-"""Runs side by side: what they reached, in what their recipes differ, and their curves; the curves of
-one run too."""
+"""Runs side by side: what they reached, in what their recipes differ, and their curves; the curves
+of one run too."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -68,8 +68,8 @@ def results(runs: Sequence[Recorded]) -> list[Row]:
 
 
 def verdict(runs: Sequence[Recorded]) -> str:
-    """A sentence about which run is best, by the metric that runs are compared by; it says if chance
-    may explain the difference, or if they cannot be compared."""
+    """A sentence about which run is best, by the metric that runs are compared by; it says if
+    chance may explain the difference, or if they cannot be compared."""
     none = "neither" if len(runs) == 2 else "none"
     measured = [run.points() for run in runs]
     name = next(iter(measured[0]), "")
@@ -177,8 +177,8 @@ def unit_panels(run: Recorded) -> list[Panel]:
 
 
 def metric_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
-    """What was measured of several runs: a panel for each metric that any has, with a curve for each
-    run."""
+    """What was measured of several runs: a panel for each metric that any has, with a curve for
+    each run."""
     points = {name: run.points() for name, run in runs.items()}
     panels = []
     for metric in dict.fromkeys(name for of_run in points.values() for name in of_run):

@@ -38,9 +38,9 @@ def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) 
     """Write a run's report.html from what it has recorded, and return its path: what it reached,
     curves, confused classes and mistakes, data, cost and recipe.
 
-    inside: also run the finished model, for as long as that takes: for what it looked at, and for the
-    figures of its filters, positions and attention; and for the answers to the held-out images, if
-    the run did not keep them. Without it only small models are run.
+    inside: also run the finished model, for as long as that takes: for what it looked at, and for
+    the figures of its filters, positions and attention; and for the answers to the held-out images,
+    if the run did not keep them. Without it only small models are run.
 
     path: the file to write; None is report.html in the directory.
 
@@ -138,8 +138,8 @@ def _summary(run: Recorded) -> list[Block]:
 
 
 def _pictures(run_dir: Path) -> dict[str, np.ndarray]:
-    """An objective's pictures by title, uint8 (N, h, w, 3) each, in the order that it gave them; none
-    if it makes none."""
+    """An objective's pictures by title, uint8 (N, h, w, 3) each, in the order that it gave them;
+    none if it makes none."""
     from safetensors import safe_open
 
     file = run_dir / "pictures.safetensors"

@@ -1,10 +1,10 @@
-"""What a run's directory keeps for the next call: checkpoints, each complete or absent and never half
-there, and which recipe ran on which images.
+"""What a run's directory keeps for the next call: checkpoints, each complete or absent and never
+half there, and which recipe ran on which images.
 
-A checkpoint is a folder `checkpoints/step-00000500` of safetensors files (weights, average, optimiser; one
-file, or one of each rank) and `state.json`: counters, the recipe and its images, a checksum of every
-file, and one of itself. It is written under another name, synced and renamed; then the pointer
-`LAST` moves to it, by rename too. Nothing is pickled.
+A checkpoint is a folder `checkpoints/step-00000500` of safetensors files (weights, average,
+optimiser; one file, or one of each rank) and `state.json`: counters, the recipe and its images, a
+checksum of every file, and one of itself. It is written under another name, synced and renamed;
+then the pointer `LAST` moves to it, by rename too. Nothing is pickled.
 """
 
 import hashlib
@@ -132,8 +132,8 @@ def write_sealed(path: Path, values: dict) -> None:
 
 
 def read_sealed(path: Path) -> dict:
-    """The values that `write_sealed` wrote. Raises OSError, and ValueError if they are not as they were
-    written."""
+    """The values that `write_sealed` wrote. Raises OSError, and ValueError if they are not as they
+    were written."""
     values = json.loads(path.read_bytes())
     if not isinstance(values, dict) or values.pop(SEAL, None) != _checksum_of(values):
         raise ValueError(f"the checksum of {path.name} does not fit")

@@ -1,8 +1,9 @@
-"""The model of a run, saved so that everybody can open it: at the end in `model/`, and in `best/` that of
-the best evaluation so far, if the recipe asks for the best weights.
+"""The model of a run, saved so that everybody can open it: at the end in `model/`, and in `best/`
+that of the best evaluation so far, if the recipe asks for the best weights.
 
-Which evaluation is the best follows from metrics.jsonl alone, and what is kept is the model as it would be
-saved after that step. So a run that was killed keeps and saves the same as one that was not.
+Which evaluation is the best follows from metrics.jsonl alone, and what is kept is the model as it
+would be saved after that step. So a run that was killed keeps and saves the same as one that was
+not.
 """
 
 import shutil
@@ -110,7 +111,8 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) 
         folder = _folder_of_best(run_dir, step)
         if not from_rank_0(lambda: _is_whole(folder)):
             raise ValueError(
-                f"the best weights, in {folder}, are damaged or gone; remove {run_dir} and train again"
+                f"the best weights, in {folder}, are damaged or gone; remove {run_dir} and train "
+                "again"
             )
         classifier = load(folder, quiet=True)
         from_rank_0(lambda: (run_dir / LATEST).unlink(missing_ok=True))
@@ -163,8 +165,8 @@ def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say)
     broken = [name for name, tensor in weights.items() if not tensor.isfinite().all()]
     if broken:
         raise FloatingPointError(
-            f"the trained weights are not finite ({broken[0]}, and {len(broken) - 1} more tensors), "
-            f"so there is no model to save; lower --optim.lr (it is {recipe.optim.lr:g})"
+            f"the trained weights are not finite ({broken[0]}, and {len(broken) - 1} more "
+            f"tensors), so there is no model to save; lower --optim.lr (it is {recipe.optim.lr:g})"
         )
 
     # A new model of them, so that the state stays as it is, into which adapters (LoRA) are merged
@@ -201,8 +203,9 @@ def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say)
 
 
 def keep_best(run: Run) -> None:
-    """Keep the model as it would be saved now, and what it answered, if the evaluation at this step is
-    the best so far by the recipe's metric. Raises ValueError if the evaluations do not measure it."""
+    """Keep the model as it would be saved now, and what it answered, if the evaluation at this step
+    is the best so far by the recipe's metric. Raises ValueError if the evaluations do not measure
+    it."""
     name = run.recipe.best
     step = run.state.step
     measured_now = any(at == step for at, _ in run.log.evaluated)
@@ -238,8 +241,8 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _write_best(classifier: Classifier, folder: Path, step: int) -> None:
-    """Write a model, whole or not at all, and remove all older ones but the one before it: that is for
-    a run that is killed now, and goes on at an earlier step."""
+    """Write a model, whole or not at all, and remove all older ones but the one before it: that is
+    for a run that is killed now, and goes on at an earlier step."""
     new = folder.with_suffix(".new")
     for leftover in (new, folder):  # of a run that was killed, or damaged
         shutil.rmtree(leftover, ignore_errors=True)

@@ -57,8 +57,9 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
         if hasattr(module, "recompute"):
             module.recompute = recipe.recompute
 
-    # Compiled, if the recipe asks for it: the whole model only if its forward pass is called as one.
-    # Several ranks gather weights between the blocks; an objective that needs no head calls parts of it
+    # Compiled, if the recipe asks for it: the whole model only if its forward pass is called as
+    # one. Several ranks gather weights between the blocks; an objective that needs no head calls
+    # parts of it
     blocks = blocks_of(learner)
     if recipe.compile:
         compiled = blocks
@@ -88,8 +89,8 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Sa
 
     Raises ValueError if the weights are of another architecture, naming every setting that differs.
     """
-    # The weights at this model's image size: position embeddings are resampled, in the recipe's way.
-    # What their file does not say, the recipe's model does
+    # The weights at this model's image size: position embeddings are resampled, in the recipe's
+    # way. What their file does not say, the recipe's model does
     published, left_out = load_for(source, model.config)
     fitted, notes = fitted_to(published, model.config, labels)
 
@@ -155,8 +156,8 @@ def restore(run_dir: Path, state: State, say: Say) -> None:
 
 
 def license_of(recipe: Recipe, run_dir: Path, say: Say) -> License | None:
-    """The licence of the weights that a run began with, which the trained model is under too. None for
-    a model that was trained from scratch, and if nobody knows it.
+    """The licence of the weights that a run began with, which the trained model is under too. None
+    for a model that was trained from scratch, and if nobody knows it.
 
     It is noted in the run, which may be continued where those weights are no more.
     """
@@ -169,7 +170,8 @@ def license_of(recipe: Recipe, run_dir: Path, say: Say) -> License | None:
             return load(recipe.init, quiet=True).license
         except ValueError as error:
             say(
-                f"the licence of {recipe.init} is not known any more ({error}); it is not in the model"
+                f"the licence of {recipe.init} is not known any more ({error}); it is not in the "
+                "model"
             )
             return None
     if noted is None:

@@ -261,8 +261,8 @@ def trained(learner: nn.Module) -> dict[str, Tensor]:
 
 
 def _write(tensors: dict, group: dist.ProcessGroup | None, writing: Writing) -> None:
-    """Write a checkpoint: one file of a run of one process, which has no `group`, else a file of each
-    process. Raises OSError."""
+    """Write a checkpoint: one file of a run of one process, which has no `group`, else a file of
+    each process. Raises OSError."""
     rank, world_size = world()
     folder = writing.folder
     with _explaining_failure(writing.run_dir, writing.facts["step"], folder):
