@@ -130,7 +130,8 @@ class MaskedPatchesLearner(PatchLearner):
         }
         self.squares = SMALL if objective.target == "colours" else 1
         """Parts along a patch's side, the colour of each of which is predicted."""
-        self.part = (self.size[0] // self.squares, self.size[1] // self.squares)
+        height, width = self.size
+        self.part = (height // self.squares, width // self.squares)
         """Height and width of such a part in pixels."""
         self.mask = nn.Parameter(torch.zeros(model.config.width))
         self.predict = Dense(model.config.width, outputs[objective.target])

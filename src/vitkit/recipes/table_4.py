@@ -2,7 +2,7 @@
 al. 2020), whose preprocessing it follows (Section 4.1): a random crop of a square, mirrored or not;
 and for which of VTAB's tasks not."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -54,16 +54,17 @@ def bit_hyper_rule(images: Source) -> Task:
     # A small, a medium or a large data set
     count = len(images)
     if count < 20_000:
-        steps, warmup, mixup = 500, 100, 0.0
+        task = Task(500, 100, 0.003, staircase=True)
     elif count < 500_000:
-        steps, warmup, mixup = 10_000, 500, 0.1
+        task = Task(10_000, 500, 0.003, staircase=True, mixup=0.1)
     else:
-        steps, warmup, mixup = 20_000, 500, 0.1
+        task = Task(20_000, 500, 0.003, staircase=True, mixup=0.1)
 
     # Of small images 128 pixels
     small, large = SIDES
-    side = small if few_pixels(images) else large
-    return Task(steps, warmup, 0.003, side=side, staircase=True, mixup=mixup)
+    if few_pixels(images):
+        return replace(task, side=small)
+    return replace(task, side=large)
 
 
 def few_pixels(images: Source, side: int = 96) -> bool:

@@ -84,13 +84,15 @@ def fitted(preprocessing: Preprocessing, channels: int, train: Source, say: Say)
     than 8 bits. Grey is normalised by the mean of the colours' numbers, a fourth channel by 0.5,
     and images of other channels by their own mean and standard deviation, measured now."""
     new = preprocessing_for_channels(preprocessing, channels)
-    values = "float32" if look_at(train).many_bits else "uint8"
-    new = replace(new, values=values)
+    new = replace(new, values="uint8")
+    if look_at(train).many_bits:
+        new = replace(new, values="float32")
     origin = "as the mean of the colours'"
     if channels not in (1, 3, 4):
         new = measured(train, new)
         origin = "measured on the training images"
-    say(f"preprocessing for {counted(channels, 'channel')}: {values}, mean and deviation {origin}")
+    count = counted(channels, "channel")
+    say(f"preprocessing for {count}: {new.values}, mean and deviation {origin}")
     return new
 
 

@@ -24,6 +24,7 @@ from vitkit.data import (
 )
 from vitkit.evaluation import Eval, learns, unbalanced
 from vitkit.system.console.progress import bar, silent
+from vitkit.system.console.text import counted
 from vitkit.system.machine import cpus
 from vitkit.system.processes.ranks import from_every_rank, on_rank_0, world
 from vitkit.training.recipe import Data, Facts
@@ -234,7 +235,6 @@ def _check(
 
     # Refused, in a message that names the first ten, or left out aloud
     if texts and data.on_bad_image == "fail":
-        plural = "s" if len(texts) > 1 else ""
         places = dict.fromkeys(paths.get(name, data.source) for name in skipped)
         where = " and ".join(map(repr, places))
         lines = texts[:10]
@@ -242,7 +242,7 @@ def _check(
             lines.append(f"and {len(texts) - 10} more")
         listed = "\n  ".join(lines)
         raise BadImage(
-            f"{len(texts)} broken image{plural} in {where}; mend or remove them, or leave them out "
+            f"{counted(len(texts), 'broken image')} in {where}; mend or remove them, or leave them out "
             f"with --data.on-bad-image skip:\n  {listed}"
         )
     for text in texts:

@@ -41,9 +41,12 @@ def evaluate(run: Run, is_last: bool = False) -> None:
     again.
     If there is an average of the weights, it is what is measured.
     """
-    recipe, log = run.recipe, run.log
+    recipe = run.recipe
+    log = run.log
     step = run.state.step
-    total = step if is_last else run.schedule.last
+    total = run.schedule.last
+    if is_last:
+        total = step
     due_now = [
         each
         for each in recipe.evals
@@ -161,8 +164,7 @@ def check_best(recipe: Recipe, data: RunData) -> None:
     known = []
     for each in recipe.evals:
         figures = getattr(each.evaluator, "figures", UNKNOWN)
-        parts = [each.images] if each.data else list(data.held_out)
-        for part in parts:
+        for part in [each.images] if each.data else data.held_out:
             if figures == UNKNOWN and recipe.best.startswith(named(each, "", part)):
                 return
             known += [named(each, figure, part) for figure in figures]
@@ -177,7 +179,8 @@ def write_pictures(run: Run) -> None:
     # Most learners have none: nothing is decoded for those
     if run.state.learner.pictures.__func__ is Learner.pictures:
         return
-    recipe, device = run.recipe, run.state.device
+    recipe = run.recipe
+    device = run.state.device
 
     # A few images, evenly spread over the first part
     part = next(iter(run.data.held_out.values()), run.data.train)

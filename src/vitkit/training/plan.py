@@ -112,7 +112,7 @@ def memory(recipe: Recipe, gpus: int, counted: "Count") -> Memory:
         weights=weights,
         gradients=trained,
         optimizer=moments * trained,
-        average=trained if recipe.average else 0,
+        average=trained * bool(recipe.average),
         gathered=gathered,
         activations=images * (of_image + 2 * counted.widest),
     )

@@ -100,10 +100,11 @@ def record_run(run_dir: Path, recipe: Recipe, data: RunData, say: Say) -> None:
     if earlier.trained:
         refuse_other_recipe(run_dir, earlier.recipe, settings)
         changed = differences(earlier.recipe, settings, free=True)
-        # The name alone of what is long, such as a new evaluator with its settings
-        short = [text if len(text) < 60 else text.partition(":")[0] for text in changed]
-        if short:
-            say(f"changed since this run began, and no weight depends on it: {'; '.join(short)}")
+        for i, text in enumerate(changed):
+            if len(text) >= 60:  # the name alone, as of a new evaluator with all of its settings
+                changed[i] = text.partition(":")[0]
+        if changed:
+            say(f"changed since this run began, and no weight depends on it: {'; '.join(changed)}")
 
     def write() -> None:
         # Another recipe has trained nothing here: what it left is worth nothing

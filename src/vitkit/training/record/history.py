@@ -7,8 +7,9 @@ from pathlib import Path
 
 from vitkit.evaluation import Metric
 from vitkit.training.record.log import clock
-from vitkit.training.record.machine import read_beginning
+from vitkit.training.record.machine import BEGUN
 from vitkit.training.record.metrics import primary_of, read_metrics
+from vitkit.training.record.values import read_object
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def read_run(run_dir: Path) -> Recorded:
         raise ValueError(
             f"{run_dir} has no metrics.jsonl with a line in it: it has not trained yet"
         )
-    return Recorded(run_dir, recipe, data, lines, read_beginning(run_dir))
+    return Recorded(run_dir, recipe, data, lines, read_object(run_dir / BEGUN))
 
 
 def run_names(runs: Sequence[Recorded]) -> list[str]:

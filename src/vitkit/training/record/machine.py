@@ -4,7 +4,6 @@ The last bits of the weights depend on the machine, so a run that continues comp
 far as it can. Nothing that is computed depends on begun.json; the report shows it.
 """
 
-import json
 import platform
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from vitkit.system.storage.files import write_json
 from vitkit.training.plan import operations
 from vitkit.training.recipe import Recipe
 from vitkit.training.record.log import Say
+from vitkit.training.record.values import read_object
 
 MACHINE = "machine.json"  # in the run's directory
 BEGUN = "begun.json"  # there
@@ -40,7 +40,7 @@ def compute_as_begun(
     run began on: its weights then differ in their last bits from those of an undisturbed run."""
     begun = {}
     if continues:
-        begun = from_rank_0(lambda: _read(run_dir / MACHINE))
+        begun = from_rank_0(lambda: read_object(run_dir / MACHINE))
 
     # What the bits of a result depend on, apart from the recipe and the images
     name = matmul.processor()
@@ -103,15 +103,6 @@ def _in_words(value: object) -> str:
     return str(_as_library(value) or value)
 
 
-def _read(file: Path) -> dict:
-    """What a JSON file says; nothing if earlier code began the run, or if the file is damaged."""
-    try:
-        values = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
 def record_beginning(run_dir: Path, recipe: Recipe) -> None:
     """Write down when the run of a resolved recipe began, with which versions, and what an image
     costs, unless that is known: then the run continues."""
@@ -133,17 +124,12 @@ def record_beginning(run_dir: Path, recipe: Recipe) -> None:
     write_json(run_dir / BEGUN, values)
 
 
-def read_beginning(run_dir: Path) -> dict:
-    """What begun.json holds; nothing if earlier code began the run, or if it is damaged."""
-    return _read(run_dir / BEGUN)
-
-
 def environment(run_dir: Path, precision: str) -> dict[str, str]:
     """On which machine a run of this precision began, and with which versions, in words."""
-    machine = _read(run_dir / MACHINE)
+    machine = read_object(run_dir / MACHINE)
     facts = {WORDS[name]: _in_words(machine[name]) for name in WORDS if name in machine}
     facts["precision"] = precision
-    begun = _read(run_dir / BEGUN)
+    begun = read_object(run_dir / BEGUN)
     return facts | {
         name: str(begun[name]) for name in ("vitkit", "python", "system") if name in begun
     }

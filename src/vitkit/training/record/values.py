@@ -1,6 +1,7 @@
 """A recipe as plain values, which recipe.json holds: in what two of them differ, and which settings
 are not at their defaults."""
 
+import json
 import sys
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
@@ -23,6 +24,17 @@ FREE_ON_RESUME = (
     "log_every",
     "tensorboard",
 )
+
+
+def read_object(file: Path) -> dict:
+    """What a JSON file of a run holds; nothing if it is not there, damaged, or no object."""
+    try:
+        values = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        values = None
+    if not isinstance(values, dict):
+        return {}
+    return values
 
 
 def to_json(node: Any, declared: Any = None) -> Any:
@@ -139,8 +151,7 @@ def flat(values: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix: values}
     settings = {}
     for name, value in values.items():
-        path = f"{prefix}.{name}" if prefix else name
-        settings |= flat(value, path)
+        settings |= flat(value, f"{prefix}.{name}".removeprefix("."))
     return settings
 
 
@@ -186,10 +197,10 @@ def _defaults_of_parts(value: Any, declared: Any) -> dict | list[dict] | None:
         return None
     kind = without_none(declared)
     if "class" in value:
-        rooms = [
-            room for room in (models, objectives, evaluation) if value["class"] in room.__all__
-        ]
-        kind = getattr(rooms[0], value["class"]) if rooms else None
+        kind = None
+        for room in (models, objectives, evaluation):
+            if value["class"] in room.__all__:
+                kind = getattr(room, value["class"])
     if not is_dataclass(kind):
         return None
     return defaults(value, kind)

@@ -2,7 +2,7 @@
 of one run too."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ def settings(runs: Sequence[Recorded]) -> list[Row]:
     """Every setting in which recipes differ."""
     recipes = [flat(run.recipe) for run in runs]
     rows = []
-    for name in dict.fromkeys(name for recipe in recipes for name in recipe):
+    for name in _names(recipes):
         values = tuple(as_typed(recipe.get(name, MISSING)) for recipe in recipes)
         if len(set(values)) > 1:
             rows.append(Row(name, values))
@@ -55,14 +55,18 @@ def results(runs: Sequence[Recorded]) -> list[Row]:
     evaluation; and what each took."""
     rows = []
     measured = [run.points() for run in runs]
-    for name in dict.fromkeys(name for points in measured for name in points):
-        last = [points[name][-1][1].text() if name in points else MISSING for points in measured]
+    for name in _names(measured):
+        last = []
+        best = []
+        for points in measured:
+            of_last, of_best = _last_and_best(points.get(name, []))
+            last.append(of_last)
+            best.append(of_best)
         rows.append(Row(name, tuple(last)))
-        best = tuple(_best(points.get(name, [])) for points in measured)
         if set(best) != {MISSING}:
-            rows.append(Row(f"{name}, at its best", best))
+            rows.append(Row(f"{name}, at its best", tuple(best)))
     costs = [run.cost() for run in runs]
-    for name in dict.fromkeys(name for cost in costs for name in cost):
+    for name in _names(costs):
         rows.append(Row(name, tuple(cost.get(name, MISSING) for cost in costs)))
     return rows
 
@@ -136,17 +140,29 @@ def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return [(row.name, *row.values) for row in rows]
 
 
-def _best(points: Sequence[tuple[int, Metric]]) -> str:
-    """The best of a metric's values and its step, if it is not the last one."""
+def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
+    """The names that any of these has, each once."""
+    names: dict[str, None] = {}
+    for each in values:
+        names |= dict.fromkeys(each)
+    return list(names)
+
+
+def _last_and_best(points: Sequence[tuple[int, Metric]]) -> tuple[str, str]:
+    """The last of a metric's values, with its interval; and the best one and its step, if it is
+    another."""
     if not points:
-        return MISSING
-    best_step, best = points[-1]
+        return MISSING, MISSING
+    last = points[-1][1]
+    best = last
+    best_step = 0
     for step, metric in points:
         if not math.isnan(metric.value) and metric.beats(best):
-            best_step, best = step, metric
-    if best is points[-1][1]:
-        return MISSING
-    return f"{best.unit.text(best.value)} at step {best_step:,}"
+            best = metric
+            best_step = step
+    if best is last:
+        return last.text(), MISSING
+    return last.text(), f"{best.unit.text(best.value)} at step {best_step:,}"
 
 
 # Curves
@@ -181,7 +197,7 @@ def metric_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
     each run."""
     points = {name: run.points() for name, run in runs.items()}
     panels = []
-    for metric in dict.fromkeys(name for of_run in points.values() for name in of_run):
+    for metric in _names(points.values()):
         curves = {}
         for name, of_run in points.items():
             if metric in of_run:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import refuse_special, sync, write_whole
-from vitkit.training.record.values import differences
+from vitkit.training.record.values import differences, read_object
 
 MODEL = "model"  # the folder of the finished model, in the run's directory
 FINISHED = "finished.json"  # the checksums of that folder's files, the recipe and its images
@@ -191,14 +191,8 @@ def read_earlier(run_dir: Path) -> Earlier:
         except (OSError, ValueError, KeyError):
             continue
 
-    records = []
-    for name in ("recipe.json", "data.json"):
-        try:
-            values = json.loads((run_dir / name).read_bytes())
-        except (OSError, ValueError):  # not there, or damaged
-            values = None
-        records.append(values if isinstance(values, dict) else {})
-    return Earlier(*records, trained)
+    recipe = read_object(run_dir / "recipe.json")
+    return Earlier(recipe, read_object(run_dir / "data.json"), trained)
 
 
 def refuse_other_recipe(run_dir: Path, ran: dict, asked: dict, prefix: str = "") -> None:
