@@ -97,7 +97,9 @@ class Supervised:
             raise ValueError(
                 f"the {self.loss} loss cannot learn from these images, which {ADVICE[target_kind]}"
             )
-        return 1 if target_kind == "number" else classes
+        if target_kind == "number":
+            return 1
+        return classes
 
     def activation(self) -> Activation:
         """softmax or sigmoid, as the loss; none for numbers."""

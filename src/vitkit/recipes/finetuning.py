@@ -134,33 +134,34 @@ def finetune(
         augmentation = bit_crops(size, flip=vtab not in UNMIRRORED, crop=vtab not in UNCROPPED)
     elif protocol and like == "paper":
         augmentation = bit_crops(size)
+    images = Data(
+        source=data,
+        columns=columns,
+        preprocessing=preprocessing,
+        augmentation=augmentation,
+        hold_out=task.hold_out,
+    )
+    optim = Optim("sgd", task.lr, warmup=Span(task.warmup, "steps"))
+    if task.staircase:
+        optim = replace(optim, schedule="staircase")
     recipe = Recipe(
-        name=f"finetune-{preset}" if protocol else "finetune",
+        name="finetune",
         init=model,
         model=adopted.model.config,
-        data=Data(
-            source=data,
-            columns=columns,
-            preprocessing=preprocessing,
-            augmentation=augmentation,
-            parts="final" if protocol else "given",
-            hold_out=task.hold_out,
-        ),
-        optim=Optim(
-            name="sgd",
-            lr=task.lr,
-            warmup=Span(task.warmup, "steps"),
-            schedule="staircase" if task.staircase else "cosine",
-        ),
+        data=images,
+        optim=optim,
         objective=Supervised(mixup=task.mixup),
         length=Span(task.steps, "steps"),
         batch=task.batch,
         micro_batch=min(task.batch, 64),
-        precision="float32" if protocol else "auto",
+        precision="auto",
         evaluate_every=Span(max(task.steps // 5, 1), "steps"),
         save_every=Span(max(task.steps // 10, 1), "steps"),
         log_every=max(min(50, task.steps // 20), 1),
     )
+    if protocol:
+        images = replace(images, parts="final")
+        return replace(recipe, name=f"finetune-{preset}", data=images, precision="float32")
     if preset == "quick":
         return _quick(recipe, splits)
     return recipe

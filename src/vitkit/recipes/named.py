@@ -120,7 +120,9 @@ def recipe(name: str) -> Recipe:
     if name in RECIPES:
         return RECIPES[name]()
     similar = get_close_matches(name, RECIPES, 2)
-    question = f"; did you mean {', '.join(similar)}?" if similar else "."
+    question = "."
+    if similar:
+        question = f"; did you mean {', '.join(similar)}?"
     raise ValueError(
         f"no recipe {name!r}{question} `vitkit train` lists them, and file.py:function is for your "
         "own"
