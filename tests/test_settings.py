@@ -118,11 +118,7 @@ CHANGES = {
         "pool": Change("none"),
         "head_bias": Change(-1.0),
     },
-    LeNetConfig: {
-        "channels": Change(3),
-        "classes": Change(3),
-        "head_bias": Change(-1.0),
-    },
+    LeNetConfig: {"channels": Change(3), "classes": Change(3), "head_bias": Change(-1.0)},
     Preprocessing: {
         "size": Change((16, 24)),
         "rule": Change("shorter"),
@@ -170,11 +166,7 @@ CHANGES = {
         "momentum": Change(0.5, {"name": "sgd"}),
         "layer_decay": Change(0.5),
     },
-    Tune: {
-        "blocks": Change(1),
-        "lora": Change(2),
-        "lora_alpha": Change(4.0, {"lora": 2}),
-    },
+    Tune: {"blocks": Change(1), "lora": Change(2), "lora_alpha": Change(4.0, {"lora": 2})},
     Supervised: {
         "loss": Change("sigmoid"),
         "label_smoothing": Change(0.2),

@@ -15,12 +15,7 @@ from vitkit.evaluation import Part, Subject
 from vitkit.models import ViTConfig, create
 from vitkit.models.block import Block
 from vitkit.objectives import MaskedPatches
-from vitkit.objectives.patches import (
-    Reconstruction,
-    colour_levels,
-    mean_colours,
-    patchify,
-)
+from vitkit.objectives.patches import Reconstruction, colour_levels, mean_colours, patchify
 from vitkit.system.span import Span
 from vitkit.training import last_metrics, train
 from vitkit.weights import Classifier

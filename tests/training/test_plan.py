@@ -11,12 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from vitkit.data import Preprocessing
 from vitkit.models import Backbone, ResNetConfig, attention, create, named, vit
-from vitkit.objectives import (
-    MaskedAutoencoder,
-    MaskedPatches,
-    SelfDistillation,
-    Supervised,
-)
+from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
 from vitkit.system.span import Span
 from vitkit.training import Data, Facts, Optim, Recipe, Tune, count, memory, resolve, spent
@@ -303,29 +298,3 @@ def test_advice_is_true(large):
     assert "Nothing short of a smaller model" in advice(large, Machine(gpus=1, memory=2.1), counted)
     with pytest.raises(ValueError, match="mfu is 40; it is a share"):
         Machine(mfu=40)
-
-
-@pytest.mark.parametrize(
-    "objective",
-    [SelfDistillation(outputs=16, local_views=0), MaskedAutoencoder(width=8, heads=1, depth=1)],
-    ids=lambda objective: type(objective).__name__,
-)
-def test_objectives_that_see_more_or_less_than_an_image_have_a_time_of_their_own(tiny, objective):
-    plain = spent(resolve(tiny, FACTS), Machine())
-    other = spent(resolve(replace(tiny, objective=objective), FACTS), Machine())
-    assert other.exaflops != pytest.approx(plain.exaflops, rel=0.1)
-    assert other.images_per_second * other.exaflops == pytest.approx(
-        plain.images_per_second * plain.exaflops
-    )
-
-
-def test_a_linear_probe_keeps_almost_nothing(tiny):
-    whole = resolve(tiny, FACTS)
-    probe = replace(whole, tune=Tune(blocks=0))
-    needs = memory(probe, 1, count(probe))
-    all_needs = memory(whole, 1, count(whole))
-    assert needs.weights == all_needs.weights
-    assert needs.gradients == 4 * (24 + 1) * 10
-    assert needs.optimizer == 2 * needs.gradients
-    assert needs.activations < all_needs.activations / 20
-    assert spent(probe, Machine()).exaflops < spent(whole, Machine()).exaflops / 2

@@ -193,10 +193,9 @@ class Reconstruction:
             else:
                 right = torch.zeros_like(losses)
                 statistics = moments(targets)
-            of_image = [
-                values.float().flatten(1).mean(1) for values in (losses, right)
-            ]  # (B,) each
-            return *of_image, statistics
+            losses = losses.float().flatten(1).mean(1)  # (B,), of each image
+            right = right.float().flatten(1).mean(1)  # (B,)
+            return losses, right, statistics
 
         rows = collect(learner, part.batches, read, subject.classifier.device)
         (loss, right, statistics), seen = summed(rows)

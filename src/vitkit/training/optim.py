@@ -224,7 +224,22 @@ def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
     # The model's own parameters: taken before there are adapters, which all train
     own = dict(model.named_parameters())
     if tune.lora:
-        _add_adapters(model, tune, seed)
+        from peft import LoraConfig, inject_adapter_in_model
+
+        matrices = []
+        for name, module in model.named_modules():
+            if name.startswith("blocks.") and isinstance(module, nn.Linear):
+                matrices.append(name)
+        if not matrices:
+            raise ValueError(
+                f"tune.lora adapts the dense layers of blocks; a {type(model).__name__} has none"
+            )
+        settings = LoraConfig(r=tune.lora, lora_alpha=tune.lora_alpha, target_modules=matrices)
+        with torch.random.fork_rng(devices=[]):  # peft draws from PyTorch's global generator
+            torch.manual_seed(seed)
+            inject_adapter_in_model(settings, model)
+
+    # Which of them train
     for name, parameter in own.items():
         is_head = name.startswith("head.")
         if tune.lora or tune.blocks == 0:
@@ -234,24 +249,6 @@ def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
             parameter.requires_grad_(is_head or is_late)
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("tune.blocks 0 trains the head alone, and this model has none")
-
-
-def _add_adapters(model: nn.Module, tune: Tune, seed: int) -> None:
-    """Add an adapter to every dense layer of the blocks. Raises ValueError if there is none."""
-    from peft import LoraConfig, inject_adapter_in_model
-
-    matrices = []
-    for name, module in model.named_modules():
-        if name.startswith("blocks.") and isinstance(module, nn.Linear):
-            matrices.append(name)
-    if not matrices:
-        raise ValueError(
-            f"tune.lora adapts the dense layers of blocks; a {type(model).__name__} has none"
-        )
-    with torch.random.fork_rng(devices=[]):  # peft draws from PyTorch's global generator
-        torch.manual_seed(seed)
-        settings = LoraConfig(r=tune.lora, lora_alpha=tune.lora_alpha, target_modules=matrices)
-        inject_adapter_in_model(settings, model)
 
 
 def merged(model: nn.Module) -> nn.Module:
