@@ -11,7 +11,7 @@ from test_cli import say
 import vitkit
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.recipes.pretrained import FAMILY
+from vitkit.recipes.finetuning import FAMILY
 from vitkit.weights import Classifier, save
 
 FAST = "--length 2steps --batch 4 --micro-batch 4 --data.workers 0 --device cpu".split()

@@ -6,7 +6,6 @@ Everything is compared with the CPU, which other tests compare with the referenc
 both sides run on the CPU: that keeps this file working, so it is slow there.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from dataclasses import replace
 import pytest
 import torch
 from models.networks import FAMILY, batch_for, random_model
-from safetensors.torch import load_file
+from runs import Eventful, events, losses, same, weights
 
 from vitkit.data import Augmentation
 from vitkit.models import create, vit
@@ -119,16 +118,6 @@ def test_recomputing_blocks_gives_the_same_gradients_in_less_memory():
 # Runs
 
 
-def losses(run_dir):
-    """The training losses that a run wrote down."""
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return torch.tensor([line["loss"] for line in lines if line["event"] == "training"])
-
-
-def weights(run_dir):
-    return load_file(run_dir / "model" / "model.safetensors")
-
-
 OBJECTIVES = {
     "supervised": Supervised(label_smoothing=0.1),
     "mixup": Supervised(mixup=0.5, cutmix=0.5),
@@ -158,36 +147,13 @@ def test_a_run_has_the_loss_curve_of_the_cpu(objective, tiny, quiet, tmp_path):
 # Of PyTorch's own compiler, about the inputs of a compiled block
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_a_run_that_was_interrupted_ends_with_the_same_bits(
-    precision, compiled, tiny, quiet, tmp_path, monkeypatch
+    precision, compiled, tiny, quiet, tmp_path
 ):
-    recipe = replace(tiny, precision=precision, compile=compiled)
+    recipe = replace(tiny, precision=precision, compile=compiled, objective=Eventful())
     train(recipe, tmp_path / "whole", DEVICE, quiet)
 
-    def stop_at_17(run_dir):
-        import vitkit.training.loop as loop
-        from vitkit.training.stop import Stop
-
-        update = loop.update
-        raise_if_asked = Stop.raise_if_asked
-        reached = []
-
-        def noting(recipe, state, position):
-            update(recipe, state, position)
-            if state.step == 17:
-                reached.append(state.step)
-
-        def asked(stop):
-            """As after SIGTERM, which only a process of its own may be sent."""
-            stop.asked = stop.asked or bool(reached)
-            raise_if_asked(stop)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(loop, "update", noting)
-            patch.setattr(Stop, "raise_if_asked", asked)
-            with pytest.raises(Interrupted):
-                train(recipe, run_dir, DEVICE, quiet)
-
-    stop_at_17(tmp_path / "resumed")
+    with events(stop=[17]), pytest.raises(Interrupted):
+        train(recipe, tmp_path / "resumed", DEVICE, quiet)
     train(recipe, tmp_path / "resumed", DEVICE, quiet)
 
     # A GPU's attention in float32 adds up gradients in an order that is not always the same
@@ -195,9 +161,7 @@ def test_a_run_that_was_interrupted_ends_with_the_same_bits(
         whole = losses(tmp_path / "whole")
         torch.testing.assert_close(losses(tmp_path / "resumed"), whole, rtol=1e-2, atol=1e-2)
         return
-    whole = weights(tmp_path / "whole")
-    resumed = weights(tmp_path / "resumed")
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "resumed"))
 
 
 @pytest.mark.parametrize(

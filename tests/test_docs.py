@@ -21,7 +21,7 @@ from vitkit import cli
 from vitkit.commands import COMMANDS, Command
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.recipes.pretrained import FAMILY
+from vitkit.recipes.finetuning import FAMILY
 from vitkit.weights import Classifier, save
 
 ROOT = Path(__file__).parents[1]

@@ -162,21 +162,6 @@ def test_a_name_that_does_not_exist_is_refused(capsys):
     assert "no model 'BiT-R50x9x'" in err
 
 
-def test_a_mean_for_other_channels_is_replaced_by_one_that_fits(tmp_path, capsys, no_report):
-    no_report()
-    words = [
-        "--model.channels",
-        "1",
-        "--workdir",
-        tmp_path,
-        *"--length 1steps --batch 8 --model.width 24 --model.heads 2 --model.mlp 24".split(),
-        *"--model.depth 1 --evaluate-every 0 --data.workers 0 --device cpu".split(),
-    ]
-    status, out, _ = say(capsys, "train", "digits", *words)
-    assert status == 0
-    assert "preprocessing for 1 channel: uint8, mean and deviation as the mean of the" in out
-
-
 def test_help_shows_the_settings_of_a_hybrids_resnet(capsys):
     status, out, _ = say(capsys, "train", "digits", "--model", "R50+B/32", "--help-all")
     assert status == 0

@@ -50,7 +50,7 @@ from vitkit.models import (
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, Tune, train
-from vitkit.training.planning.plan import Machine, spent
+from vitkit.training.plan import Machine, spent
 from vitkit.weights import Classifier
 
 
@@ -118,11 +118,7 @@ CHANGES = {
         "pool": Change("none"),
         "head_bias": Change(-1.0),
     },
-    LeNetConfig: {
-        "channels": Change(3),
-        "classes": Change(3),
-        "head_bias": Change(-1.0),
-    },
+    LeNetConfig: {"channels": Change(3), "classes": Change(3), "head_bias": Change(-1.0)},
     Preprocessing: {
         "size": Change((16, 24)),
         "rule": Change("shorter"),
@@ -170,11 +166,7 @@ CHANGES = {
         "momentum": Change(0.5, {"name": "sgd"}),
         "layer_decay": Change(0.5),
     },
-    Tune: {
-        "blocks": Change(1),
-        "lora": Change(2),
-        "lora_alpha": Change(4.0, {"lora": 2}),
-    },
+    Tune: {"blocks": Change(1), "lora": Change(2), "lora_alpha": Change(4.0, {"lora": 2})},
     Supervised: {
         "loss": Change("sigmoid"),
         "label_smoothing": Change(0.2),
@@ -502,7 +494,7 @@ def observe_machine(machine, folder) -> str:
 
 
 def observe_tune(tune, folder) -> str:
-    from vitkit.training.tune import apply_tuning
+    from vitkit.training.optim import apply_tuning
 
     torch.manual_seed(0)
     model = livened(create(SMALL, seed=0)).eval()
@@ -583,7 +575,7 @@ def counted(monkeypatch):
         return compiled(module, *arguments, **settings | {"backend": "eager"})
 
     # Only a report names them, and to count them takes longer than the run
-    monkeypatch.setattr("vitkit.training.record.beginning.operations", lambda *_: 1.0)
+    monkeypatch.setattr("vitkit.training.record.machine.operations", lambda *_: 1.0)
     monkeypatch.setattr(loader, "batches_in_order", streaming)
     monkeypatch.setattr(run_data, "decoded", decoding)
     monkeypatch.setattr(vit, "checkpoint", checkpointing)

@@ -12,7 +12,7 @@ from vitkit.data import BadImage, open_parts, open_source
 from vitkit.data.formats import parquet
 from vitkit.data.loading.workers import Crashed, in_child
 from vitkit.data.sources.tables import Columns
-from vitkit.training.state.earlier import earlier_call
+from vitkit.training.state.checkpoints import earlier_call
 
 # Parquet
 

@@ -8,7 +8,7 @@ import pytest
 from vitkit.data import Augmentation, Preprocessing, from_dataset
 from vitkit.evaluation.survival import surviving
 from vitkit.models import create, vit
-from vitkit.training.augmenting import sentence
+from vitkit.training.choices import sentence
 from vitkit.weights import Classifier
 
 SIDE = 32

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from runs import random_levels
 from safetensors.torch import load_file
 
 from vitkit.data import Preprocessing, uniforms
@@ -14,7 +15,7 @@ from vitkit.objectives import MaskedAutoencoder
 from vitkit.objectives.patches import patchify, unpatchify
 from vitkit.system.span import Span
 from vitkit.training import train
-from vitkit.training.record.log import read_metrics
+from vitkit.training.record.metrics import read_metrics
 from vitkit.weights import load
 
 CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 24), classes=0)
@@ -24,9 +25,7 @@ KEYS = torch.arange(4)
 
 
 def levels(n, seed=0):
-    return torch.randint(
-        0, 256, (n, 3, 32, 24), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8
-    )
+    return random_levels(n, (32, 24), seed)
 
 
 def learner_of(objective=SMALL, **changes):

@@ -10,15 +10,13 @@ import torch
 from safetensors.torch import load_file
 from torchvision.transforms.v2 import functional as T
 
-from vitkit.data import Batch, Preprocessing
+from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, create
 from vitkit.objectives import SelfDistillation
 from vitkit.objectives.views import View, blurred, coloured, cropped, turned, view
 from vitkit.system.span import Span
-from vitkit.training import primary_metric, train
+from vitkit.training import read_run, train
 from vitkit.training.state.checkpoints import point_to
-from vitkit.training.state.state import State
-from vitkit.training.step import gradient
 
 CONFIG = ViTConfig(
     width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 32), classes=0, dropout=0.0
@@ -173,31 +171,6 @@ class TestLoss:
         student = [*learner.model.parameters(), *learner.projection.parameters()]
         assert all(p.grad is not None for p in student)
 
-    def test_micro_batches_are_the_batch_and_make_the_same_centre(self, tiny):
-        batch = Batch(
-            levels(6),
-            torch.zeros(6, dtype=torch.int64),
-            torch.ones(6, dtype=torch.bool),
-            torch.arange(6),
-        )
-        results = []
-        for micro in (6, 4):
-            recipe = replace(
-                tiny,
-                model=CONFIG,
-                data=replace(tiny.data, preprocessing=PREPARE),
-                objective=SMALL,
-                batch=6,
-                micro_batch=micro,
-            )
-            learner = learner_of()
-            loss = gradient(recipe, State(learner, recipe.optim.build(learner)), batch)
-            learner.updated(1, 100)
-            assert learner.centre.abs().max() > 0
-            gradients = [p.grad for p in learner.parameters() if p.grad is not None]
-            results.append([*loss, learner.centre, *gradients])
-        torch.testing.assert_close(*results, atol=1e-6, rtol=1e-4)
-
 
 class TestTeacher:
     def test_it_is_the_exact_average(self):
@@ -286,7 +259,7 @@ class TestRun:
         assert set(load_file(tmp_path / "pictures.safetensors")) == {
             "image", "large view 1", "large view 2", "small view 1", "small view 2"
         }  # fmt: skip
-        assert 0.1 < primary_metric(tmp_path).value <= 1
+        assert 0.1 < read_run(tmp_path).primary().value <= 1
 
         # The last layer is not trained in the first four steps, and has no moments of Adam's
         first, third, last = checkpoint(0), checkpoint(3), checkpoint(6)

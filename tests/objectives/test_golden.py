@@ -17,7 +17,7 @@ import pytest
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.system.span import Span
 from vitkit.training import train
-from vitkit.training.record.log import read_metrics
+from vitkit.training.record.metrics import read_metrics
 
 GOLDEN = Path(__file__).with_name("golden.json")
 STEPS = 12

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from runs import random_levels
 from safetensors.torch import load_file
 
 from vitkit.data import Batch, Preprocessing
@@ -14,12 +15,9 @@ from vitkit.evaluation import Part, Subject
 from vitkit.models import ViTConfig, create
 from vitkit.models.block import Block
 from vitkit.objectives import MaskedPatches
-from vitkit.objectives.guesses import Reconstruction
-from vitkit.objectives.patches import colour_levels, mean_colours, patchify, unpatchify
+from vitkit.objectives.patches import Reconstruction, colour_levels, mean_colours, patchify
 from vitkit.system.span import Span
 from vitkit.training import last_metrics, train
-from vitkit.training.state.state import State
-from vitkit.training.step import gradient
 from vitkit.weights import Classifier
 
 CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 24), classes=0)
@@ -28,9 +26,7 @@ TARGETS = ["colour", "colours", "pixels"]
 
 
 def levels(n, seed=0):
-    return torch.randint(
-        0, 256, (n, 3, 32, 24), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8
-    )
+    return random_levels(n, (32, 24), seed)
 
 
 def learner_of(objective=None, config=CONFIG):
@@ -105,22 +101,6 @@ class TestTargets:
             every = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, 3, -1, -1)
             assert torch.equal(prepare.levels(prepare.normalise(every)), every)
 
-    def test_colours_of_the_downsized_patch(self):
-        images = levels(2)
-        targets = learner_of(MaskedPatches("colours")).targets(PREPARE.normalise(images))
-        assert targets.shape == (2, 12, 16)
-        small = mean_colours(images, 2, 8)
-        for n, square in np.ndindex(12, 16):
-            y = n // 3 * 4 + square // 4
-            x = n % 3 * 4 + square % 4
-            assert torch.equal(targets[:, n, square], small[:, y, x])
-
-    def test_unpatchify_is_the_inverse_of_patchify(self):
-        images = levels(3)
-        patches = patchify(images, 8)
-        assert torch.equal(patches[1, 5], images[1, :, 8:16, 16:24].permute(1, 2, 0).flatten())
-        assert torch.equal(unpatchify(patches, (4, 3), 8), images)
-
     def test_a_colour_is_the_middle_of_its_bin(self):
         classes = torch.arange(512).view(1, -1, 1)
         middle = colour_levels(classes, 3, 8)[:, :, 0].mT[..., None].round().byte()
@@ -183,32 +163,6 @@ class TestLearner:
         of_another, _ = learner.predictions(PREPARE.normalise(levels(1, seed=1)), keys)
         assert torch.equal(predicted, of_another)
         assert predicted.std(1).min() > 1e-4  # but on the patch's position it does
-
-    @pytest.mark.parametrize("target", TARGETS)
-    def test_micro_batches_are_the_batch(self, target, tiny):
-        batch = Batch(
-            levels(8),
-            torch.zeros(8, dtype=torch.int64),
-            torch.ones(8, dtype=torch.bool),
-            torch.arange(8),
-        )
-        results = []
-        for micro in (8, 3):
-            recipe = replace(
-                tiny,
-                model=CONFIG,
-                data=replace(tiny.data, preprocessing=PREPARE),
-                objective=MaskedPatches(target),
-                batch=8,
-                micro_batch=micro,
-            )
-            learner = learner_of(recipe.objective)
-            torch.nn.init.normal_(
-                learner.predict.weight, generator=torch.Generator().manual_seed(2)
-            )
-            loss = gradient(recipe, State(learner, recipe.optim.build(learner)), batch)
-            results.append([*loss, *(p.grad for p in learner.parameters() if p.grad is not None)])
-        torch.testing.assert_close(*results, atol=1e-6, rtol=1e-4)
 
     @pytest.mark.parametrize("target", TARGETS)
     def test_pictures_show_the_target_in_place(self, target):

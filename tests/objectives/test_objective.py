@@ -1,7 +1,6 @@
 """An objective is one file, wherever it lies: trained by a recipe, named in what is saved, set on
 the command line."""
 
-import json
 import re
 import subprocess
 import sys
@@ -9,14 +8,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
+from runs import batch_of, random_levels, read_json, state_of
 
 from vitkit.cli import main
+from vitkit.data import Preprocessing
 from vitkit.evaluation import Eval, Neighbours
-from vitkit.objectives import MaskedPatches, Objective, SelfDistillation, Supervised
+from vitkit.models import create
+from vitkit.objectives import (
+    MaskedAutoencoder,
+    MaskedPatches,
+    Objective,
+    SelfDistillation,
+    Supervised,
+)
 from vitkit.recipes import recipe
 from vitkit.system.span import Span
 from vitkit.training import train
 from vitkit.training.record.values import class_name, differences, to_json
+from vitkit.training.step import gradient
 
 PAGE = Path(__file__).parents[2] / "docs" / "pretraining.md"
 OTHER = '''
@@ -46,7 +56,7 @@ def test_one_of_ones_own_is_trained_from_a_file(file, capsys):
     one's."""
     words = ["--objective.gamma", "3", "--workdir", "run", *QUICK]
     assert main(["train", "mine.py:recipe", *words]) == 0
-    ran = json.loads((file.parent / "run" / "recipe.json").read_text())
+    ran = read_json(file.parent / "run" / "recipe.json")
     assert ran["objective"] == {"class": "mine.py:Focal", "gamma": 3.0}
     assert main(["train", str(file), *words]) == 1  # no function is named
     capsys.readouterr()
@@ -93,3 +103,32 @@ def test_two_in_one_directory_are_two_recipes(tiny, quiet, tmp_path):
     train(replace(tiny, objective=MaskedPatches()), tmp_path, "cpu", quiet)
     with pytest.raises(ValueError, match=r"objective.class: MaskedPatches -> Supervised"):
         train(tiny, tmp_path, "cpu", quiet)
+
+
+DISTILLED = SelfDistillation(outputs=40, hidden=32, bottleneck=8, local_views=2, local_size=16)
+WITHOUT_LABELS = [
+    MaskedPatches(), MaskedPatches("colours"), MaskedPatches("pixels"),
+    MaskedAutoencoder(width=16, depth=1, heads=2), DISTILLED,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("objective", WITHOUT_LABELS, ids=lambda each: type(each).__name__)
+def test_micro_batches_are_the_batch(objective, tiny):
+    """Loss and gradients; what a learner keeps from a step, such as a teacher's centre, too."""
+    model = replace(tiny.model, patch=8, image=(32, 32), dropout=0, stochastic_depth=0)
+    data = replace(tiny.data, preprocessing=Preprocessing(size=(32, 32)))
+    recipe = replace(tiny, model=model, data=data, objective=objective, batch=8)
+    results = []
+    for micro in (8, 3):
+        torch.manual_seed(0)
+        learner = objective.learner(create(model, seed=0), data.preprocessing)
+        if isinstance(objective, MaskedPatches):  # its new layer is zero
+            torch.nn.init.normal_(learner.predict.weight)
+        state = state_of(recipe, learner)
+        batch = batch_of(random_levels(8, (32, 32)))
+        loss = gradient(replace(recipe, micro_batch=micro), state, batch)
+        learner.updated(1, 100)
+        gradients = [p.grad for p in learner.parameters() if p.grad is not None]
+        results.append([*loss, *gradients, *learner.buffers()])
+    assert results[0][1] > 0
+    torch.testing.assert_close(*results, atol=1e-6, rtol=1e-4)

@@ -35,7 +35,7 @@ from vitkit.recipes.finetuning import finetune
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 from vitkit.training import Data
-from vitkit.training.state.earlier import Occupied
+from vitkit.training.state.checkpoints import Occupied
 from vitkit.weights import Classifier, save
 
 CPU = torch.device("cpu")

@@ -18,7 +18,7 @@ from vitkit.studies.grid import of_shard
 from vitkit.studies.rows import COLUMNS
 from vitkit.system.span import Span
 from vitkit.training import Optim, train
-from vitkit.training.record.log import last_metrics
+from vitkit.training.record.metrics import last_metrics
 
 
 def table(grid_dir):

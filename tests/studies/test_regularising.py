@@ -25,7 +25,7 @@ from vitkit.studies.regularising import (
 from vitkit.studies.study import begin, run_study
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
-from vitkit.training.record.log import read_metrics
+from vitkit.training.record.metrics import read_metrics
 
 
 @pytest.fixture

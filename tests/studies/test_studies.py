@@ -32,7 +32,7 @@ from vitkit.studies.refusals import refuse_without_accuracy
 from vitkit.studies.rows import Row
 from vitkit.studies.study import Plan, _decide, begin, results, run_study
 from vitkit.training import Optim, train
-from vitkit.training.division import divide
+from vitkit.training.data import divide
 from vitkit.weights import Classifier, load, save
 
 TRAINED = [name for name in STUDIES if name not in ("speed", "resolution")]

@@ -16,7 +16,7 @@ from vitkit.studies.regularising import Regularisation
 from vitkit.studies.selecting import best, select
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, train
-from vitkit.training.record.log import last_metrics, read_metrics
+from vitkit.training.record.metrics import last_metrics, read_metrics
 
 
 @pytest.fixture

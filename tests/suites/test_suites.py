@@ -12,7 +12,7 @@ from vitkit.data import Preprocessing, open_parts
 from vitkit.evaluation import Fewshot, Part, Subject
 from vitkit.evaluation.metrics.metric import share_right
 from vitkit.models import create, vit
-from vitkit.recipes.crops import TASKS
+from vitkit.recipes.table_4 import TASKS
 from vitkit.suites import VTAB, Outcome, Suite, Task, read_suite, run_suite
 from vitkit.suites.frozen import Frozen
 from vitkit.suites.protocol import LIGHT, PAPER, FineTuning

@@ -1,4 +1,4 @@
-"""A run that keeps its best weights: those of the best evaluation become the model, whether it was
+"""A run that keeps its best weights, and one that ends when it gains no more: each does so whether it was
 disturbed or not."""
 
 import shutil
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from runs import Eventful, events, same, weights
 
 import vitkit
 from vitkit.data import open_splits
@@ -25,14 +26,12 @@ from vitkit.evaluation.metrics.metric import SHARE
 from vitkit.evaluation.metrics.precision import several
 from vitkit.evaluation.passes import batches_of
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, Supervised
-from vitkit.objectives.guesses import Reconstruction
+from vitkit.objectives.patches import Reconstruction
 from vitkit.studies.cell import Cell
 from vitkit.studies.grid import run_grid
 from vitkit.system.span import Span
-from vitkit.training import train
-from vitkit.training.record.log import last_metrics, read_metrics
-from vitkit.training.record.reading import read_run
-from vitkit.training.state.best import best_step
+from vitkit.training import Interrupted, last_metrics, read_metrics, read_run, train
+from vitkit.training.record.metrics import best_step
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +66,15 @@ def accuracy(classifier):
     return float(answers_of_logits(classifier, test, logits).right.mean())
 
 
+def measured(run_dir):
+    """The evaluations of a run, and their accuracies."""
+    lines = [line for line in read_metrics(run_dir / "metrics.jsonl") if "metrics" in line]
+    return lines, [line["metrics"]["test/top1"].value for line in lines]
+
+
 def test_the_model_is_that_of_the_best_evaluation(rising_and_falling, finished, tmp_path, quiet):
     run_dir, classifier = finished
-    lines = [line for line in read_metrics(run_dir / "metrics.jsonl") if "metrics" in line]
-    values = [line["metrics"]["test/top1"].value for line in lines]
+    lines, values = measured(run_dir)
     assert max(values) > values[-1]
     step = lines[values.index(max(values))]["step"]
     assert classifier.origin["steps"] == step == best_step(lines, "test/top1")
@@ -103,9 +107,7 @@ def test_a_run_that_was_interrupted_keeps_the_same(
     monkeypatch.undo()
     continued = train(rising_and_falling, tmp_path / "two", "cpu", quiet)
     assert continued.origin["steps"] == undisturbed.origin["steps"]
-    theirs = undisturbed.model.state_dict()
-    for name, weight in continued.model.state_dict().items():
-        assert torch.equal(weight, theirs[name]), name
+    assert same(continued.model.state_dict(), undisturbed.model.state_dict())
     kept = sorted(path.name for path in (tmp_path / "two" / "best").iterdir())
     assert kept and kept[-1] == f"step-{continued.origin['steps']:08d}"
     assert vitkit.load(tmp_path / "two" / "best" / kept[-1], quiet=True)
@@ -114,8 +116,7 @@ def test_a_run_that_was_interrupted_keeps_the_same(
 def test_a_run_ends_when_that_metric_gains_no_more(rising_and_falling, tmp_path, quiet):
     patient = replace(rising_and_falling, early_stop=2)
     train(patient, tmp_path, "cpu", quiet)
-    lines = [line for line in read_metrics(tmp_path / "metrics.jsonl") if "metrics" in line]
-    values = [line["metrics"]["test/top1"].value for line in lines]
+    _, values = measured(tmp_path)
     assert len(values) < 10
     assert max(values[-2:]) <= max(values[:-2])
 
@@ -198,3 +199,38 @@ def test_evaluators_of_other_targets_say_what_they_measure():
     names = [metric.name for metric in several(scores, scores > 0.5, targets)]
     assert [*names, "loss"] == list(MeanAveragePrecision.figures)
     assert [each.name for each in errors(scores[:, 0], scores[:, 1])] == list(Errors.figures)
+
+
+@pytest.fixture
+def stuck(tiny):
+    """A run whose weights hardly move: its metrics gain nothing after the first evaluation."""
+    return replace(
+        tiny,
+        objective=Eventful(),
+        optim=replace(tiny.optim, lr=1e-12),
+        average=0.0,
+        evaluate_every=Span(4),
+        save_every=Span(3),
+        length=Span(60),
+        early_stop=3,
+    )
+
+
+def test_a_run_that_gains_nothing_ends_early_and_at_the_same_step_if_interrupted(
+    stuck, tmp_path, quiet
+):
+    steps = train(stuck, tmp_path / "one", "cpu", quiet).origin["steps"]
+    assert 16 <= steps < 60 and steps % 4 == 0
+    assert read_metrics(tmp_path / "one" / "metrics.jsonl")[-1]["step"] == steps
+
+    # What the rule says, by hand: no metric of the last three beats the best before them
+    lines, accuracies = measured(tmp_path / "one")
+    losses = [line["metrics"]["test/loss"].value for line in lines]
+    assert max(accuracies[-3:]) <= max(accuracies[:-3]) and min(losses[-3:]) >= min(losses[:-3])
+
+    # Called again it is finished; interrupted, it ends there too
+    assert train(stuck, tmp_path / "one", "cpu", quiet).origin["steps"] == steps
+    with events(stop=[9]), pytest.raises(Interrupted):
+        train(stuck, tmp_path / "two", "cpu", quiet)
+    assert train(stuck, tmp_path / "two", "cpu", quiet).origin["steps"] == steps
+    assert same(weights(tmp_path / "two"), weights(tmp_path / "one"))

@@ -9,18 +9,24 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from PIL import Image
-from sklearn.datasets import load_digits
+from runs import FACTS, digits_as_files, read_json
 
 from vitkit.cli import main
 from vitkit.evaluation import Accuracy, Eval, Fewshot, Metric, Neighbours
 from vitkit.evaluation.metrics.metric import NATS, SHARE
 from vitkit.objectives import SelfDistillation
 from vitkit.system.span import Span
-from vitkit.training import Interrupted, last_metrics, primary_metric, train
+from vitkit.training import (
+    Facts,
+    Interrupted,
+    last_metrics,
+    read_metrics,
+    read_run,
+    resolve,
+    train,
+)  # fmt: skip
 from vitkit.training.evaluation import evaluate
-from vitkit.training.recipe import Facts, resolve
-from vitkit.training.record.log import Log, read_metrics
+from vitkit.training.record.log import Log
 from vitkit.training.run import Run
 from vitkit.training.schedule import Schedule
 
@@ -28,12 +34,7 @@ from vitkit.training.schedule import Schedule
 @pytest.fixture
 def sketches(tmp_path):
     """Thirty digits as files, in folders of other names than their classes' order."""
-    digits = load_digits()
-    for i in range(30):
-        path = tmp_path / "sketches" / str(digits.target[i]) / f"{i:02}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((digits.images[i] * 15).astype("uint8")).convert("RGB").save(path)
-    return str(tmp_path / "sketches")
+    return digits_as_files(tmp_path / "sketches", 30)
 
 
 def evaluations(run_dir):
@@ -51,10 +52,10 @@ def test_each_has_its_own_span_and_images(tiny, quiet, tmp_path, sketches):
     assert steps == {"Accuracy": every, "Neighbours": [15, 30], "Accuracy on sketches": every}
     metrics = last_metrics(tmp_path / "run")
     assert metrics["sketches/seen"].value == 30 and metrics["test/neighbours/seen"].value == 359
-    assert primary_metric(tmp_path / "run") == metrics["test/top1"]
-    ran = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert read_run(tmp_path / "run").primary() == metrics["test/top1"]
+    ran = read_json(tmp_path / "run" / "recipe.json")
     assert [each["every"] for each in ran["evals"]] == ["10 steps", "15 steps", "10 steps"]
-    data = json.loads((tmp_path / "run" / "data.json").read_text())
+    data = read_json(tmp_path / "run" / "data.json")
     assert data["others"]["sketches"][0] == 30 and "sketches" not in data["counts"]
 
 
@@ -70,7 +71,7 @@ def test_one_that_learns_has_training_images_of_its_own(tiny, quiet, tmp_path, f
     assert metrics["test/fewshot/seen"].value == 359 and metrics["photos/fewshot/seen"].value == 4
     assert 0.1 < metrics["test/2-shot/top1"].value < 0.9
     assert {"test/2-shot/deviation", "photos/1-shot/top1"} < set(metrics)
-    data = json.loads((tmp_path / "run" / "data.json").read_text())
+    data = read_json(tmp_path / "run" / "data.json")
     assert data["others"]["photos/train"][0] == 4  # they were checked too
 
     alone = folder({"train/a/1.png": 8, "train/b/1.png": 8}, "alone")
@@ -159,9 +160,6 @@ def test_what_is_not_finite_is_null_with_a_note(quiet, tmp_path):
     assert line["notes"] == {"loss": "nan", "norm": "inf"}
     (again,) = read_metrics(tmp_path / "metrics.jsonl")
     assert math.isnan(again["loss"]) and again["norm"] == math.inf and "notes" not in again
-
-
-FACTS = Facts(100, tuple("0123456789"))
 
 
 def test_a_step_without_an_evaluation_leaves_the_text_of_the_bar(tiny, quiet, tmp_path):
@@ -254,10 +252,9 @@ def test_named_on_the_command_line_they_have_settings(tmp_path, capsys):
     words += "--optim.warmup 0 --data.no-check --data.workers 0 --device cpu".split()
     words += "--model.width 24 --model.depth 1 --model.mlp 48 --model.heads 2".split()
     assert main(words) == 0
-    steps = [(step, title) for step, title in evaluations(tmp_path)]
-    assert steps == [(1, "Neighbours"), (2, "Neighbours"), (2, "Accuracy")]
-    assert primary_metric(tmp_path).name == "test/neighbours/top1"
-    assert json.loads((tmp_path / "recipe.json").read_text())["evals"][0]["evaluator"]["k"] == 3
+    assert evaluations(tmp_path) == [(1, "Neighbours"), (2, "Neighbours"), (2, "Accuracy")]
+    assert read_run(tmp_path).primary().name == "test/neighbours/top1"
+    assert read_json(tmp_path / "recipe.json")["evals"][0]["evaluator"]["k"] == 3
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path), "digits", "--evals", "neighbours", "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)) == ["neighbours/top1", "neighbours/seen"]

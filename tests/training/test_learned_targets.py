@@ -12,7 +12,7 @@ import vitkit
 from vitkit.cli import main
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.system.span import Span
-from vitkit.training import last_metrics, primary_metric, train
+from vitkit.training import last_metrics, read_run, train
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_several_classes(tiny, quiet, tmp_path, images):
     model = train(recipe, tmp_path / "run", "cpu", quiet)
     assert model.labels == ("blue", "green", "red") and model.activation == "sigmoid"
     metrics = last_metrics(tmp_path / "run")
-    assert primary_metric(tmp_path / "run") == metrics["test/map"]
+    assert read_run(tmp_path / "run").primary() == metrics["test/map"]
     assert metrics["test/map"].value > 0.9 and metrics["test/seen"].value == 30
     with pytest.raises(ValueError, match="softmax loss cannot .* several classes each: use --obj"):
         train(on(tiny, source, Supervised()), tmp_path / "other", "cpu", quiet)
@@ -73,7 +73,7 @@ def test_a_number(tiny, quiet, tmp_path, images, capsys):
     model = train(recipe, tmp_path / "run", "cpu", quiet)
     assert (model.labels, model.activation) == (("value",), "none")
     metrics = last_metrics(tmp_path / "run")
-    assert primary_metric(tmp_path / "run") == metrics["test/mae"]
+    assert read_run(tmp_path / "run").primary() == metrics["test/mae"]
     assert metrics["test/mae"].value < 0.4 and metrics["test/r2"].value > 0.8
     picture = tmp_path / "000.png"
     (answer,) = vitkit.predict(vitkit.load(tmp_path / "run", quiet=True), [picture], device="cpu")

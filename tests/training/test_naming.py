@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitkit.training.record.naming import default_run_dir, run_name, tidied
+from vitkit.training.run import default_run_dir, run_name, tidied
 
 
 @pytest.mark.parametrize(

@@ -146,17 +146,6 @@ class TestGroups:
 
 
 class TestUpdates:
-    def test_adam_decouples_decay_and_multiplies_it_by_the_rate(self):
-        model = create(ONE_BLOCK, seed=0)
-        optimizer = Optim(lr=0.01, weight_decay=0.3).build(Supervised().learner(model))
-        before = model.blocks[0].norm1.weight.detach().clone()
-        for p in model.parameters():
-            p.grad = torch.zeros_like(p)
-        optimizer.step()
-        torch.testing.assert_close(
-            model.blocks[0].norm1.weight.detach(), before - 0.01 * 0.3 * before
-        )
-
     def test_adam_by_hand(self):
         model = create(ONE_BLOCK, seed=0)
         optim = Optim(lr=0.01, weight_decay=0.1)
@@ -189,7 +178,8 @@ class TestUpdates:
         torch.testing.assert_close(model.head.bias.detach(), before - 0.1 * (1 + 1.9))
 
     @pytest.mark.parametrize(
-        "bad", [{"lr": 0}, {"lr": -1}, {"weight_decay": -0.1}, {"beta1": 1.0}, {"layer_decay": 2.0}]
+        "bad",
+        [{"lr": 0}, {"lr": math.inf}, {"lr": math.nan}, {"weight_decay": -0.1}, {"beta1": 1.0}],
     )
     def test_values_that_cannot_be(self, bad):
         name = next(iter(bad))

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from processes import INTERRUPTED, together
 from rich.console import Console
-from safetensors.torch import load_file
+from runs import assert_nearly_same_weights, checkpoint_steps, weights
 
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
@@ -26,9 +26,9 @@ from vitkit.system.processes.ranks import (
 )
 from vitkit.system.processes.watchdog import watchdog
 from vitkit.system.span import Span
-from vitkit.training import Optim, primary_metric, train
-from vitkit.training.record.log import read_metrics
-from vitkit.training.state.checkpoints import checkpoints, step_of
+from vitkit.training import Optim, read_run, train
+from vitkit.training.record.metrics import read_metrics
+from vitkit.training.state.checkpoints import checkpoints
 
 
 def run(recipe, run_dir):
@@ -81,7 +81,7 @@ def recipe(tiny):
 def assert_same_run(run_dir, reference):
     """Up to rounding."""
     assert_same_log(run_dir, reference)
-    assert_same_weights(run_dir, reference)
+    assert_nearly_same_weights(run_dir, reference)
 
 
 def assert_same_log(run_dir, reference):
@@ -92,22 +92,12 @@ def assert_same_log(run_dir, reference):
         assert numbers(line) == pytest.approx(numbers(expected), rel=1e-5, abs=1e-5)
 
 
-def assert_same_weights(run_dir, reference):
-    weights = load_file(run_dir / "model" / "model.safetensors")
-    expected_weights = load_file(reference / "model" / "model.safetensors")
-    torch.testing.assert_close(weights, expected_weights, atol=1e-5, rtol=1e-4)
-
-
 def numbers(line):
     """What a line of the log measures, by name; without what depends on the clock."""
     values = {name: line[name] for name in ("loss", "norm", "lr") if name in line}
     for name, metric in line.get("metrics", {}).items():
         values[name] = metric.value
     return values
-
-
-def checkpoint_steps(run_dir):
-    return [step_of(checkpoint) for checkpoint in checkpoints(run_dir)]
 
 
 def files_of_last_checkpoint(run_dir):
@@ -144,7 +134,7 @@ def test_four_ranks_too(recipe, tmp_path, changes):
     assert together(4, run, recipe, tmp_path / "four") == [0] * 4
     assert_same_log(tmp_path / "four", tmp_path / "one")
     if recipe.optim.name == "sgd":
-        assert_same_weights(tmp_path / "four", tmp_path / "one")
+        assert_nearly_same_weights(tmp_path / "four", tmp_path / "one")
 
 
 SMALL = SelfDistillation(
@@ -173,12 +163,11 @@ def test_numbers_have_their_own_unit_on_two_ranks_too(recipe, tmp_path):
     recipe = replace(recipe, data=data, objective=Supervised("squared"), length=Span(6))
     run(recipe, tmp_path / "one")
     assert together(2, run, recipe, tmp_path / "two") == [0, 0]
-    error = primary_metric(tmp_path / "one").value
+    error = read_run(tmp_path / "one").primary().value
     assert 10 < error < 150
-    assert primary_metric(tmp_path / "two").value == pytest.approx(error, rel=1e-4)
+    assert read_run(tmp_path / "two").primary().value == pytest.approx(error, rel=1e-4)
     for name in ("one", "two"):
-        saved = load_file(tmp_path / name / "model" / "model.safetensors")
-        assert 500 < saved["classifier.bias"].item() < 760
+        assert 500 < weights(tmp_path / name)["classifier.bias"].item() < 760
 
 
 def exchange(path):

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from test_run import Eventful, assert_same_run, events
+from runs import Eventful, assert_same_run, events
 
 from vitkit.models.inference import dense
 from vitkit.system import matmul
 from vitkit.system.span import Span
 from vitkit.training import Interrupted, train
-from vitkit.training.record.machine import FILE
+from vitkit.training.record.machine import MACHINE
 
 pytestmark = pytest.mark.skipif(not matmul.available(), reason="this PyTorch has no oneDNN")
 
@@ -43,7 +43,7 @@ def test_a_run_continues_with_the_libraries_it_began_with(tiny, tmp_path, monkey
     matmul.use(None)
     train(recipe, tmp_path / "stopped", "cpu")
     assert_same_run(tmp_path / "stopped", tmp_path / "undisturbed")
-    assert json.loads((tmp_path / "stopped" / FILE).read_text())["matmul"] == [True, False, True]
+    assert json.loads((tmp_path / "stopped" / MACHINE).read_text())["matmul"] == [True, False, True]
     assert "last bits" not in capsys.readouterr().err
 
 
@@ -52,8 +52,8 @@ def test_what_differs_is_said(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("VITKIT_MATMUL", "onednn")
     stopped(recipe, tmp_path, Console(quiet=True))
 
-    facts = json.loads((tmp_path / FILE).read_text())
-    (tmp_path / FILE).write_text(json.dumps(facts | {"torch": "1.0", "device": "an abacus"}))
+    facts = json.loads((tmp_path / MACHINE).read_text())
+    (tmp_path / MACHINE).write_text(json.dumps(facts | {"torch": "1.0", "device": "an abacus"}))
     monkeypatch.setenv("VITKIT_MATMUL", "torch")
     train(recipe, tmp_path, "cpu")
     output = " ".join(capsys.readouterr().err.split())
@@ -67,5 +67,5 @@ def test_a_damaged_record_stops_nothing(tiny, tmp_path, content, monkeypatch):
     monkeypatch.setattr(matmul, "measure", lambda: matmul.NONE)
     recipe = replace(tiny, objective=Eventful(), length=Span(8))
     stopped(recipe, tmp_path, Console(quiet=True))
-    (tmp_path / FILE).write_text(content)
+    (tmp_path / MACHINE).write_text(content)
     train(recipe, tmp_path, "cpu", Console(quiet=True))

@@ -1,6 +1,5 @@
 """A run that must end in a time: its schedule follows its pace, and a killed one the same plans."""
 
-import json
 import signal
 import time
 from dataclasses import replace
@@ -8,15 +7,13 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-import torch
-from safetensors.torch import load_file
+from runs import read_json, same, weights
 
 from vitkit.system.errors import Interrupted
 from vitkit.training import loop, train
 from vitkit.training.optim import Optim
-from vitkit.training.record.log import read_metrics
-from vitkit.training.schedule import FILE, Deadline, Plan, Schedule
-from vitkit.training.stop import Ends, stoppable
+from vitkit.training.record.metrics import read_metrics
+from vitkit.training.schedule import SCHEDULE, Deadline, Ends, Plan, Schedule, stoppable
 
 
 @pytest.fixture
@@ -47,7 +44,7 @@ def test_without_a_deadline_a_step_is_its_own_position(tmp_path):
     schedule = Schedule(tmp_path, 30, None, print)
     assert [schedule.position(step) for step in range(31)] == list(range(31))
     schedule.follow(8)
-    assert schedule.last == 30 and not (tmp_path / FILE).exists()
+    assert schedule.last == 30 and not (tmp_path / SCHEDULE).exists()
 
 
 @pytest.mark.parametrize("seconds", [0.25, 1.0, 4.0, 12.5])
@@ -92,7 +89,7 @@ def test_a_killed_run_follows_the_same_plans(tmp_path, clock):
 
 
 def test_a_damaged_plan_is_said(tmp_path):
-    (tmp_path / FILE).write_text('{"plans": [[3, 9]], "checksum": "of another"}')
+    (tmp_path / SCHEDULE).write_text('{"plans": [[3, 9]], "checksum": "of another"}')
     said = []
     assert Schedule(tmp_path, 100, None, said.append).last == 100
     assert "schedule.json is damaged" in said[0]
@@ -124,17 +121,13 @@ def test_a_run_in_time_is_continued_to_the_bit(tiny, quiet, tmp_path, clock, mon
     ends = Ends(deadline=Deadline(clock.now + 30, 90))
     with pytest.raises(Interrupted):
         train(recipe, tmp_path / "parts", "cpu", quiet, ends)
-    plans = json.loads((tmp_path / "parts" / FILE).read_text())["plans"]
+    plans = read_json(tmp_path / "parts" / SCHEDULE)["plans"]
     assert plans[0][0] <= 6
-    whole = (tmp_path / "whole" / FILE).read_bytes()
-    (tmp_path / "parts" / FILE).write_bytes(whole)  # as if it had been killed at its end
+    whole = (tmp_path / "whole" / SCHEDULE).read_bytes()
+    (tmp_path / "parts" / SCHEDULE).write_bytes(whole)  # as if it had been killed at its end
     stop_at = None
     train(recipe, tmp_path / "parts", "cpu", quiet)
-    one, other = (
-        load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "parts")
-    )
-    for name, weight in one.items():
-        assert torch.equal(weight, other[name]), name
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
 def test_a_run_ends_at_its_deadline_whatever_happens(tiny, quiet, tmp_path):

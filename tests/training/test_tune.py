@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from runs import same
 
 from vitkit.models import create
 from vitkit.system.span import Span
 from vitkit.training import Optim, Tune, train
+from vitkit.training.optim import apply_tuning, merged
 from vitkit.training.state.checkpoints import point_to
-from vitkit.training.tune import apply_tuning, merged
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_a_run_with_adapters_continues(published, quiet, tmp_path):
     shutil.rmtree(tmp_path / "model")
     point_to(tmp_path, "step-00000003")  # as if it had been killed after this step
     continued = train(recipe, tmp_path, "cpu", quiet).model.state_dict()
-    assert all(torch.equal(continued[name], undisturbed[name]) for name in undisturbed)
+    assert same(continued, undisturbed)
 
 
 @pytest.mark.parametrize(

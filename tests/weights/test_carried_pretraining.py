@@ -13,7 +13,7 @@ from vitkit.data import uniforms
 from vitkit.models import vit
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches
 from vitkit.objectives.autoencoder import HIDDEN
-from vitkit.training.state.begin import take_pretraining
+from vitkit.training.state.start import take_pretraining
 from vitkit.weights import convert, load, save
 
 DECODER = {

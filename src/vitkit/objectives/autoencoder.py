@@ -18,22 +18,21 @@ from torch import Tensor, nn
 from vitkit.data import Preprocessing, TargetKind, uniforms
 from vitkit.evaluation import Evaluator
 from vitkit.models import Dense, ViTConfig, create
-from vitkit.objectives.guesses import Reconstruction
-from vitkit.objectives.objective import Learner
+from vitkit.objectives.objective import Unlabelled
 from vitkit.objectives.patches import (
+    PatchLearner,
+    Reconstruction,
     gather_patches,
     patchify,
     scatter_patches,
     unpatchify,
-    with_patches,
 )
-from vitkit.weights import Activation
 
 HIDDEN = 0  # what is drawn from an example's key: which patches are hidden
 
 
 @dataclass(frozen=True)
-class MaskedAutoencoder:
+class MaskedAutoencoder(Unlabelled):
     """Predict the pixels of hidden patches, by squared error. The defaults are MAE's."""
 
     rate: float = 0.75
@@ -54,14 +53,6 @@ class MaskedAutoencoder:
                 f"rate is {self.rate}; it is a share of the patches above 0 and below 1"
             )
 
-    def head(self, target_kind: TargetKind, classes: int) -> int:
-        """0: there is no head, since labels are not used."""
-        return 0
-
-    def activation(self) -> Activation:
-        """softmax: what a head that the model gets later is usually trained for."""
-        return "softmax"
-
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """Loss on hidden patches, beside that of always predicting the same patch."""
         return (Reconstruction(),)
@@ -72,7 +63,7 @@ class MaskedAutoencoder:
         return MaskedAutoencoderLearner(model, self, preprocessing)
 
 
-class MaskedAutoencoderLearner(Learner):
+class MaskedAutoencoderLearner(PatchLearner):
     """What such a run trains: the model, and the decoder, which is saved beside it."""
 
     travels = ("enter", "mask", "decoder", "predict")
@@ -80,10 +71,7 @@ class MaskedAutoencoderLearner(Learner):
     def __init__(
         self, model: nn.Module, objective: MaskedAutoencoder, preprocessing: Preprocessing
     ):
-        super().__init__()
-        self.model = with_patches(model)
-        self.objective = objective
-        self.preprocessing = preprocessing
+        super().__init__(model, objective, preprocessing)
         config = model.config
         if config.resolved_inject != "stem" or config.mixer != "full":
             raise ValueError(
@@ -99,7 +87,7 @@ class MaskedAutoencoderLearner(Learner):
             objective.depth,
             4 * width,
             objective.heads,
-            config.tiling.size,
+            self.size,
             image=config.image,
             gelu=config.gelu,
             eps=config.eps,
@@ -111,29 +99,19 @@ class MaskedAutoencoderLearner(Learner):
         self.mask = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))
         self.decoder = create(decoder)
         self.decoder.stem = nn.Identity()  # it embeds no pixels
-        self.predict = Dense(width, config.channels * prod(config.tiling.size))
+        self.predict = Dense(width, config.channels * prod(self.size))
         for layer in (self.enter, self.predict):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
-
-    def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
-        """images (B, C, H, W) normalised, targets unused, keys (B,) -> the mean squared error of
-        hidden patches, ()."""
-        predicted, pixels = self.predictions_and_targets(images, keys)
-        return self.losses(predicted, pixels).mean()
 
     def predictions_and_targets(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C, H, W), (B,) -> predictions of the hidden patches and their targets, (B, M, P·P·C)
         each."""
         predicted, hidden = self.predictions(images, keys)
-        pixels = gather_patches(patchify(images, self.model.config.tiling.size), hidden)
+        pixels = gather_patches(patchify(images, self.size), hidden)
         if self.objective.normalised:
             pixels = (pixels - mean(pixels)) / spread(pixels)
         return predicted, pixels
-
-    def losses(self, predicted: Tensor, targets: Tensor) -> Tensor:
-        """(B, M, P·P·C) twice -> squared errors."""
-        return (predicted - targets) ** 2
 
     def predictions(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C, H, W), (B,) -> predictions of the hidden patches, (B, M, P·P·C), and which patches
@@ -169,23 +147,22 @@ class MaskedAutoencoderLearner(Learner):
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
         """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the encoder sees, and the
         image with the predicted patches."""
-        size = self.model.config.tiling.size
         grid = self.model.grid(images)
         image = self.preprocessing.levels(images)
 
         # The hidden patches as predicted. What is predicted of a normalised patch says nothing of
         # its mean and contrast, so those are the patch's own
         predicted, hidden = self.predictions(images, keys)
-        pixels = patchify(images, size)
+        pixels = patchify(images, self.size)
         if self.objective.normalised:
             original = gather_patches(pixels, hidden)
             predicted = predicted * spread(original) + mean(original)
-        drawn = unpatchify(scatter_patches(pixels, hidden, predicted), grid, size)
+        drawn = unpatchify(scatter_patches(pixels, hidden, predicted), grid, self.size)
 
         # The hidden patches in grey
-        levels = patchify(image, size)
+        levels = patchify(image, self.size)
         grey = torch.full_like(gather_patches(levels, hidden), 128)
-        seen = unpatchify(scatter_patches(levels, hidden, grey), grid, size)
+        seen = unpatchify(scatter_patches(levels, hidden, grey), grid, self.size)
         return {"image": image, "seen": seen, "predicted": self.preprocessing.levels(drawn)}
 
 

@@ -21,16 +21,15 @@ from torch import Tensor, nn
 from vitkit.data import Preprocessing, TargetKind
 from vitkit.evaluation import Evaluator, Neighbours
 from vitkit.models import Dense
-from vitkit.objectives.objective import Learner
+from vitkit.objectives.objective import Learner, Unlabelled
 from vitkit.objectives.views import View, view
 from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import sum_over_ranks
 from vitkit.system.span import Span
-from vitkit.weights import Activation
 
 
 @dataclass(frozen=True)
-class SelfDistillation:
+class SelfDistillation(Unlabelled):
     """Student and teacher agree about views of an image. The defaults are DINO's."""
 
     outputs: int = 65536
@@ -80,14 +79,6 @@ class SelfDistillation:
                 raise ValueError(f"{name} is {getattr(self, name)}; it is a share from 0 to 1")
         if self.local_views < 0:
             raise ValueError(f"local_views is {self.local_views}; it is 0 or more")
-
-    def head(self, target_kind: TargetKind, classes: int) -> int:
-        """0: there is no head, since labels are not used."""
-        return 0
-
-    def activation(self) -> Activation:
-        """softmax: what a head that the model gets later is usually trained for."""
-        return "softmax"
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """If images have one class, how often their nearest neighbours have it: labels judge the
@@ -175,8 +166,7 @@ class SelfDistillationLearner(Learner):
         large = torch.cat(views[:2])  # (2 B, C, H, W)
         small = views[2:]
 
-        # The teacher's probabilities of the two large views, and a note of its outputs for
-        # `updated`
+        # The teacher's probabilities of the two large views; `updated` takes its outputs too
         with torch.no_grad():
             outputs = self.teacher_outputs(large)  # (2 B, K)
             count = outputs.new_full((1,), len(outputs))

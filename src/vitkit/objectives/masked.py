@@ -24,18 +24,18 @@ from torch import Tensor, nn
 from vitkit.data import Preprocessing, TargetKind, uniforms
 from vitkit.evaluation import Evaluator
 from vitkit.models import Dense
-from vitkit.objectives.guesses import Reconstruction, cross_entropies, guesses
-from vitkit.objectives.objective import Learner
+from vitkit.objectives.objective import Unlabelled
 from vitkit.objectives.patches import (
+    PatchLearner,
+    Reconstruction,
+    by_class,
     colour_levels,
     gather_patches,
     mean_colours,
     patchify,
     scatter_patches,
     unpatchify,
-    with_patches,
 )
-from vitkit.weights import Activation
 
 # What is drawn from an example's key: the corrupted patches, how each is corrupted, the other patch
 WHICH, FATE, OTHER = range(3)
@@ -45,7 +45,7 @@ SMALL = 4  # squares along the side of a downsized patch
 
 
 @dataclass(frozen=True)
-class MaskedPatches:
+class MaskedPatches(Unlabelled):
     """Predict what was in corrupted patches, each from its own representation (App. B.1.2)."""
 
     target: Literal["colour", "colours", "pixels"] = "colour"
@@ -72,14 +72,6 @@ class MaskedPatches:
                 f"masked is {self.masked} and swapped {self.swapped}; they are shares, together at "
                 "most 1"
             )
-
-    def head(self, target_kind: TargetKind, classes: int) -> int:
-        """0: there is no head, since labels are not used."""
-        return 0
-
-    def activation(self) -> Activation:
-        """softmax: what a head that the model gets later is usually trained for."""
-        return "softmax"
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """Loss and accuracy on corrupted patches, beside those of always giving the same answer."""
@@ -112,17 +104,13 @@ class Corruption(NamedTuple):
         return scatter_patches(x, self.which, values)
 
 
-class MaskedPatchesLearner(Learner):
+class MaskedPatchesLearner(PatchLearner):
     """What such a run trains: the model, the mask embedding, and a linear layer that predicts."""
 
     travels = ("mask", "predict")
 
     def __init__(self, model: nn.Module, objective: MaskedPatches, preprocessing: Preprocessing):
-        super().__init__()
-        self.model = with_patches(model)
-        self.objective = objective
-        self.preprocessing = preprocessing
-        self.size = model.config.tiling.size
+        super().__init__(model, objective, preprocessing)
         self.channels = model.config.channels
         if objective.target != "pixels" and self.channels > COLOURS:
             raise ValueError(
@@ -131,8 +119,8 @@ class MaskedPatchesLearner(Learner):
             )
         if objective.target == "colours" and any(side % SMALL for side in self.size):
             raise ValueError(
-                f"a patch of {self.size[0]} x {self.size[1]} pixels has no {SMALL} x {SMALL} parts; "
-                f"choose multiples of {SMALL}"
+                f"a patch of {self.size[0]} x {self.size[1]} pixels has no {SMALL} x {SMALL} "
+                f"parts; choose multiples of {SMALL}"
             )
         classes = BINS**self.channels
         outputs = {
@@ -140,26 +128,15 @@ class MaskedPatchesLearner(Learner):
             "colours": SMALL**2 * classes,
             "pixels": self.channels * prod(self.size),
         }
+        self.squares = SMALL if objective.target == "colours" else 1
+        """Parts along a patch's side, the colour of each of which is predicted."""
+        height, width = self.size
+        self.part = (height // self.squares, width // self.squares)
+        """Height and width of such a part in pixels."""
         self.mask = nn.Parameter(torch.zeros(model.config.width))
         self.predict = Dense(model.config.width, outputs[objective.target])
         nn.init.zeros_(self.predict.weight)  # zero, as every new head
         nn.init.zeros_(self.predict.bias)
-
-    @property
-    def squares(self) -> int:
-        """Parts along a patch's side, the colour of each of which is predicted."""
-        return SMALL if self.objective.target == "colours" else 1
-
-    @property
-    def part(self) -> tuple[int, int]:
-        """Height and width of such a part in pixels."""
-        return self.size[0] // self.squares, self.size[1] // self.squares
-
-    def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
-        """images (B, C, H, W) normalised, targets unused, keys (B,) -> the mean loss of corrupted
-        patches, ()."""
-        predicted, original = self.predictions_and_targets(images, keys)
-        return self.losses(predicted, original).mean()
 
     def predictions_and_targets(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C, H, W), (B,) -> predictions of the corrupted patches, (B, M, outputs), and their
@@ -207,20 +184,13 @@ class MaskedPatchesLearner(Learner):
         colours = mean_colours(levels, self.part, BINS)  # of every part
         return patchify(colours[:, None], self.squares).squeeze(-1)  # by patches
 
-    def losses(self, predicted: Tensor, targets: Tensor) -> Tensor:
-        """(B, M, outputs), (B, M, ...) -> cross-entropies or squared errors, in the targets'
-        shape."""
-        if self.objective.target == "pixels":
-            return (predicted - targets) ** 2
-        return cross_entropies(predicted, targets)
-
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
         """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the model sees, and the
         image with its predictions, and with the targets, of the corrupted patches."""
         predicted, corruption = self.predictions(images, keys)
         targets = gather_patches(self.targets(images), corruption.which)
         if self.objective.target != "pixels":
-            predicted = guesses(predicted, targets)
+            predicted = by_class(predicted, targets).argmax(-1)
 
         pixels = patchify(self.preprocessing.levels(images), self.size)
         rows = {

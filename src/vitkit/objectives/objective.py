@@ -37,8 +37,8 @@ class Learner(nn.Module):
         """Called once, when a run begins, with the images that it trains on."""
 
     def before(self, step: float, total: int) -> None:
-        """Called before the update that follows `step` finished ones, of `total`; in a run that must
-        end in a time, those of an undisturbed one."""
+        """Called before the update that follows `step` finished ones, of `total`; in a run that
+        must end in a time, those of an undisturbed one."""
 
     def updated(self, step: float, total: int) -> None:
         """Called after update `step` of `total`."""
@@ -76,6 +76,19 @@ class Objective(Protocol):
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> Learner:
         """The module that is trained. Raises ValueError for a model that this objective cannot
         train."""
+
+
+class Unlabelled:
+    """What objectives have in common that learn without labels: an `Objective` may begin with
+    it."""
+
+    def head(self, target_kind: TargetKind, classes: int) -> int:
+        """0: there is no head, since labels are not used."""
+        return 0
+
+    def activation(self) -> Activation:
+        """softmax: what a head that the model gets later is usually trained for."""
+        return "softmax"
 
 
 def blocks_of(learner: nn.Module) -> list[nn.Module]:

@@ -1,14 +1,36 @@
-"""What objectives that hide some patches of an image share: images as patches and back, some
-patches of all, and a patch's mean colour as a class.
+"""What objectives that hide some patches of an image share: patches of an image, a learner that
+predicts the hidden ones, and how well it does beside the best answer that does not look at the
+image.
 
-Legend: B batch, C channels, (h, w) grid, N = h·w patches, M some of them, P pixels along a patch's
-side, which may be others down than across.
+Legend: B batch, C channels, (h, w) grid, N = h·w patches, M of them, those that are hidden, P
+pixels along a patch's side, which may be others down than across, V values of each patch (classes
+or numbers), K classes.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.data import Batch, Preprocessing, TargetKind
+from vitkit.evaluation import (
+    COUNT,
+    NATS,
+    SHARE,
+    SQUARED_ERROR,
+    Metric,
+    Part,
+    Subject,
+    collect,
+    summed,
+)
 from vitkit.models import Grid, VisionTransformer, as_pair
+from vitkit.objectives.objective import Learner, Objective
+
+# Patches of images
 
 
 def patchify(images: Tensor, size: Grid | int) -> Tensor:
@@ -47,8 +69,8 @@ def _index(which: Tensor, x: Tensor) -> Tensor:
 
 
 def mean_colours(levels: Tensor, size: Grid | int, bins: int) -> Tensor:
-    """uint8 (B, C, h·P, w·P) -> int64 (B, h, w): the mean colour of every part of this size as one of
-    bins^C classes.
+    """uint8 (B, C, h·P, w·P) -> int64 (B, h, w): the mean colour of every part of this size as one
+    of bins^C classes.
 
     The mean m of a channel, from 0 to 1, falls into bin floor(bins · m), the last one if m is 1.
     The bins are the digits of the class, red's the highest.
@@ -70,21 +92,149 @@ def colour_levels(colours: Tensor, channels: int, bins: int) -> Tensor:
     return (torch.stack(digits, -1) + 0.5) * (255 / bins)
 
 
-def with_patches(model: nn.Module) -> VisionTransformer:
-    """The model itself. Raises ValueError if it does not have several patches, so that some can be
-    hidden, or if they overlap, so that the others show what a hidden one is to be."""
-    if not isinstance(model, VisionTransformer):
-        raise ValueError(
-            f"a {type(model).__name__} has no patch embeddings to hide; choose a Vision Transformer"
-        )
-    if model.config.grid == (1, 1):
-        raise ValueError(
-            "an image of one patch has no other patches to predict it from; choose a smaller patch"
-        )
-    if model.config.tiling.overlaps:
-        raise ValueError(
-            f"a hidden patch can be seen in its neighbours, as patches overlap (stride "
-            f"{model.config.stride}); to hide some, leave out --model.stride, and give the stride to "
-            "the fine-tuning"
-        )
-    return model
+# Learning
+
+
+class PatchLearner(Learner):
+    """Predicts hidden patches. Others say what of an image is predicted, from what, and how that is
+    scored."""
+
+    def __init__(self, model: nn.Module, objective: Objective, preprocessing: Preprocessing):
+        """Raises ValueError for a model that does not have several patches, so that some can be
+        hidden, or whose patches overlap, so that the others show what a hidden one is to be."""
+        super().__init__()
+        if not isinstance(model, VisionTransformer):
+            raise ValueError(
+                f"a {type(model).__name__} has no patch embeddings to hide; choose a Vision "
+                "Transformer"
+            )
+        if model.config.grid == (1, 1):
+            raise ValueError(
+                "an image of one patch has no other patches to predict it from; choose a smaller "
+                "patch"
+            )
+        if model.config.tiling.overlaps:
+            raise ValueError(
+                f"a hidden patch can be seen in its neighbours, as patches overlap (stride "
+                f"{model.config.stride}); to hide some, leave out --model.stride, and give the "
+                "stride to the fine-tuning"
+            )
+        self.model = model
+        self.objective = objective
+        self.preprocessing = preprocessing
+        self.size = model.config.tiling.size
+        """Height and width of a patch in pixels."""
+
+    def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
+        """images (B, C, H, W) normalised, targets unused, keys (B,) -> the mean loss of hidden
+        patches, ()."""
+        predicted, hidden = self.predictions_and_targets(images, keys)
+        return self.losses(predicted, hidden).mean()
+
+    def predictions_and_targets(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, C, H, W), (B,) -> predictions of the hidden patches (B, M, ...), and their targets:
+        int64 classes or float numbers, (B, M) or (B, M, V)."""
+        raise NotImplementedError
+
+    def losses(self, predicted: Tensor, targets: Tensor) -> Tensor:
+        """Predictions and targets -> cross-entropies of classes, or squared errors of numbers, in
+        the targets' shape."""
+        if targets.is_floating_point():
+            return (predicted - targets) ** 2
+        logits = by_class(predicted, targets).flatten(0, -2)
+        losses = F.cross_entropy(logits, targets.flatten(), reduction="none")
+        return losses.view(targets.shape)
+
+
+def by_class(predicted: Tensor, targets: Tensor) -> Tensor:
+    """(B, M, V·K) logits -> the shape of the targets, and K."""
+    return predicted.unflatten(-1, (*targets.shape[2:], -1))
+
+
+# Measuring
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """How well the hidden parts of images are predicted. An image's index is its key, so the same
+    parts are hidden every time. It measures learners while they train."""
+
+    figures: ClassVar = ("loss", "baseline", "accuracy")
+    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
+
+    def judges(self, target_kind: TargetKind) -> bool:
+        """Always: labels are not used."""
+        return True
+
+    def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
+        """Yields the loss, its `baseline`, the accuracy (if classes are predicted), and `seen`, the
+        number of images.
+
+        The baseline is the loss of the best answer that is the same for every image: the entropy of
+        the classes, or the variance of the numbers; the mean of those if V are predicted. The
+        learner must have the methods of a PatchLearner. Raises ValueError for a finished model,
+        which has them no more, and when there is no image.
+        """
+        learner = subject.learner
+        if learner is None:
+            raise ValueError("what a model makes of hidden patches can be measured while it trains")
+        normalise = subject.classifier.preprocessing.normalise
+        of_classes = False
+
+        def read(batch: Batch) -> tuple[Tensor, ...]:
+            nonlocal of_classes
+            images = normalise(batch.images)
+            predicted, targets = learner.predictions_and_targets(images, batch.indices)
+            losses = learner.losses(predicted, targets)
+            of_classes = not targets.is_floating_point()
+            if of_classes:
+                right = by_class(predicted, targets).argmax(-1) == targets
+                statistics = class_counts(targets, predicted)
+            else:
+                right = torch.zeros_like(losses)
+                statistics = moments(targets)
+            losses = losses.float().flatten(1).mean(1)  # (B,), of each image
+            right = right.float().flatten(1).mean(1)  # (B,)
+            return losses, right, statistics
+
+        rows = collect(learner, part.batches, read, subject.classifier.device)
+        (loss, right, statistics), seen = summed(rows)
+        if of_classes:
+            yield Metric("loss", loss.item() / seen, NATS)
+            yield Metric("baseline", entropy(statistics), NATS)
+            yield Metric("accuracy", right.item() / seen, SHARE)
+        else:
+            yield Metric("loss", loss.item() / seen, SQUARED_ERROR)
+            yield Metric("baseline", variance(statistics), SQUARED_ERROR)
+        yield Metric("seen", seen, COUNT)
+
+
+def moments(targets: Tensor) -> Tensor:
+    """(B, M, V) numbers -> (B, 3, V): count, sum and sum of squares over an image's patches."""
+    return torch.stack([torch.ones_like(targets), targets, targets * targets], 1).sum(2)
+
+
+def variance(moment_sums: Tensor) -> float:
+    """Sums of `moments` over images, (3, V) -> the variance of the targets, mean over V."""
+    count, first, second = moment_sums
+    return (second / count - (first / count) ** 2).mean().item()
+
+
+def class_counts(targets: Tensor, predicted: Tensor) -> Tensor:
+    """(B, M) or (B, M, V) classes -> float32 (B, V, K): how often each class is there in an image,
+    for each of the V values."""
+    if targets.ndim == 2:
+        targets = targets[..., None]
+    values = targets.shape[2]
+    classes = predicted.shape[-1] // values
+    counts = torch.zeros(len(targets), values, classes, device=targets.device)
+    by_value = targets.mT  # (B, V, M)
+    ones = torch.ones(by_value.shape, device=targets.device)
+    return counts.scatter_add_(2, by_value, ones)
+
+
+def entropy(counts: Tensor) -> float:
+    """Sums of `class_counts` over images, (V, K) -> the entropy of the classes in nats, mean over
+    V."""
+    shares = counts / counts.sum(-1, keepdim=True)
+    return torch.special.entr(shares).sum(-1).mean().item()

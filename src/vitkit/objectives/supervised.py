@@ -97,7 +97,9 @@ class Supervised:
             raise ValueError(
                 f"the {self.loss} loss cannot learn from these images, which {ADVICE[target_kind]}"
             )
-        return 1 if target_kind == "number" else classes
+        if target_kind == "number":
+            return 1
+        return classes
 
     def activation(self) -> Activation:
         """softmax or sigmoid, as the loss; none for numbers."""
@@ -110,7 +112,7 @@ class Supervised:
     def learner(
         self, model: nn.Module, preprocessing: Preprocessing | None = None
     ) -> "SupervisedLearner":
-        """The model, with this loss on its outputs. The preprocessing is not used."""
+        """The model, with this loss on its outputs."""
         return SupervisedLearner(model, self)
 
 
@@ -183,7 +185,9 @@ class SupervisedLearner(Learner):
             return (targets[:, None] - self.centre) / self.scale  # (B, 1)
         if targets.ndim == 1:
             targets = F.one_hot(targets, self.model.config.classes).float()
-        targets = smoothed(targets, settings.label_smoothing)
+        # A share of the target is spread evenly over the K classes
+        smoothing = settings.label_smoothing
+        targets = targets * (1 - smoothing) + smoothing / targets.shape[-1]
         return settings.off_target + (1 - 2 * settings.off_target) * targets
 
 
@@ -192,18 +196,6 @@ def balanced_weights(counts: np.ndarray) -> np.ndarray:
     with images count alike, and images 1 on average."""
     present = np.count_nonzero(counts)
     return counts.sum() / (np.maximum(counts, 1) * max(present, 1))
-
-
-def smoothed(targets: Tensor, smoothing: float) -> Tensor:
-    """Ones and zeros (B, K) -> the same with a share `smoothing` spread evenly over the K classes.
-    The sum of a row with a single 1 stays 1."""
-    return targets * (1 - smoothing) + smoothing / targets.shape[-1]
-
-
-def softmax_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Logits and targets, (B, K) each -> -log of the softmax probabilities, weighted by the
-    targets, mean over B."""
-    return F.cross_entropy(logits, targets)
 
 
 def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -221,7 +213,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 LOSSES = {
-    "softmax": softmax_cross_entropy,
+    "softmax": F.cross_entropy,  # with the targets as probabilities, mean over B
     "sigmoid": sigmoid_cross_entropy,
     "squared": squared_error,
 }

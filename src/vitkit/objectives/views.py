@@ -17,8 +17,8 @@ from torch import Tensor
 from vitkit.data import uniforms
 
 LUMA = (0.299, 0.587, 0.114)  # shares of red, green and blue in grey (ITU-R 601)
-# Pixels of the blur's kernel: three of the largest standard deviations to either side, for images of
-# 224 pixels. For larger images the deviation grows and the kernel does not, so it is cut off
+# Pixels of the blur's kernel: three of the largest standard deviations to either side, for images
+# of 224 pixels. For larger images the deviation grows and the kernel does not, so it is cut off
 TAPS = 13
 
 

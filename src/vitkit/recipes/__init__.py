@@ -5,18 +5,18 @@ costs, and what it reached.
 from vitkit.system.lazy import lazily
 
 _FILE_OF = {
-    "HUB": "crops",
+    "HUB": "table_4",
     "Like": "finetuning",
-    "ON_HUB": "crops",
+    "ON_HUB": "table_4",
     "PRESETS": "finetuning",
     "RECIPES": "named",
     "SIDES": "table_4",
     "SWEEP": "table_4",
     "TABLE_4": "table_4",
-    "UNCROPPED": "crops",
-    "UNMIRRORED": "crops",
-    "bit_crops": "crops",
-    "choose_pretrained": "pretrained",
+    "UNCROPPED": "table_4",
+    "UNMIRRORED": "table_4",
+    "bit_crops": "table_4",
+    "choose_pretrained": "finetuning",
     "digits": "small",
     "facts_of": "paper",
     "few_pixels": "table_4",
@@ -24,7 +24,7 @@ _FILE_OF = {
     "listing": "named",
     "recipe": "named",
     "scratch": "small",
-    "vtab_task": "crops",
+    "vtab_task": "table_4",
     "with_model": "named",
 }
 __all__ = [*_FILE_OF]

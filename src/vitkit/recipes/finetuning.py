@@ -1,27 +1,39 @@
 """Fine-tuning published weights: the paper's protocol (Table 4, App. B.1.1), BiT's rule, and one
-for photographs of your own.
+for photographs of your own; and which weights, when none are given.
 """
 
 import sys
+import time
 from dataclasses import replace
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
 
-from vitkit.data import Augmentation, Columns, open_splits
+from vitkit.data import Augmentation, Columns, Source, Splits, open_splits
 from vitkit.evaluation import unbalanced
-from vitkit.models import ModelConfig
+from vitkit.models import cost, named
 from vitkit.objectives import Supervised
-from vitkit.recipes.crops import UNCROPPED, UNMIRRORED, bit_crops, vtab_task
-from vitkit.recipes.table_4 import TABLE_4, Task, bit_hyper_rule
+from vitkit.recipes.table_4 import (
+    TABLE_4,
+    UNCROPPED,
+    UNMIRRORED,
+    Task,
+    bit_crops,
+    bit_hyper_rule,
+    vtab_task,
+)
+from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, adapted_to
 from vitkit.weights import (
-    Classifier,
+    COLOURS,
     Hints,
     adopt,
     changed_preprocessing,
+    hub_answers,
     load_as,
     numbered,
     preprocessing_for,
@@ -77,8 +89,8 @@ def finetune(
         raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
     if like == "code" and preset not in TABLE_4:
         raise ValueError(
-            f"--like code is for a row of the paper's Table 4 ({', '.join(TABLE_4)}), and the preset "
-            f"is {preset}; leave it out"
+            f"--like code is for a row of the paper's Table 4 ({', '.join(TABLE_4)}), and the "
+            f"preset is {preset}; leave it out"
         )
     protocol = preset not in ("quick", "none")
     hints = hints or Hints()
@@ -87,17 +99,25 @@ def finetune(
             "--labels names the classes of the model's own head, and fine-tuning gives it another, "
             "whose classes are the data's; leave it out"
         )
+
+    # The model, for as many channels as the images have
     columns = columns or Columns()
     classifier = load_as(model, replace(hints, channels=None), quiet=True)
-    classifier = _with_channels(classifier, hints.channels, data, columns)
+    splits = open_splits(data, columns)
+    has_images = splits.train is not None and len(splits.train) > 0
+    is_for_colours = classifier.model.config.channels == COLOURS
+    if has_images and (hints.channels is not None or is_for_colours):
+        classifier = adapted_to(classifier, hints.channels, splits.train, _say)
 
     # How long, how fast, how large
-    task = _task(preset, data, columns)
+    task = _task(preset, data, splits.train)
     size = hints.image or classifier.preprocessing.size
     if task.side and not hints.image:
         # The paper's 384 are 378 for a patch of 14
         size = classifier.model.config.fitting((task.side, task.side))
-    labels = _head_of_recipe(classifier.model.config, data, columns)
+    labels = ()  # which `resolve` fills in. A distilled model must have some: the data's
+    if getattr(classifier.model.config, "pool", None) == "distilled":
+        labels = numbered(Supervised().head(splits.target_kind, len(splits.labels)))
     adopted, _ = adopt(classifier, labels=labels, image=size, new_head=True)
 
     # What the images go through
@@ -106,61 +126,45 @@ def finetune(
         preprocessing = replace(preprocessing, rule="square", resize=0)
         preprocessing = changed_preprocessing(preprocessing, hints)
     augmentation = Augmentation(auto=not protocol)
-    if protocol and like == "paper":
+    vtab = vtab_task(data)
+    if preset == "vtab" and like == "paper" and vtab is None:
+        # Nobody knows which changes the labels survive: the run asks the model
+        augmentation = replace(bit_crops(size), auto=True)
+    elif preset == "vtab" and like == "paper":
+        augmentation = bit_crops(size, flip=vtab not in UNMIRRORED, crop=vtab not in UNCROPPED)
+    elif protocol and like == "paper":
         augmentation = bit_crops(size)
-    if preset == "vtab" and like == "paper":
-        augmentation = _of_vtab(data, size)
+    images = Data(
+        source=data,
+        columns=columns,
+        preprocessing=preprocessing,
+        augmentation=augmentation,
+        hold_out=task.hold_out,
+    )
+    optim = Optim("sgd", task.lr, warmup=Span(task.warmup, "steps"))
+    if task.staircase:
+        optim = replace(optim, schedule="staircase")
     recipe = Recipe(
-        name=f"finetune-{preset}" if protocol else "finetune",
+        name="finetune",
         init=model,
         model=adopted.model.config,
-        data=Data(
-            source=data,
-            columns=columns,
-            preprocessing=preprocessing,
-            augmentation=augmentation,
-            parts="final" if protocol else "given",
-            hold_out=task.hold_out,
-        ),
-        optim=Optim(
-            name="sgd",
-            lr=task.lr,
-            warmup=Span(task.warmup, "steps"),
-            schedule="staircase" if task.staircase else "cosine",
-        ),
+        data=images,
+        optim=optim,
         objective=Supervised(mixup=task.mixup),
         length=Span(task.steps, "steps"),
         batch=task.batch,
         micro_batch=min(task.batch, 64),
-        precision="float32" if protocol else "auto",
+        precision="auto",
         evaluate_every=Span(max(task.steps // 5, 1), "steps"),
         save_every=Span(max(task.steps // 10, 1), "steps"),
         log_every=max(min(50, task.steps // 20), 1),
     )
+    if protocol:
+        images = replace(images, parts="final")
+        return replace(recipe, name=f"finetune-{preset}", data=images, precision="float32")
     if preset == "quick":
-        return _quick(recipe, columns)
+        return _quick(recipe, splits)
     return recipe
-
-
-def _of_vtab(data: str, size: tuple[int, int]) -> Augmentation:
-    """BiT's crops, without what changes the class of a task of VTAB; of other images, whose labels
-    nobody knows, what their classes survive."""
-    task = vtab_task(data)
-    if task is None:
-        return replace(bit_crops(size), auto=True)
-    return bit_crops(size, flip=task not in UNMIRRORED, crop=task not in UNCROPPED)
-
-
-def _with_channels(
-    classifier: Classifier, channels: int | None, data: str, columns: Columns
-) -> Classifier:
-    """The model for images of so many channels, or for those of the images to learn from."""
-    if channels is None and classifier.model.config.channels != 3:
-        return classifier
-    images = open_splits(data, columns).train
-    if images is None or not len(images):
-        return classifier
-    return adapted_to(classifier, channels, images, _say)
 
 
 def _say(sentence: str) -> None:
@@ -168,14 +172,13 @@ def _say(sentence: str) -> None:
         print(sentence, file=sys.stderr)
 
 
-def _quick(recipe: Recipe, columns: Columns) -> Recipe:
+def _quick(recipe: Recipe, splits: Splits) -> Recipe:
     """The recipe for as long as there is time, which is not known yet: its spans are 0.
 
     The images are seen whole and unmirrored: in a few epochs there is too little time to learn what
     crops hide, and nobody has said that a mirrored sign or digit is of the same class. Classes of
     unequal size count alike.
     """
-    splits = open_splits(recipe.data.source, columns)
     batch = recipe.batch
     if splits.train is not None and len(splits.train) < FEW:
         batch = SMALL_BATCH
@@ -204,33 +207,121 @@ def _quick(recipe: Recipe, columns: Columns) -> Recipe:
     )
 
 
-def _head_of_recipe(config: ModelConfig, data: str, columns: Columns) -> tuple[str, ...]:
-    """The classes of a recipe's model: none, for `resolve` fills them in. A distilled model has no
-    place for none, so it gets the data's."""
-    if getattr(config, "pool", None) != "distilled":
-        return ()
-    splits = open_splits(data, columns)
-    outputs = Supervised().head(splits.target_kind, len(splits.labels))
-    return numbered(outputs)
-
-
-def _task(preset: str, data: str, columns: Columns) -> Task:
+def _task(preset: str, data: str, images: Source | None) -> Task:
     """A row of Table 4, or a task by the number of training images. Raises ValueError if there are
     none."""
     if preset in TABLE_4:
         return TABLE_4[preset]
-    images = open_splits(data, columns).train
     if images is None or not len(images):
         raise ValueError(
-            f"{data} has no images to learn from, only others to measure on; call the folder of those "
-            "to learn from train"
+            f"{data} has no images to learn from, only others to measure on; call the folder of "
+            "those to learn from train"
         )
     if preset == "bit":
         return bit_hyper_rule(images)
-    return _without_preset(len(images))
 
-
-def _without_preset(images: int) -> Task:
-    """Ten epochs, at least 200 steps and at most 10,000, at the model's own image size."""
-    steps = min(max(10 * images // 32, 200), 10_000)
+    # Ten epochs, at least 200 steps and at most 10,000, at the model's own image size
+    steps = min(max(10 * len(images) // 32, 200), 10_000)
     return Task(steps, steps // 10, 0.01, batch=32, side=0)
+
+
+# Weights to begin with
+
+STEPS = 200  # that a fine-tuning should have, at least
+BATCH = 32
+SIDE = 1024  # of the matrices whose product says how fast the machine is
+EFFICIENCY = 0.5  # of a training step, beside such a product
+
+
+class Published(NamedTuple):
+    """Weights on the Hugging Face hub: AugReg's, pre-trained on ImageNet-21k, fine-tuned on
+    ImageNet-1k (Steiner and others 2021)."""
+
+    name: str
+    size: str
+    """The model's, as `named` takes it."""
+    megabytes: int
+
+    @property
+    def file(self) -> str:
+        """Its name as a file of the working directory."""
+        return self.name.partition("/")[2] + ".safetensors"
+
+
+FAMILY = (  # the largest first
+    Published("timm/vit_base_patch16_224.augreg_in21k_ft_in1k", "B/16", 346),
+    Published("timm/vit_small_patch16_224.augreg_in21k_ft_in1k", "S/16", 88),
+    Published("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", "Ti/16", 23),
+)
+
+
+class Choice(NamedTuple):
+    """Weights, and why these."""
+
+    model: str
+    """What `load` takes."""
+    why: str
+
+
+def choose_pretrained(minutes: float, device: torch.device) -> Choice:
+    """Choose pretrained weights when none are given: the largest of one family that this machine
+    can train in the time, of those that can be reached. Raises ValueError if there are none."""
+    fitting = _fitting(minutes, device)
+    smaller = FAMILY[FAMILY.index(fitting) :]
+
+    # On this machine, the one that fits best
+    if _is_cached(fitting):
+        return Choice(fitting.name, f"{fitting.name}, which is in the cache")
+
+    # By download
+    if hub_answers():
+        why = (
+            f"{fitting.name}, the largest of its family that trains in {minutes:g} minutes here; "
+            f"{fitting.megabytes} MB are downloaded once"
+        )
+        return Choice(fitting.name, why)
+
+    # Another of this machine: the next smaller one, then the next larger
+    larger = FAMILY[: FAMILY.index(fitting)][::-1]
+    for published in (*smaller, *larger):
+        if _is_cached(published):
+            why = f"{published.name}, which is in the cache; the Hugging Face hub cannot be reached"
+            return Choice(published.name, why)
+        file = Path(published.file)
+        if file.is_file():
+            why = f"{file}, which is in this directory; the Hugging Face hub cannot be reached"
+            return Choice(str(file), why)
+    raise ValueError(
+        "no pre-trained weights: the Hugging Face hub cannot be reached, and none of vitkit's "
+        f"choice are in its cache. Say which: vitkit finetune MODEL DATA, where MODEL is a file "
+        f"such as {FAMILY[-1].file}, from another machine"
+    )
+
+
+def _fitting(minutes: float, device: torch.device) -> Published:
+    """The largest model that makes enough steps in the time; the smallest if none does."""
+    # How fast the device multiplies matrices, in its best precision; a tenth of a second
+    a = torch.ones(SIDE, SIDE, device=device)
+    fastest = torch.inf
+    with autocast(device, pick_precision("auto", device).precision):
+        for _ in range(6):
+            began = time.perf_counter()
+            (a @ a)[0, 0].item()
+            fastest = min(fastest, time.perf_counter() - began)
+    speed = 2 * SIDE**3 / fastest
+
+    for published in FAMILY:
+        macs = cost(named(published.size)).macs
+        step = 3 * 2 * macs * BATCH / (EFFICIENCY * speed)  # forward, and twice that backward
+        if step * STEPS < 60 * minutes:
+            return published
+    return FAMILY[-1]
+
+
+def _is_cached(published: Published) -> bool:
+    """Whether the hub's cache has these weights."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return False
+    return isinstance(try_to_load_from_cache(published.name, "model.safetensors"), str)

@@ -9,7 +9,7 @@ from textwrap import wrap
 
 from vitkit.models import named
 from vitkit.recipes.later import augregs, dino, mae, plain
-from vitkit.recipes.paper import facts_of, self_supervised, siblings, table_3, unprinted
+from vitkit.recipes.paper import self_supervised, siblings, table_3, unprinted
 from vitkit.recipes.small import (
     cifar10,
     cifar10_laptop,
@@ -120,11 +120,10 @@ def recipe(name: str) -> Recipe:
     if name in RECIPES:
         return RECIPES[name]()
     similar = get_close_matches(name, RECIPES, 2)
-    question = f"; did you mean {', '.join(similar)}?" if similar else "."
+    question = "."
+    if similar:
+        question = f"; did you mean {', '.join(similar)}?"
     raise ValueError(
         f"no recipe {name!r}{question} `vitkit train` lists them, and file.py:function is for your "
         "own"
     )
-
-
-__all__ = ["RECIPES", "facts_of", "listing", "recipe", "with_model"]

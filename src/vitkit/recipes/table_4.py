@@ -1,11 +1,13 @@
-"""How the paper fine-tunes on each data set (Table 4, App. B.1.1), and BiT's rule, whose preprocessing
-it follows (Section 4.1)."""
+"""How the paper fine-tunes on each data set (Table 4, App. B.1.1), and BiT's rule (Kolesnikov et
+al. 2020), whose preprocessing it follows (Section 4.1): a random crop of a square, mirrored or not;
+and for which of VTAB's tasks not."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from vitkit.data import Source, open_image
+from vitkit.data import Augmentation, Source, open_image, square_before_crop
 
 SWEEP = (0.001, 0.003, 0.01, 0.03)  # the learning rates that Table 4 chooses from, for most tasks
 SIDES = (128, 384)  # of the images of the presets, in pixels, if the model's patch divides them
@@ -47,28 +49,80 @@ TABLE_4 = {
 
 
 def bit_hyper_rule(images: Source) -> Task:
-    """BiT's rule (Kolesnikov et al. 2020): steps and mixup follow from the number of images, the
+    """BiT's rule: steps and mixup follow from the number of images, the
     image size from the size of some of them."""
     # A small, a medium or a large data set
     count = len(images)
     if count < 20_000:
-        steps, warmup, mixup = 500, 100, 0.0
+        task = Task(500, 100, 0.003, staircase=True)
     elif count < 500_000:
-        steps, warmup, mixup = 10_000, 500, 0.1
+        task = Task(10_000, 500, 0.003, staircase=True, mixup=0.1)
     else:
-        steps, warmup, mixup = 20_000, 500, 0.1
+        task = Task(20_000, 500, 0.003, staircase=True, mixup=0.1)
 
     # Of small images 128 pixels
     small, large = SIDES
-    side = small if few_pixels(images) else large
-    return Task(steps, warmup, 0.003, side=side, staircase=True, mixup=mixup)
+    if few_pixels(images):
+        return replace(task, side=small)
+    return replace(task, side=large)
 
 
 def few_pixels(images: Source, side: int = 96) -> bool:
-    """Whether images are small: the median of up to 16 of them, evenly spread, has fewer pixels than a
-    square of this side. 96 is BiT's rule."""
+    """Whether images are small: the median of up to 16 of them, evenly spread, has fewer pixels
+    than a square of this side. 96 is BiT's rule."""
     areas = []
     for index in np.linspace(0, len(images) - 1, min(len(images), 16)).astype(int):
         height, width = open_image(images[index][0], images.name(index)).size
         areas.append(height * width)
     return bool(np.median(areas) < side**2)
+
+
+# What training images go through
+
+# VTAB's tasks by the names of their folders, and those of copies on the Hugging Face hub, which
+# CLIP-benchmark has named
+ON_HUB = {
+    "caltech101": "caltech101",
+    "cifar": "cifar100",
+    "dtd": "dtd",
+    "oxford_flowers102": "flowers",
+    "oxford_iiit_pet": "pets",
+    "svhn": "svhn",
+    "patch_camelyon": "pcam",
+    "eurosat": "eurosat",
+    "resisc45": "resisc45",
+    "diabetic_retinopathy": "diabetic_retinopathy",
+    "clevr_count": "clevr_count_all",
+    "clevr_dist": "clevr_closest_object_distance",
+    "dmlab": "dmlab",
+    "dsprites_loc": "dsprites_label_x_position",
+    "dsprites_ori": "dsprites_label_orientation",
+    "smallnorb_azi": "smallnorb_label_azimuth",
+    "smallnorb_ele": "smallnorb_label_elevation",
+}
+HUB = "wds_vtab-"  # what its names begin with there
+TASKS = (*ON_HUB, "sun397", "kitti")  # of which no copy is known there
+
+# Where a class is a place or a direction, and where it is a place, a distance or a count
+UNMIRRORED = ("dsprites_loc", "dsprites_ori", "smallnorb_azi")
+UNCROPPED = ("clevr_count", "clevr_dist", "dmlab", "dsprites_loc", "kitti")
+
+
+def bit_crops(image: tuple[int, int], flip: bool = True, crop: bool = True) -> Augmentation:
+    """BiT's preprocessing for images of (height, width) pixels: both sides to a square, and a
+    random crop of it, mirrored or not; of a task that is not cropped, what evaluation has."""
+    if not crop:
+        return Augmentation("none", flip=flip)
+    return Augmentation("resize_crop", resize=square_before_crop(max(image)), flip=flip)
+
+
+def vtab_task(data: str) -> str | None:
+    """The task of VTAB that images are of, by the name of their folder or file, such as
+    vtab-1k/dsprites_loc, or by that on the hub; None for other images."""
+    name = Path(data).name.partition(".")[0].removesuffix("-train")
+    if name in TASKS:
+        return name
+    for task, on_hub in ON_HUB.items():
+        if name == f"{HUB}{on_hub}":
+            return task
+    return None

@@ -25,7 +25,7 @@ class Row(NamedTuple):
     metric: Metric | None = None
     """What was measured, with its unit and interval; None for a failed cell."""
     primary: bool = False
-    """Whether runs are compared by this metric (train.primary_metric)."""
+    """Whether runs are compared by this metric (training.primary_of)."""
     step: int | None = None
     """The training step of the evaluation."""
     error: str | None = None

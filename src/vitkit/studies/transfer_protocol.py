@@ -34,7 +34,7 @@ OWN = Regularisation()  # nothing to choose: the recipe's own
 
 
 class Transfer(NamedTuple):
-    """What the protocol reached, by the metric that runs are compared by (train.primary_metric)."""
+    """What the protocol reached, by the metric that runs are compared by (training.primary_of)."""
 
     lr: float
     """The learning rate of the final runs."""

@@ -1,6 +1,6 @@
 """The images of a run: which of them train, which measure, and which are broken."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,24 +13,27 @@ from vitkit.data import (
     check_images,
     decoded,
     fingerprint,
+    merge_parts,
     open_source,
     open_splits,
+    random_subset,
+    split_off,
     subset,
+    subset_size,
     without,
 )
-from vitkit.evaluation import Eval, learns
+from vitkit.evaluation import Eval, learns, unbalanced
 from vitkit.system.console.progress import bar, silent
+from vitkit.system.console.text import counted
 from vitkit.system.machine import cpus
 from vitkit.system.processes.ranks import from_every_rank, on_rank_0, world
-from vitkit.training.division import about_subset, divide
 from vitkit.training.recipe import Data, Facts
+from vitkit.training.record.log import Say
 from vitkit.training.record.values import to_json, with_defaults
-from vitkit.training.state.earlier import Occupied, earlier_call, refuse_other_recipe
+from vitkit.training.state.checkpoints import Occupied, earlier_call, refuse_other_recipe
 
 RECORDED = {"target", "labels", "counts", "fingerprint", "others", "skipped"}
 """What data.json must hold for a run to continue by it."""
-Say = Callable[[str], None]
-"""Prints a sentence for the person who watches."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,13 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
         ran = with_defaults(earlier.recipe["data"], data)
         refuse_other_recipe(run_dir, ran, to_json(data), "data.")
 
-    # Open: the run's own parts, and what its evaluators bring along
-    splits = _open(data, say)
+    # Open: the run's own parts, without what `exclude` lists, and what its evaluators bring along
+    splits = open_splits(data.source, data.columns, data.split_seed)
+    if data.exclude and splits.train is not None:
+        remaining = without(splits.train, data.exclude)
+        count = len(splits.train) - len(remaining)
+        say(f"{count:,} training images that {data.exclude} lists are left out")
+        splits = replace(splits, train=remaining)
     own = divide(splits, data)
     for sentence in about_subset(own["train"], data):
         say(sentence)
@@ -102,7 +110,13 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
         intact = [i for i in range(len(parts[name])) if i not in broken]
         parts[name] = subset(parts[name], intact)
 
-    train = _in_memory(parts["train"], data)
+    # Decode the training images now, if all of them fit into `keep_decoded` and are always the
+    # same: a reduced decoding gives other pixels each time
+    train = parts["train"]
+    if not data.augmentation.reduced_decode:
+        bytes_per_rank = int(data.keep_decoded * 1e9) // world().world_size
+        progress = bar("decoding") if on_rank_0() else silent
+        train = decoded(train, bytes_per_rank, _workers(data), progress, data.preprocessing)
     return RunData(
         train=train,
         held_out={name: parts[name] for name in own if name != "train"},
@@ -112,22 +126,11 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
     )
 
 
-def _open(data: Data, say: Say) -> Splits:
-    """The data set, without the training images that `exclude` lists."""
-    splits = open_splits(data.source, data.columns, data.split_seed)
-    if not data.exclude or splits.train is None:
-        return splits
-    train = without(splits.train, data.exclude)
-    count = len(splits.train) - len(train)
-    say(f"{count:,} training images that {data.exclude} lists are left out")
-    return replace(splits, train=train)
-
-
 def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
     """The images that evaluators bring along, by the name that their metrics begin with.
 
-    Raises ValueError for two data sets of one name, and for images that an evaluator cannot measure
-    on.
+    Raises ValueError for two data sets of one name, for images that an evaluator cannot measure on,
+    and if one that learns has no training images there, or would measure on them.
     """
     sources = {}
     paths = {}
@@ -142,27 +145,21 @@ def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
             )
         if each.images not in sources:
             sources[each.images] = open_source(each.data, each.columns)
+        measured = sources[each.images]
         if learns(each.evaluator):
-            sources[each.train_images] = _train_part(each, sources[each.images])
-        target_kind = sources[each.images].target_kind
-        if not each.evaluator.judges(target_kind):
+            train = open_source(each.data, each.columns, "train")
+            if np.isin(train.rows, measured.rows).any():
+                raise ValueError(
+                    f"{each.title} learns from training images and measures on others, and "
+                    f"{each.data} has no test or val part; give it one"
+                )
+            sources[each.train_images] = train
+        if not each.evaluator.judges(measured.target_kind):
             raise ValueError(
                 f"{each.title} cannot measure there: the targets of {each.data} are of the kind "
-                f"{target_kind!r}"
+                f"{measured.target_kind!r}"
             )
     return sources
-
-
-def _train_part(each: Eval, measured: Source) -> Source:
-    """The training images for an evaluator that learns. Raises ValueError if there are none, or if
-    they are the ones that it measures on."""
-    train = open_source(each.data, each.columns, "train")
-    if np.isin(train.rows, measured.rows).any():
-        raise ValueError(
-            f"{each.title} learns from training images and measures on others, and {each.data} has "
-            "no test or val part; give it one"
-        )
-    return train
 
 
 def _describe(
@@ -191,7 +188,6 @@ def _describe(
 
 def _refuse_changes(earlier: dict, record: dict) -> None:
     """Raises Occupied if the images are not those that the run began with."""
-    # The run's own
     for fact in ("target", "labels", "counts", "fingerprint"):
         if earlier[fact] != record[fact]:
             raise Occupied(
@@ -199,8 +195,6 @@ def _refuse_changes(earlier: dict, record: dict) -> None:
                 f"images then, {record['counts']} now); choose another --workdir for a new run, or "
                 "bring the images back as they were"
             )
-
-    # Those of its evaluators
     for name in earlier["others"].keys() & record["others"].keys():
         if earlier["others"][name] != record["others"][name]:
             raise Occupied(
@@ -229,6 +223,7 @@ def _check(
 
     # Those of all ranks
     skipped: dict[str, list[tuple[int, str]]] = {}
+    texts = []
     everyone = from_every_rank(own)
     for name in parts:
         broken = []
@@ -236,40 +231,23 @@ def _check(
             broken += of_rank[name]
         if broken:
             skipped[name] = sorted(broken)
+            texts += [text for _, text in skipped[name]]
 
-    # Refused, or said
-    texts = []
-    for broken in skipped.values():
-        texts += [text for _, text in broken]
+    # Refused, in a message that names the first ten, or left out aloud
     if texts and data.on_bad_image == "fail":
         places = dict.fromkeys(paths.get(name, data.source) for name in skipped)
-        raise BadImage(_complaint(texts, list(places)))
+        where = " and ".join(map(repr, places))
+        lines = texts[:10]
+        if len(texts) > 10:
+            lines.append(f"and {len(texts) - 10} more")
+        listed = "\n  ".join(lines)
+        raise BadImage(
+            f"{counted(len(texts), 'broken image')} in {where}; mend or remove them, or leave them out "
+            f"with --data.on-bad-image skip:\n  {listed}"
+        )
     for text in texts:
         say(f"left out: {text}")
     return skipped
-
-
-def _complaint(texts: list[str], places: list[str]) -> str:
-    """A message about broken images that may not be left out, which names the first ten."""
-    plural = "s" if len(texts) > 1 else ""
-    lines = texts[:10]
-    if len(texts) > 10:
-        lines.append(f"and {len(texts) - 10} more")
-    listed = "\n  ".join(lines)
-    where = " and ".join(map(repr, places))
-    return (
-        f"{len(texts)} broken image{plural} in {where}; mend or remove them, or leave them out "
-        f"with --data.on-bad-image skip:\n  {listed}"
-    )
-
-
-def _in_memory(train: Source, data: Data) -> Source:
-    """The training images, decoded now if all of them fit into `keep_decoded`."""
-    if data.augmentation.reduced_decode:  # it decodes a file to other pixels each time
-        return train
-    bytes_per_rank = int(data.keep_decoded * 1e9) // world().world_size
-    progress = bar("decoding") if on_rank_0() else silent
-    return decoded(train, bytes_per_rank, _workers(data), progress, data.preprocessing)
 
 
 def _workers(data: Data) -> int:
@@ -278,3 +256,113 @@ def _workers(data: Data) -> int:
     if data.workers < 0:
         return cpus()
     return data.workers
+
+
+# Parts
+
+
+def divide(splits: Splits, data: Data) -> dict[str, Source]:
+    """The parts of a data set that a run uses, as `data.parts` says: "train", of which
+    `data.subset` is left, and "val" and "test".
+
+    Raises ValueError if there is nothing to train on, or nothing that can be held out, and for
+    classes that no training image has: a head would have outputs that nothing taught.
+    """
+    parts = _parts(splits, data)
+    train = parts["train"]
+    if data.subset == 1:
+        return parts
+    if data.subset_by_class and train.target_kind != "class":
+        raise ValueError(
+            f"--data.subset-by-class needs images of one class each; the targets of "
+            f"{data.source!r} are of the kind {train.target_kind!r}"
+        )
+    count = subset_size(len(train), data.subset)
+    chosen = random_subset(train, count, data.subset_seed, data.subset_by_class)
+    return parts | {"train": chosen}
+
+
+def _parts(splits: Splits, data: Data) -> dict[str, Source]:
+    """The parts with all training images."""
+    if splits.unlearned:
+        raise ValueError(f"{splits.unlearned}; rename or remove it")
+    every = {"train": splits.train, "val": splits.val, "test": splits.test}
+    parts = {name: part for name, part in every.items() if part is not None}
+    if "train" not in parts:
+        raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
+    has_all_three = len(parts) == 3
+
+    # given: all of them as they are; three: the same, if there are three
+    if data.parts == "given" or (data.parts == "three" and has_all_three):
+        return parts
+
+    # final: all but the test part trains
+    if data.parts == "final":
+        if has_all_three:
+            return {"train": merge_parts(parts["train"], parts["val"]), "test": parts["test"]}
+        return parts
+
+    # select: the val part measures, or a share of the training images; the test part is not used
+    if has_all_three:
+        return {"train": parts["train"], "val": parts["val"]}
+    train, held_out = split_off(parts["train"], data.hold_out, data.split_seed)
+    if not len(held_out):
+        raise ValueError(
+            f"{data.source!r} has no class with two training images, so none can be held out to "
+            "select on"
+        )
+    chosen = {"train": subset(parts["train"], train), "val": subset(parts["train"], held_out)}
+    if data.parts == "select":
+        return chosen
+
+    # three: a share of the training images too, beside the part that the data set has to measure on
+    for name in ("val", "test"):
+        if name in parts:
+            chosen["test"] = parts[name]
+    return chosen
+
+
+def about_subset(train: Source, data: Data) -> list[str]:
+    """What a person should know of the images that train, if they are a subset."""
+    if data.subset == 1:
+        return []
+    sentences = [f"training on a subset of {len(train):,} images (seed {data.subset_seed})"]
+    if train.target_kind == "class":
+        missing = len(train.labels) - len(np.unique(train.targets))
+        if missing:
+            sentences.append(
+                f"{missing:,} of {len(train.labels):,} classes have no image in it, so the model "
+                "cannot learn them; --data.subset-by-class gives every class its share"
+            )
+    return sentences
+
+
+def refuse_one_class(train: Source, data: Data) -> None:
+    """Raises ValueError if all images that train a head are of one class: its loss would be 0 at
+    once, and it would have learned nothing."""
+    if train.target_kind != "class":
+        return
+    classes = np.unique(train.targets)
+    if len(classes) == 1:
+        name = train.labels[classes[0]]
+        raise ValueError(
+            f"all images of {data.source!r} that train ({len(train):,}) are of one class, "
+            f"{name!r}, so there is nothing to tell apart: add images of another"
+        )
+
+
+def about_classes(train: Source, class_weights: str) -> list[str]:
+    """What a person should know of classes of unequal size, if they count by their size."""
+    if train.target_kind != "class" or class_weights != "equal":
+        return []
+    counts = np.bincount(train.targets, minlength=len(train.labels))
+    if not unbalanced(counts):
+        return []
+    largest = train.labels[counts.argmax()]
+    least = np.where(counts > 0, counts, counts.max()).argmin()
+    times = counts.max() / counts[least]
+    return [
+        f"unbalanced: {largest} has {times:,.0f} times the images of {train.labels[least]}. "
+        "--objective.class-weights balanced counts classes alike; balanced_accuracy, the mean of "
+        "the classes' own, is measured beside top1"
+    ]

@@ -1,18 +1,17 @@
 """The training loop: one for every objective.
 
-`train` prepares a run and `_steps` is its loop. What a section does is in the file of its name:
-data.py, recipe.py (resolve), begin.py, step.py (gradient and update), recover.py, evaluation.py,
-state.py (checkpoints) and finish.py.
+`train` prepares a run and `_steps` is its loop. Each act is in a file of its own: data.py (images),
+choices.py and recipe.py (resolve), state/start.py, step.py (gradient, update, recovery),
+evaluation.py, state/state.py (checkpoints), schedule.py (when it ends) and state/finish.py.
 """
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from vitkit.data import Batch, train_batches
+from vitkit.data import train_batches
 from vitkit.evaluation import label_notes
 from vitkit.objectives import Supervised
 from vitkit.system import matmul
@@ -23,33 +22,19 @@ from vitkit.system.machine import slow
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.system.processes.watchdog import watchdog
 from vitkit.system.span import due
-from vitkit.training.augmenting import as_decided, with_augmentation
-from vitkit.training.channels import with_channels
-from vitkit.training.data import RunData, open_data
-from vitkit.training.division import about_classes, refuse_one_class
-from vitkit.training.evaluation import evaluate, gains_no_more
-from vitkit.training.recipe import (
-    Facts,
-    Recipe,
-    check_numbers,
-    check_packages,
-    output_names,
-    resolve,
-)
-from vitkit.training.record.beginning import record_beginning
+from vitkit.training.choices import as_decided, with_augmentation, with_channels, with_precision
+from vitkit.training.data import RunData, about_classes, open_data, refuse_one_class
+from vitkit.training.evaluation import check_best, evaluate, gains_no_more
+from vitkit.training.recipe import Recipe, check_numbers, check_packages, output_names, resolve
 from vitkit.training.record.log import Log
-from vitkit.training.record.machine import compute_as_begun
-from vitkit.training.recover import skip
-from vitkit.training.run import Run, locked, record_run, with_precision
-from vitkit.training.schedule import Schedule
-from vitkit.training.state.begin import begin
-from vitkit.training.state.best import check_best
-from vitkit.training.state.checkpoints import checkpoints
-from vitkit.training.state.earlier import earlier_call
+from vitkit.training.record.machine import compute_as_begun, record_beginning
+from vitkit.training.run import Run, locked, record_run
+from vitkit.training.schedule import LAST_STEP, Ends, Schedule, stoppable
+from vitkit.training.state.checkpoints import checkpoints, earlier_call
 from vitkit.training.state.finish import finish, is_finished, keep_best
+from vitkit.training.state.start import begin
 from vitkit.training.state.state import State
-from vitkit.training.step import gradient, set_rates, update
-from vitkit.training.stop import LAST_STEP, Ends, stoppable
+from vitkit.training.step import gradient, set_rates, skip, update
 from vitkit.weights import Classifier, load
 
 
@@ -93,13 +78,9 @@ def _train(
     recipe = as_decided(recipe, run_dir)
     data = open_data(recipe.data, recipe.evals, run_dir, say)
     recipe = resolve(recipe, data.facts)
-    if recipe.model.classes:
-        refuse_one_class(data.train, recipe.data)
-    if not earlier_call(run_dir).trained:  # a run that goes on has measured it
-        check_best(recipe, data)
+    _refuse(recipe, data, run_dir)
     recipe = with_precision(recipe, run_dir, device, say)
     recipe = with_augmentation(recipe, data, device, say)
-    _check_batch(recipe)
     record_run(run_dir, recipe, data, say)
 
     if is_finished(run_dir, say):
@@ -109,11 +90,9 @@ def _train(
         say(f"this run is finished after {steps}; another --workdir starts a new one")
         return load(run_dir, quiet=True)
 
-    # By which libraries it computes: those that it began with
+    # By which libraries it computes, those that it began with; and when it began, for its report
     continues = from_rank_0(lambda: bool(checkpoints(run_dir)))
     compute_as_begun(run_dir, device, recipe.precision, continues, say)
-
-    # When, with what, and at which cost, for its report
     from_rank_0(lambda: record_beginning(run_dir, recipe))
 
     # Where the run begins: at its own checkpoint, with given weights, or from scratch
@@ -154,7 +133,20 @@ def _steps(run: Run) -> None:
     if state.step == 0 and not from_rank_0(lambda: checkpoints(run.run_dir)):
         state.save(run.run_dir, recipe.keep)
 
-    with closing(_batches(run)) as batches:
+    # This rank's share of every batch that follows the state's step. Which images a batch has is a
+    # function of (seed, step), so nothing of it needs to be saved
+    batches = train_batches(
+        run.data.train,
+        recipe.data.augmentation,
+        recipe.data.preprocessing,
+        recipe.batch,
+        recipe.seed,
+        state.step,
+        run.workers,
+        world(),
+        state.device,
+    )
+    with closing(batches):
         evaluate(run)  # if the run was interrupted between a step and its evaluation
         keep_best(run)
         state.learner.train()
@@ -206,25 +198,12 @@ def _steps(run: Run) -> None:
             keep_best(run)
 
 
-def _batches(run: Run) -> Iterator[Batch]:
-    """This rank's share of every batch that follows the state's step. Which images a batch has is a
-    function of (seed, step), so nothing of it needs to be saved."""
-    data = run.recipe.data
-    return train_batches(
-        run.data.train,
-        data.augmentation,
-        data.preprocessing,
-        run.recipe.batch,
-        run.recipe.seed,
-        run.state.step,
-        run.workers,
-        world(),
-        run.state.device,
-    )
-
-
-def _check_batch(recipe: Recipe) -> None:
-    """Raises ValueError for a batch that the ranks cannot share equally."""
+def _refuse(recipe: Recipe, data: RunData, run_dir: Path) -> None:
+    """Raises ValueError for a resolved recipe that these images or processes cannot run."""
+    if recipe.model.classes:
+        refuse_one_class(data.train, recipe.data)
+    if not earlier_call(run_dir).trained:  # a run that goes on has measured it
+        check_best(recipe, data)
     world_size = world().world_size
     if recipe.batch % world_size:
         next_multiple = -(-recipe.batch // world_size) * world_size
@@ -259,7 +238,12 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
     height, width = recipe.model.image
     images = [counted(len(data.train), "training image")]
     images += [f"{len(part):,} {name}" for name, part in data.held_out.items()]
-    images += [_targets(data.facts), f"{height} x {width}"]
+    targets = f"{len(data.facts.labels):,} classes"
+    if data.facts.target_kind == "number":
+        targets = "a number each"
+    elif data.facts.target_kind == "none":
+        targets = "no labels"
+    images += [targets, f"{height} x {width}"]
 
     # The steps
     optim = recipe.optim
@@ -283,12 +267,3 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
             "this CPU has no bfloat16 instructions: --precision float32 is many times faster here"
         )
     return sentences
-
-
-def _targets(facts: Facts) -> str:
-    """What the images are labelled with, in two or three words."""
-    if facts.target_kind == "number":
-        return "a number each"
-    if facts.target_kind == "none":
-        return "no labels"
-    return f"{len(facts.labels):,} classes"

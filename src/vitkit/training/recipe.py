@@ -15,10 +15,9 @@ from vitkit.models import ModelConfig
 from vitkit.objectives import Objective, Supervised
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.span import Span
-from vitkit.training.optim import Optim
-from vitkit.training.tune import Tune
+from vitkit.training.optim import Optim, Tune
 
-# Seeds of dropout are `seed` times a million and more, and PyTorch's have 64 bits (train/step.py)
+# Seeds of dropout are `seed` times a million and more, and PyTorch's have 64 bits (step.py)
 MAX_SEED = 10**12
 
 
@@ -64,8 +63,8 @@ class Data:
     """Draws the images of a part that the data set does not have. It is not `seed`, so that runs of
     several seeds share one test part."""
     subset: float = 1.0
-    """Share of the training images that train, or their number if it is above 1 (Section 4.3); those
-    of a smaller subset are among those of a larger one. What measures stays whole."""
+    """Share of the training images that train, or their number if it is above 1 (Section 4.3);
+    those of a smaller subset are among those of a larger one. What measures stays whole."""
     subset_by_class: bool = False
     """Whether every class has its share of the subset; by default chance decides."""
     subset_seed: int = 0
@@ -171,10 +170,17 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     check_numbers(recipe)
     _check_images(recipe, facts)
 
+    def in_steps(node):
+        """The same recipe, or part of one, with its own spans in steps; its parts stay as they
+        are."""
+        spans = _spans(node)
+        return replace(
+            node, **{name: Span(spans[name].steps(recipe.batch, facts.examples)) for name in spans}
+        )
+
     # Spans become steps
-    resolved = _in_steps(recipe, recipe.batch, facts.examples)
-    optim = _in_steps(recipe.optim, recipe.batch, facts.examples)
-    objective = _in_steps(recipe.objective, recipe.batch, facts.examples)
+    resolved = in_steps(recipe)
+    optim = in_steps(recipe.optim)
     if resolved.length.n < 1:
         raise ValueError(
             f"a length of {recipe.length} is not one step of {recipe.batch} images; choose a "
@@ -186,13 +192,31 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
             "choose a shorter one (--optim.warmup)"
         )
 
+    # Evaluators are the objective's if the recipe names none; each has a span and a name of its own
+    evals = recipe.evals or tuple(map(Eval, recipe.objective.evaluators(facts.target_kind)))
+    titles = [each.title for each in evals]
+    resolved_evals = []
+    for each in evals:
+        if titles.count(each.title) > 1:
+            raise ValueError(
+                f"two of the recipe's evals are called {each.title}, and so would be their "
+                "metrics; leave one, or give one a name (--evals.0.name)"
+            )
+        if not each.data and not each.evaluator.judges(facts.target_kind):
+            raise ValueError(
+                f"{each.title} cannot measure on {recipe.data.source!r}, whose targets are of the "
+                f"kind {facts.target_kind!r}; leave it out of the evals, or give it other data"
+            )
+        every = each.every or recipe.evaluate_every
+        resolved_evals.append(in_steps(replace(each, every=every)))
+
     # The rest follows from the data and from the other settings
     return replace(
         resolved,
         model=replace(recipe.model, classes=_outputs(recipe, facts)),
         optim=optim,
-        objective=objective,
-        evals=_resolve_evals(recipe, facts),
+        objective=in_steps(recipe.objective),
+        evals=tuple(resolved_evals),
         micro_batch=min(recipe.micro_batch or recipe.batch, recipe.batch),
     )
 
@@ -213,8 +237,8 @@ def _outputs(recipe: Recipe, facts: Facts) -> int:
         )
     if outputs == 1 and facts.target_kind == "class":
         raise ValueError(
-            f"all images of {recipe.data.source!r} are of one class, {facts.labels[0]!r}, so there is "
-            "nothing to tell apart: add a folder of other images"
+            f"all images of {recipe.data.source!r} are of one class, {facts.labels[0]!r}, so there "
+            "is nothing to tell apart: add a folder of other images"
         )
     if outputs and getattr(recipe.model, "pool", "") == "none":
         raise ValueError(
@@ -286,29 +310,22 @@ def check_numbers(recipe: Recipe) -> None:
         raise ValueError(
             f"early_stop is {recipe.early_stop}; it is a number of evaluations, or 0 for never"
         )
-    _check_pairs(recipe)
-    _check_spans(recipe)
     for name in ("keep", "log_every"):
         if getattr(recipe, name) < 1:
             raise ValueError(f"{name} is {getattr(recipe, name)}; it must be at least 1")
 
-
-def _check_pairs(recipe: Recipe) -> None:
-    """Raises ValueError if images are mixed in pairs, and a micro-batch has an odd number."""
+    # Images that are mixed in pairs
     objective = recipe.objective
-    if not isinstance(objective, Supervised) or not (objective.mixup or objective.cutmix):
-        return
-    micro_batch = recipe.micro_batch or recipe.batch
-    if recipe.batch % 2 or (micro_batch < recipe.batch and micro_batch % 2):
-        raise ValueError(
-            f"mixup and cutmix mix images in pairs, and a batch of {recipe.batch} in micro-batches "
-            f"of {micro_batch} has odd ones; make the batch and the micro-batch even (--batch, "
-            "--micro-batch)"
-        )
+    if isinstance(objective, Supervised) and (objective.mixup or objective.cutmix):
+        micro_batch = recipe.micro_batch or recipe.batch
+        if recipe.batch % 2 or (micro_batch < recipe.batch and micro_batch % 2):
+            raise ValueError(
+                f"mixup and cutmix mix images in pairs, and a batch of {recipe.batch} in "
+                f"micro-batches of {micro_batch} has odd ones; make the batch and the micro-batch "
+                "even (--batch, --micro-batch)"
+            )
 
-
-def _check_spans(recipe: Recipe) -> None:
-    """Raises ValueError for a duration below 0."""
+    # Durations
     spans = _spans(recipe) | _spans(recipe.optim, "optim.")
     spans |= _spans(recipe.objective, "objective.")
     for number, scheduled in enumerate(recipe.evals):
@@ -320,41 +337,5 @@ def _check_spans(recipe: Recipe) -> None:
 
 def _spans(node, prefix: str = "") -> dict[str, Span]:
     """The spans among the settings of a recipe, or of a part of one, by name."""
-    spans = {}
-    for setting in fields(node):
-        value = getattr(node, setting.name)
-        if isinstance(value, Span):
-            spans[prefix + setting.name] = value
-    return spans
-
-
-def _in_steps(node, batch: int, examples: int):
-    """The same recipe, or part of one, with its own spans in steps; its parts stay as they are."""
-    steps = {name: Span(span.steps(batch, examples)) for name, span in _spans(node).items()}
-    return replace(node, **steps)
-
-
-def _resolve_evals(recipe: Recipe, facts: Facts) -> tuple[Eval, ...]:
-    """The evaluators of a run, each with its span in steps. Raises ValueError for two of one name,
-    or one that cannot measure on this data."""
-    evals = recipe.evals
-    if not evals:
-        evals = tuple(map(Eval, recipe.objective.evaluators(facts.target_kind)))
-
-    titles = [each.title for each in evals]
-    resolved = []
-    for each in evals:
-        if titles.count(each.title) > 1:
-            raise ValueError(
-                f"two of the recipe's evals are called {each.title}, and so would be their "
-                "metrics; leave one, or give one a name (--evals.0.name)"
-            )
-        if not each.data and not each.evaluator.judges(facts.target_kind):
-            raise ValueError(
-                f"{each.title} cannot measure on {recipe.data.source!r}, whose targets are of the "
-                f"kind {facts.target_kind!r}; leave it out of the evals, or give it other data"
-            )
-        span = each.every or recipe.evaluate_every
-        every = Span(span.steps(recipe.batch, facts.examples))
-        resolved.append(replace(each, every=every))
-    return tuple(resolved)
+    values = {setting.name: getattr(node, setting.name) for setting in fields(node)}
+    return {prefix + name: value for name, value in values.items() if isinstance(value, Span)}

@@ -1,4 +1,5 @@
-"""How far along its schedule a run is. With a deadline, the schedule ends in time.
+"""What ends a run: its last step, a time, a scheduler, or a person; and how far along its schedule
+it is. With a deadline, the schedule ends in time.
 
 A recipe's schedules, of the learning rate above all, are functions of the step and the number of
 steps. How many steps fit into a time is known only while they are made: a machine is busy for a
@@ -6,25 +7,33 @@ minute, or faster than it was when a step was measured. So the last step of a ru
 planned anew as its pace comes to be known, and what is left of the schedule is stretched or
 compressed to end there.
 
-A plan is written down before it is followed. A run that was killed follows the same plans again, step
-by step, and ends with the same bits.
+A plan is written down before it is followed. A run that was killed follows the same plans again,
+step by step, and ends with the same bits. A run that is asked to stop does so between two steps, so
+that it can be continued.
 """
 
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from vitkit.system.processes.ranks import from_rank_0
-from vitkit.system.storage.files import write_whole
-from vitkit.training.state.sealed import read_sealed, sealed
+from vitkit.system.errors import Interrupted
+from vitkit.system.processes.ranks import any_rank, from_rank_0, world
+from vitkit.system.processes.signals import signals_are_ours
+from vitkit.system.processes.watchdog import watchdog
+from vitkit.training.record.log import Say
+from vitkit.training.state.checkpoints import read_sealed, write_sealed
 
-Say = Callable[[str], None]
-FILE = "schedule.json"  # in the run's directory
+SCHEDULE = "schedule.json"  # in the run's directory
 TIMES = 20  # that a run looks at its pace, beside those at its beginning
 CHANGE = 0.05  # share of the remaining steps by which a new plan differs at least,
 FEWEST = 2  # and steps
+REPEATED = 5.0  # seconds after a run has stopped in which SIGTERM may come once more
+T = TypeVar("T")
 
 
 class Deadline(NamedTuple):
@@ -48,13 +57,13 @@ class Schedule:
 
     def __init__(self, run_dir: Path, length: int, deadline: Deadline | None, say: Say):
         """For a run of so many steps, by the plans that it had before it was interrupted."""
-        self.path = run_dir / FILE
+        self.path = run_dir / SCHEDULE
         self.length = length
         self.deadline = deadline
-        self.plans = [Plan(0, length), *from_rank_0(lambda: _read(self.path, say))]
+        self.plans = [Plan(0, length), *from_rank_0(lambda: _read_plans(self.path, say))]
         self.times = []
-        """When a step was done, (step, seconds of a clock): the first of this call, whose workers are
-        just beginning, and those at which the pace was looked at."""
+        """When a step was done, (step, seconds of a clock): the first of this call, whose workers
+        are just beginning, and those at which the pace was looked at."""
 
     @property
     def last(self) -> int:
@@ -62,8 +71,8 @@ class Schedule:
         return self.plans[-1].last
 
     def position(self, step: int) -> float:
-        """The step of an undisturbed run of the full length that is as far along its schedule. It is
-        the same number if nothing was planned anew."""
+        """The step of an undisturbed run of the full length that is as far along its schedule. It
+        is the same number if nothing was planned anew."""
         position = 0.0
         followed = [plan for plan in self.plans if plan.step < step] or self.plans[:1]
         for plan, following in pairwise([*followed, Plan(step, step)]):
@@ -72,26 +81,23 @@ class Schedule:
         return position
 
     def follow(self, step: int) -> None:
-        """Look at the pace now and then, and plan anew if the deadline asks for it. Every rank calls
-        it after every step."""
+        """Look at the pace now and then, and plan anew if the deadline asks for it. Every rank
+        calls it after every step."""
         if self.deadline is None:
             return
         if not self.times:
             self.times.append((step, time.monotonic()))
             return
-        if not self._looks_at(step):
-            return
-        plan = from_rank_0(lambda: self._plan(step))
-        if plan is not None:
-            self.plans.append(plan)
-
-    def _looks_at(self, step: int) -> bool:
-        """Whether this step is one at which the pace is looked at: those at the beginning, at ever
-        longer intervals, and TIMES others. The last plan decides which, so that all ranks agree."""
         if step <= self.plans[-1].step or step >= self.last:
-            return False
+            return
+
+        # At the beginning at ever longer intervals, and TIMES times more. The last plan decides
+        # when, so that all ranks agree
         is_power_of_2 = step & (step - 1) == 0
-        return is_power_of_2 or step % max(self.last // TIMES, 1) == 0
+        if is_power_of_2 or step % max(self.last // TIMES, 1) == 0:
+            plan = from_rank_0(lambda: self._plan(step))
+            if plan is not None:
+                self.plans.append(plan)
 
     def _plan(self, step: int) -> Plan | None:
         """Another plan, written down; None if the present one will do."""
@@ -108,12 +114,13 @@ class Schedule:
         if abs(last - self.last) < max(CHANGE * (self.last - step), FEWEST):
             return None
         plan = Plan(step, last)
-        write_whole(self.path, sealed({"plans": [*self.plans[1:], plan]}).encode())
+        write_sealed(self.path, {"plans": [*self.plans[1:], plan]})
         return plan
 
 
-def _read(path: Path, say: Say) -> list[Plan]:
-    """The plans in a run's directory; none if there are none, or they are damaged, which is said."""
+def _read_plans(path: Path, say: Say) -> list[Plan]:
+    """The plans in a run's directory; none if there are none, or they are damaged, which is
+    said."""
     try:
         return [Plan(*plan) for plan in read_sealed(path)["plans"]]
     except FileNotFoundError:
@@ -121,3 +128,104 @@ def _read(path: Path, say: Say) -> list[Plan]:
     except (OSError, ValueError, KeyError, TypeError):
         say(f"{path} is damaged: the steps after the last checkpoint are planned anew")
         return []
+
+
+# Stopping
+
+
+class Ends(NamedTuple):
+    """What ends a run of one process before its last step, as if it were done: what it has learned
+    so far is saved as its model. By default nothing does."""
+
+    by_a_person: bool = False
+    """Whether Ctrl-C does."""
+    deadline: Deadline | None = None
+    """Its schedule ends at that time, as far as the pace can be known, and the run in any case;
+    None for no time."""
+
+
+LAST_STEP = Ends()  # nothing else ends a run
+
+
+class Stop:
+    """Whether someone asked the run to stop: a scheduler by SIGTERM, a person by Ctrl-C; or whether
+    its time is over."""
+
+    def __init__(self, ends: Ends = LAST_STEP):
+        self.ends = ends
+        self.asked = False
+        """Whether this rank was asked."""
+        self.by_a_person = False
+        """Whether it was by Ctrl-C."""
+
+    def raise_if_asked(self) -> None:
+        """Raises Interrupted on every rank if any of them was asked, so that they stop at the same
+        step. All ranks call it at the same places."""
+        watchdog.heartbeat()
+        if any_rank(self.asked) or self.time_is_over():
+            raise Interrupted
+
+    def time_is_over(self) -> bool:
+        """Whether the run has had its time; never with several processes, whose clocks differ."""
+        if self.ends.deadline is None or world().world_size > 1:
+            return False
+        return time.monotonic() > self.ends.deadline.at
+
+    def is_an_end(self) -> bool:
+        """Whether a run that was stopped is done, instead of waiting to be continued."""
+        if world().world_size > 1:
+            return False
+        by_a_person = self.by_a_person and self.ends.by_a_person
+        return by_a_person or (self.time_is_over() and not self.asked)
+
+    def watch(self, items: Iterable[T]) -> Iterator[T]:
+        """The same items, until someone asks."""
+        for item in items:
+            self.raise_if_asked()
+            yield item
+
+
+@contextmanager
+def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
+    """Within it SIGTERM and SIGINT do not end the process: they are noted, and the loop looks at
+    the note between steps. Only the main thread can catch signals; elsewhere, and where they are
+    the calling program's, nothing changes."""
+    stop = Stop(ends)
+    handlers_before = {}
+
+    def note(number, frame):
+        stop.asked = True
+        stop.by_a_person = number == signal.SIGINT
+        # Ctrl-C a second time ends a run of one process at once. Not so SIGTERM, which SLURM sends
+        # twice in a moment; nor several processes, to which torchrun and the scheduler both pass
+        # the same signal on, and which they kill if that takes too long.
+        if number == signal.SIGINT and world().world_size == 1:
+            signal.signal(number, handlers_before[number] or signal.SIG_DFL)
+
+    caught = (signal.SIGTERM, signal.SIGINT) if signals_are_ours() else ()
+    with suppress(ValueError):  # not the main thread
+        for number in caught:
+            handlers_before[number] = signal.signal(number, note)
+    try:
+        yield stop
+    finally:
+        for number, handler in handlers_before.items():
+            if stop.asked and number == signal.SIGTERM:
+                handler = _after_a_while(handler)
+            signal.signal(number, handler)
+
+
+def _after_a_while(handler):
+    """A signal's handler that does nothing for REPEATED seconds, and then is the given one.
+
+    A small run has saved itself and is about to return its status when SLURM's second SIGTERM
+    comes, which would end it with another status.
+    """
+    until = time.monotonic() + REPEATED
+
+    def wait(number, frame):
+        if time.monotonic() > until:
+            signal.signal(number, handler or signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    return wait

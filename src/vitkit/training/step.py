@@ -1,10 +1,14 @@
-"""One step: the gradient of a batch, its norm, and the update.
+"""One step: the gradient of a batch, its norm, and the update; or, if they are not finite, none.
+
+A step whose loss or gradient is not finite is skipped, counted and written down; after a few in a
+row the run goes back to earlier weights.
 
 Legend: B examples of a whole batch, b of a rank's share of it, m of a micro-batch, C H W an image's
 channels, height and width.
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,10 +16,21 @@ from torch import Tensor
 
 from vitkit.data import Batch
 from vitkit.system.machine import autocast
-from vitkit.system.processes.ranks import local_tensor, sum_over_ranks, world
+from vitkit.system.processes.ranks import (
+    any_rank,
+    from_every_rank,
+    from_rank_0,
+    local_tensor,
+    sum_over_ranks,
+    world,
+)
 from vitkit.training.optim import Optim
 from vitkit.training.recipe import Recipe
+from vitkit.training.run import Run
+from vitkit.training.state.checkpoints import checkpoints, on_schedule
 from vitkit.training.state.state import State
+
+BAD_STEPS = 3  # in a row, after which the run goes back to the last good checkpoint
 
 # Dropout's seed is seed * SEED_STRIDE + step + row * ROW_STRIDE. The strides are large, so that a
 # row's seed is not another step's; a run of more than SEED_STRIDE steps meets seeds of the next one
@@ -90,8 +105,8 @@ def clip_gradient(parameters: Iterable[Tensor], optim: Optim) -> Tensor:
     """Clip the gradient as `optim` says; returns the norm that it had before, () float32."""
     gradients = [local_tensor(p.grad) for p in parameters if p.grad is not None]
 
-    # The norm, summed in float64: float32 sums of a large layer are off by up to 1e-4 on a CPU, by a
-    # different amount for each number of ranks
+    # The norm, summed in float64: float32 sums of a large layer are off by up to 1e-4 on a CPU, by
+    # a different amount for each number of ranks
     dtype = torch.float64
     if gradients[0].device.type == "mps":  # which has no float64
         dtype = torch.float32
@@ -123,3 +138,86 @@ def update(recipe: Recipe, state: State, position: float) -> None:
     state.learner.updated(position, recipe.length.n)
     if state.average is not None:
         state.update_average(recipe.average)
+
+
+# A step that is not finite
+
+
+def skip(run: Run, batch: Batch, loss: Tensor, norm: Tensor) -> None:
+    """Count a step whose loss or gradient is not finite and write its batch down, for replay. After
+    BAD_STEPS of them in a row, go back; see `go_back` for what it raises."""
+    state = run.state
+    state.skipped += 1
+    state.bad_in_row += 1
+
+    # The whole batch, of which each rank has a share
+    indices = []
+    for share in from_every_rank(batch.indices.tolist()):
+        indices += share
+    run.log("skipped", state.step, loss=loss.item(), norm=norm.item(), indices=indices)
+    run.log.say(
+        f"step {state.step}: loss {loss.item()}, gradient norm {norm.item()}: skipped; its batch "
+        f"is listed in {run.log.path}"
+    )
+    if state.bad_in_row == BAD_STEPS:
+        go_back(run)
+
+
+def go_back(run: Run) -> None:
+    """Load the newest good checkpoint, and go on from here with its weights: the next batches are
+    new ones, for the same ones would lead to the same place.
+
+    Raises FloatingPointError if the run has gone back before, or no checkpoint is good.
+    """
+    state = run.state
+    advice = (
+        f"lower --optim.lr (it is {run.recipe.optim.lr:g}), lengthen --optim.warmup, or use "
+        "--precision float32"
+    )
+    if state.rollbacks:
+        raise FloatingPointError(
+            f"{BAD_STEPS} steps in a row were not finite at step {state.step}, after going back "
+            f"once already; {advice}"
+        )
+
+    step_now = state.step
+    skipped = state.skipped
+    checkpoint = _load_good_checkpoint(run)
+    if checkpoint is None:
+        raise FloatingPointError(
+            f"{BAD_STEPS} steps in a row were not finite and no checkpoint is; {advice}"
+        )
+    run.log.say(
+        f"{BAD_STEPS} steps in a row were not finite: back to the weights of step {state.step}, on "
+        "with new batches"
+    )
+
+    # The batches go on from here, so the counters do not go back
+    state.step = step_now
+    state.skipped = skipped
+    state.bad_in_row = 0
+    state.rollbacks = 1
+
+    # Saved, so that a run that is killed after this does not go back once more
+    run.log("rollback", state.step, checkpoint=checkpoint.name)
+    state.save(run.run_dir, run.recipe.keep)
+
+
+def _load_good_checkpoint(run: Run) -> Path | None:
+    """Load the newest checkpoint that is intact and finite on every rank, of those that the recipe
+    asked for; returns it, or None if there is none."""
+    run.state.wait()
+    scheduled = from_rank_0(
+        lambda: [path for path in checkpoints(run.run_dir) if on_schedule(path)]
+    )
+    for checkpoint in scheduled:
+        try:
+            run.state.load(checkpoint)
+        except ValueError as error:
+            run.log.say(f"{error}; trying the one before it")
+            continue
+        local = [local_tensor(tensor) for tensor in run.state.tensors().values()]
+        finite = all(tensor.isfinite().all() for tensor in local)
+        if not any_rank(not finite):
+            return checkpoint
+    return None

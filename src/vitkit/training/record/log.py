@@ -1,25 +1,71 @@
-"""What a run writes down while it trains: metrics.jsonl always, TensorBoard if the recipe asks for
-it, and a bar on the terminal."""
+"""What a run tells while it trains: metrics.jsonl always, TensorBoard if the recipe asks for it,
+and a bar on the terminal with the pace of the training."""
 
-import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 from torch import Tensor
 
-from vitkit.evaluation import Metric, number_of, plain_number
+from vitkit.evaluation import Metric
 from vitkit.system.console.saying import console_of_listener
 from vitkit.system.console.text import printable
 from vitkit.system.processes.ranks import on_rank_0
-from vitkit.training.record.meter import Meter, Pace
+from vitkit.training.record.metrics import read_lines, to_line
 
+Say = Callable[[str], None]
+"""Prints a sentence for the person who watches."""
 TEXT_WIDTH = 72  # columns of the longest text beside the bar
 SLOW_DATA = 0.1  # share of the time spent waiting for data from which it is worth saying
+
+
+class Pace(NamedTuple):
+    """How fast a run is."""
+
+    images_per_second: float
+    data_wait: float
+    """Share of the time spent waiting for data."""
+    seconds_left: float
+
+
+class Meter:
+    """The speed of the training since it was last read, without what is not training."""
+
+    def __init__(self, step: int):
+        self.step = step
+        """The step at which it was last read, or began."""
+        self.since = time.perf_counter()
+        self.waited = 0.0
+        """Seconds spent waiting for data."""
+        self.paused = 0.0
+        """Seconds spent on evaluation and checkpoints."""
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count what happens within it as waiting for data."""
+        began = time.perf_counter()
+        yield
+        self.waited += time.perf_counter() - began
+
+    @contextmanager
+    def pausing(self) -> Iterator[None]:
+        """Do not count what happens within it as training."""
+        began = time.perf_counter()
+        yield
+        self.paused += time.perf_counter() - began
+
+    def pace(self, step: int, images: int, total: int) -> Pace:
+        """The pace since the last reading; `images` is the number of one step."""
+        steps = step - self.step
+        seconds = max(time.perf_counter() - self.since - self.paused, 1e-9)
+        seconds_left = (total - step) * seconds / max(steps, 1)
+        return Pace(steps * images / seconds, self.waited / seconds, seconds_left)
 
 
 class Log:
@@ -42,27 +88,41 @@ class Log:
 
         # The file, on rank 0 only; all ranks read what it holds
         self.path = run_dir / "metrics.jsonl"
-        lines, damaged = _read(self.path)
+        lines, damaged = read_lines(self.path)
         past = [line for line in lines if line["step"] <= step]
-        writes = on_rank_0()
-        if writes:
+        path = Path(os.devnull)
+        if on_rank_0():
+            path = self.path
             new = self.path.with_suffix(".new")
             new.write_text("".join(map(to_line, past)), "utf-8")
             new.replace(self.path)
-        path = self.path if writes else Path(os.devnull)
         self.file = path.open("a", buffering=1)  # line by line
-        self.evaluated = {
-            (line["step"], line["evaluator"]) for line in past if line["event"] == "evaluation"
-        }
+        evaluations = [line for line in past if line["event"] == "evaluation"]
+        self.evaluated = {(line["step"], line["evaluator"]) for line in evaluations}
         """At which steps evaluators have measured: (step, title of the evaluator)."""
 
-        # TensorBoard, the bar, and the clock
+        # TensorBoard, which forgets the events of later steps too
         self.board = None
-        if tensorboard and writes:
-            self.board = _tensorboard(run_dir, step)
-        self.bar = _bar(self.console)
+        if tensorboard and on_rank_0():
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(run_dir / "tensorboard", purge_step=step + 1)
+
+        # The bar with a text after it, in one line of a terminal; nothing elsewhere
+        width = min(max(self.console.width - TEXT_WIDTH, 4), 30)
+        in_one_line = Column(no_wrap=True, overflow="ellipsis")
+        self.bar = Progress(
+            BarColumn(bar_width=width),
+            TextColumn("{task.fields[text]}", table_column=in_one_line),
+            console=self.console,
+            transient=True,
+            auto_refresh=self.console.is_terminal,
+            disable=not self.console.is_terminal,
+        )
         self.task = self.bar.add_task("", total=total, completed=step, text="the first step")
         self.bar.start()
+
+        # The clock
         self.meter = Meter(step)
         self.began_at = step
         self.shown_at = 0.0
@@ -77,8 +137,8 @@ class Log:
         self.bar.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def __call__(self, event: str, step: int, **values: float | int | str | list) -> None:
-        """Write `values` as a line of this event and step."""
-        self._write({"event": event, "step": step, **values})
+        """Write `values` as a line of this event and step; numbers to TensorBoard too."""
+        self.file.write(to_line({"event": event, "step": step, **values}))
         numbers = {name: x for name, x in values.items() if isinstance(x, int | float)}
         self._draw(step, numbers)
 
@@ -91,23 +151,20 @@ class Log:
         if primary:
             line["primary"] = primary
         line["metrics"] = {metric.name: metric for metric in metrics}
-        self._write(line)
+        self.file.write(to_line(line))
         self.evaluated.add((step, evaluator))
         self._draw(step, {metric.name: metric.value for metric in metrics})
 
-    def _write(self, line: dict) -> None:
-        self.file.write(to_line(line))
-
     def _draw(self, step: int, numbers: dict[str, float]) -> None:
-        """Numbers for TensorBoard, if it is on."""
         if self.board:
             for name, value in numbers.items():
                 self.board.add_scalar(name, value, step)
 
     def training(self, step: int, images: int, loss: float, norm: float, lr: float) -> None:
-        """Write a point of the training curve, with the speed; `images` is those of one step."""
-        # To the file, in six digits
-        pace = self.meter.read(step, images, self.total)
+        """Write a point of the training curve, with the speed since the last one; `images` is the
+        number of one step."""
+        pace = self.meter.pace(step, images, self.total)
+        self.meter = Meter(step)
         values = {
             "loss": loss,
             "norm": norm,
@@ -117,23 +174,23 @@ class Log:
         }
         rounded = {name: float(f"{value:.6g}") for name, value in values.items()}
         self("training", step, **rounded)
-
         self._show(step, pace, loss, f"  lr {lr:.2e}")
 
     def at(self, step: int, images: int, loss: Tensor) -> None:
-        """Move the bar, and about once a second its numbers: `images` are those of one step, and
-        the loss is the step's. The first step is shown at once, without a terminal as a line."""
+        """Move the bar, and about once a second its numbers: `images` is the number of one step,
+        and the loss is the step's. The first step is shown at once, without a terminal as a
+        line."""
         now = time.perf_counter()
         is_first = step == self.began_at + 1
         on_terminal = self.console.is_terminal
         if is_first or (on_terminal and now - self.shown_at > 1):  # item() waits for a GPU
-            self._show(step, self.meter.so_far(step, images, self.total), loss.item())
+            self._show(step, self.meter.pace(step, images, self.total), loss.item())
         elif on_terminal:
             self.bar.update(self.task, completed=step)
 
     def _show(self, step: int, pace: Pace, loss: float, rate: str = "") -> None:
-        """The numbers of a step beside the bar; without a terminal as a line, which has the learning
-        rate too."""
+        """The numbers of a step beside the bar; without a terminal as a line, which has the
+        learning rate too."""
         self.shown_at = time.perf_counter()
         numbers = f"{step:,}/{self.total:,}  loss {loss:.4f}"
         speed = f"{pace.images_per_second:,.0f} images/s"
@@ -167,119 +224,6 @@ class Log:
         self.file.close()
         if self.board:
             self.board.close()
-
-
-def _bar(console: Console) -> Progress:
-    """A bar with a text after it, in one line of a terminal; nothing elsewhere."""
-    width = min(max(console.width - TEXT_WIDTH, 4), 30)
-    return Progress(
-        BarColumn(bar_width=width),
-        TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
-        console=console,
-        transient=True,
-        auto_refresh=console.is_terminal,
-        disable=not console.is_terminal,
-    )
-
-
-def _tensorboard(run_dir: Path, step: int):
-    """TensorBoard's writer, which forgets the events of later steps."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(run_dir / "tensorboard", purge_step=step + 1)
-
-
-def to_line(line: dict) -> str:
-    """A line of metrics.jsonl. It is always valid JSON: a number that is not finite is null, and
-    "notes" say which it was."""
-    values = {}
-    notes = {}  # of numbers that JSON does not have, by name
-    for name, value in line.items():
-        if name == "metrics":
-            value = {key: metric.to_json() for key, metric in value.items()}
-        elif isinstance(value, float):
-            value, note = plain_number(value)
-            if note:
-                notes[name] = note
-        values[name] = value
-    if notes:
-        values["notes"] = notes
-    return json.dumps(values, allow_nan=False) + "\n"
-
-
-def read_metrics(path: Path) -> list[dict]:
-    """Every whole line of a metrics.jsonl; a damaged one, or a last one that was cut off by a kill,
-    is left out.
-
-    The "metrics" of an evaluation are a dict of Metric by name; numbers that were not finite are
-    NaN or infinite again.
-    """
-    lines, _ = _read(path)
-    return lines
-
-
-def _read(path: Path) -> tuple[list[dict], int]:
-    """The whole lines of a metrics.jsonl, and how many others are damaged."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return [], 0
-    lines = []
-    damaged = 0
-    for line in data.split(b"\n")[:-1]:  # what follows the last newline was cut off
-        try:
-            lines.append(_from_json(line))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            damaged += 1
-    return lines, damaged
-
-
-def _from_json(line: bytes) -> dict:
-    """The line that `to_line` wrote. Raises one of several errors if it is damaged."""
-    values = json.loads(line)
-    if not isinstance(values["event"], str) or not isinstance(values["step"], int):
-        raise ValueError("an event has a name and a step")
-    if values["event"] == "evaluation" and not isinstance(values["evaluator"], str):
-        raise ValueError("an evaluation says what measured")
-    for name, note in values.pop("notes", {}).items():
-        values[name] = number_of(values[name], note)
-    if "metrics" in values:
-        metrics = values["metrics"].items()
-        values["metrics"] = {name: Metric.from_json(name, saved) for name, saved in metrics}
-    return values
-
-
-def last_metrics(run_dir: Path) -> dict[str, Metric]:
-    """Every metric of a run at its latest evaluation, by name; empty before the first."""
-    metrics = {}
-    for line in read_metrics(run_dir / "metrics.jsonl"):
-        metrics |= line.get("metrics", {})
-    return metrics
-
-
-def primary_lines(run_dir: Path) -> list[dict[str, Metric]]:
-    """What a run's first evaluator measured, at each of its evaluations."""
-    lines = read_metrics(run_dir / "metrics.jsonl")
-    return [line["metrics"] for line in lines if "primary" in line]
-
-
-def lines_of(run_dir: Path, name: str) -> list[dict[str, Metric]]:
-    """A metric by its name, at each evaluation that has measured it."""
-    lines = read_metrics(run_dir / "metrics.jsonl")
-    return [{name: line["metrics"][name]} for line in lines if name in line.get("metrics", {})]
-
-
-def primary_metric(run_dir: Path) -> Metric | None:
-    """The metric by which a run is compared with others, at its latest evaluation; None if nothing
-    is measured.
-
-    It is the first metric of the recipe's first evaluator, on the last part that it measures: the
-    test part, if there is one.
-    """
-    for line in reversed(read_metrics(run_dir / "metrics.jsonl")):
-        if "primary" in line:
-            return line["metrics"][line["primary"]]
-    return None
 
 
 def clock(seconds: float) -> str:

@@ -1,6 +1,11 @@
-"""On what a run computes, machine.json. The last bits of its weights depend on it."""
+"""On what a run computes, machine.json, and when it began, begun.json.
 
-import json
+The last bits of the weights depend on the machine, so a run that continues computes as it began, as
+far as it can. Nothing that is computed depends on begun.json; the report shows it.
+"""
+
+import platform
+import time
 from pathlib import Path
 
 import torch
@@ -9,11 +14,15 @@ from vitkit.system import matmul
 from vitkit.system.machine import Precision
 from vitkit.system.processes.ranks import from_rank_0, world
 from vitkit.system.storage.files import write_json
-from vitkit.training.data import Say
+from vitkit.training.plan import operations
+from vitkit.training.recipe import Recipe
+from vitkit.training.record.log import Say
+from vitkit.training.record.values import read_object
 
-FILE = "machine.json"  # in the run's directory
+MACHINE = "machine.json"  # in the run's directory
+BEGUN = "begun.json"  # there
 
-# How the sentence about a difference calls each fact
+# How people call each fact of machine.json
 WORDS = {
     "device": "device",
     "torch": "PyTorch",
@@ -26,80 +35,101 @@ WORDS = {
 def compute_as_begun(
     run_dir: Path, device: torch.device, precision: Precision, continues: bool, say: Say
 ) -> None:
-    """Compute by the libraries with which the run began, as far as this machine has them; a run that
-    begins writes down which it takes. Says in what the machine differs from the one that the run
-    began on: its weights then differ in their last bits from those of an undisturbed run."""
+    """Compute by the libraries with which the run began, as far as this machine has them; a run
+    that begins writes down which it takes. Says in what the machine differs from the one that the
+    run began on: its weights then differ in their last bits from those of an undisturbed run."""
     begun = {}
     if continues:
-        begun = from_rank_0(lambda: _read(run_dir))
+        begun = from_rank_0(lambda: read_object(run_dir / MACHINE))
 
-    # The products of dense layers. Which library is faster was measured, and might come out
-    # otherwise today
-    multiplies = device.type == "cpu" and precision == "float32"
-    if multiplies:
-        choice = from_rank_0(lambda: _choice(begun))
-        matmul.use(choice)
-
-    # The machine, beside the one that the run began on
-    facts = _facts(device)
-    if multiplies:
-        facts["matmul"] = list(matmul.in_use())
-    if not begun:
-        from_rank_0(lambda: write_json(run_dir / FILE, facts))
-    if continues and not begun:
-        say(
-            f"{FILE} is missing or damaged, so nobody knows what this run began on; it continues, and "
-            "on another machine its weights differ in their last bits from those of an undisturbed run"
-        )
-    changed = [
-        f"{word} {in_words(name, begun[name])} -> {in_words(name, facts.get(name))}"
-        for name, word in WORDS.items()
-        if name in begun and begun[name] != facts.get(name)
-    ]
-    if changed:
-        say(
-            f"this run began on another machine or with other settings of it ({'; '.join(changed)}): it continues, and its "
-            "weights will differ in the last bits from those of an undisturbed run"
-        )
-
-
-def _choice(begun: dict) -> matmul.OneDnn:
-    """The user's choice; or else that of the run's beginning; or else this machine's."""
-    if not matmul.chosen_by_user() and isinstance(begun.get("matmul"), list):
-        return matmul.OneDnn(*begun["matmul"])
-    return matmul.choose()
-
-
-def _facts(device: torch.device) -> dict:
-    """What the bits of a result depend on, apart from the recipe and the images."""
+    # What the bits of a result depend on, apart from the recipe and the images
     name = matmul.processor()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
-    return {
+    facts = {
         "device": name,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "ranks": world().world_size,
     }
+    if device.type == "cpu" and precision == "float32":
+        matmul.use(from_rank_0(lambda: _library(begun)))
+        facts["matmul"] = list(matmul.in_use())
+
+    # Beside those that the run began with
+    if not begun:
+        from_rank_0(lambda: write_json(run_dir / MACHINE, facts))
+    if continues and not begun:
+        say(
+            f"{MACHINE} is missing or damaged, so nobody knows what this run began on; it "
+            "continues, and on another machine its weights differ in their last bits from those of "
+            "an undisturbed run"
+        )
+    changed = [
+        f"{word} {_in_words(begun[name])} -> {_in_words(facts.get(name))}"
+        for name, word in WORDS.items()
+        if name in begun and begun[name] != facts.get(name)
+    ]
+    if changed:
+        say(
+            "this run began on another machine or with other settings of it "
+            f"({'; '.join(changed)}): it continues, and its weights will differ in the last bits from "
+            "those of an undisturbed run"
+        )
 
 
-def _read(run_dir: Path) -> dict:
-    """What machine.json says; nothing, if earlier code began the run or the file is damaged."""
+def _library(begun: dict) -> matmul.OneDnn:
+    """What multiplies matrices in dense layers: the user's choice; else that of the run's
+    beginning; else the faster one, which was measured and might come out otherwise today."""
+    begun_with = _as_library(begun.get("matmul"))
+    if begun_with is not None and not matmul.chosen_by_user():
+        return begun_with
+    return matmul.choose()
+
+
+def _as_library(value: object) -> matmul.OneDnn | None:
+    """What machine.json says of "matmul"; None if it is anything else, or damaged."""
+    if (
+        isinstance(value, list)
+        and len(value) == 3
+        and all(isinstance(each, bool) for each in value)
+    ):
+        return matmul.OneDnn(*value)
+    return None
+
+
+def _in_words(value: object) -> str:
+    """A fact of machine.json for people."""
+    return str(_as_library(value) or value)
+
+
+def record_beginning(run_dir: Path, recipe: Recipe) -> None:
+    """Write down when the run of a resolved recipe began, with which versions, and what an image
+    costs, unless that is known: then the run continues."""
+    if (run_dir / BEGUN).exists():
+        return
+    from vitkit import __version__
+
     try:
-        facts = json.loads((run_dir / FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(facts, dict):
-        return {}
-    choice = facts.get("matmul")
-    is_choice = isinstance(choice, list) and len(choice) == 3
-    if not is_choice or not all(isinstance(product, bool) for product in choice):
-        facts.pop("matmul", None)
-    return facts
+        exaflops = operations(recipe, 1)
+    except Exception:  # somebody's own objective may fail on fake tensors in any way, and yet train
+        exaflops = None
+    values = {
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "vitkit": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "exaflops_of_an_image": exaflops,
+    }
+    write_json(run_dir / BEGUN, values)
 
 
-def in_words(name: str, value: object) -> str:
-    """A fact for people."""
-    if name == "matmul" and isinstance(value, list):
-        return str(matmul.OneDnn(*value))
-    return str(value)
+def environment(run_dir: Path, precision: str) -> dict[str, str]:
+    """On which machine a run of this precision began, and with which versions, in words."""
+    machine = read_object(run_dir / MACHINE)
+    facts = {WORDS[name]: _in_words(machine[name]) for name in WORDS if name in machine}
+    facts["precision"] = precision
+    begun = read_object(run_dir / BEGUN)
+    return facts | {
+        name: str(begun[name]) for name in ("vitkit", "python", "system") if name in begun
+    }

@@ -1,11 +1,14 @@
-"""A recipe as plain values, which recipe.json holds, and in what two of them differ."""
+"""A recipe as plain values, which recipe.json holds: in what two of them differ, and which settings
+are not at their defaults."""
 
+import json
 import sys
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from vitkit import evaluation, models, objectives
 from vitkit.system.span import Span
 
 # Settings, and parts of the recipe, that may change when a run continues: its weights do not depend
@@ -21,6 +24,17 @@ FREE_ON_RESUME = (
     "log_every",
     "tensorboard",
 )
+
+
+def read_object(file: Path) -> dict:
+    """What a JSON file of a run holds; nothing if it is not there, damaged, or no object."""
+    try:
+        values = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        values = None
+    if not isinstance(values, dict):
+        return {}
+    return values
 
 
 def to_json(node: Any, declared: Any = None) -> Any:
@@ -128,3 +142,65 @@ def _numbered(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return {str(i): item for i, item in enumerate(value)}
     return value
+
+
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Every setting of a recipe, as plain values, by its whole name, such as "optim.lr"."""
+    values = _numbered(values)
+    if not isinstance(values, dict):
+        return {prefix: values}
+    settings = {}
+    for name, value in values.items():
+        settings |= flat(value, f"{prefix}.{name}".removeprefix("."))
+    return settings
+
+
+def as_typed(value: Any) -> str:
+    """A setting's value as it would be typed."""
+    if isinstance(value, list):
+        return " ".join(map(as_typed, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+def defaults(values: dict, kind: type) -> dict:
+    """The defaults of the settings in `values`, which is a dataclass of this kind as `to_json`
+    makes it; a setting without a default is left out.
+
+    A part of another class than its setting's type, such as an objective, has the defaults of its
+    own class.
+    """
+    types = get_type_hints(kind)
+    usual = {}
+    for setting in fields(kind):
+        name = setting.name
+        default = default_of(setting)
+        if default is not MISSING:
+            usual[name] = to_json(default, types[name])
+        parts = _defaults_of_parts(values.get(name), types[name])
+        by_default = usual.get(name)  # None for a part that may be absent, such as a hybrid's stem
+        if isinstance(parts, dict) and isinstance(by_default, dict) and "class" in by_default:
+            parts["class"] = by_default["class"]
+        if parts is not None:
+            usual[name] = parts
+    return usual
+
+
+def _defaults_of_parts(value: Any, declared: Any) -> dict | list[dict] | None:
+    """The defaults of a setting that is a dataclass, or a list of such; None for any other, and for
+    a class of somebody else's."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        item_type, *_ = get_args(declared)
+        return [_defaults_of_parts(item, item_type) or {} for item in value]
+    if not isinstance(value, dict):
+        return None
+    kind = without_none(declared)
+    if "class" in value:
+        kind = None
+        for room in (models, objectives, evaluation):
+            if value["class"] in room.__all__:
+                kind = getattr(room, value["class"])
+    if not is_dataclass(kind):
+        return None
+    return defaults(value, kind)

@@ -1,17 +1,35 @@
-"""Runs side by side: what they reached, in what their recipes differ, and their curves."""
+"""Runs side by side: what they reached, in what their recipes differ, and their curves; the curves
+of one run too."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vitkit.evaluation import Metric
-from vitkit.inspection import bullets, columns, drawing, paragraph, plot, section, table, write_page
-from vitkit.training.record.duration import took
-from vitkit.training.record.reading import Recorded, as_typed, flat, run_names
-from vitkit.training.reports.curves import metric_panels, training_panels
+from vitkit.evaluation import Metric, Unit
+from vitkit.inspection import (
+    Curve,
+    Panel,
+    bullets,
+    columns,
+    drawing,
+    paragraph,
+    plot,
+    section,
+    table,
+    write_page,
+)
+from vitkit.training.record.history import Recorded, run_names
+from vitkit.training.record.values import as_typed, flat
 
 MISSING = "-"  # in place of what only other runs have
+# What each line about the training holds: its title, its axis, and how much larger it is drawn
+TRAINING = {
+    "loss": ("training loss", "", 1),
+    "lr": ("learning rate", "", 1),
+    "norm": ("gradient norm", "", 1),
+    "data_wait": ("waiting for data", "share of the time, %", 100),
+}
 
 
 class Row(NamedTuple):
@@ -25,7 +43,7 @@ def settings(runs: Sequence[Recorded]) -> list[Row]:
     """Every setting in which recipes differ."""
     recipes = [flat(run.recipe) for run in runs]
     rows = []
-    for name in dict.fromkeys(name for recipe in recipes for name in recipe):
+    for name in _names(recipes):
         values = tuple(as_typed(recipe.get(name, MISSING)) for recipe in recipes)
         if len(set(values)) > 1:
             rows.append(Row(name, values))
@@ -37,20 +55,25 @@ def results(runs: Sequence[Recorded]) -> list[Row]:
     evaluation; and what each took."""
     rows = []
     measured = [run.points() for run in runs]
-    for name in dict.fromkeys(name for points in measured for name in points):
-        rows.append(Row(name, tuple(_last(points.get(name, [])) for points in measured)))
-        best = tuple(_best(points.get(name, [])) for points in measured)
+    for name in _names(measured):
+        last = []
+        best = []
+        for points in measured:
+            of_last, of_best = _last_and_best(points.get(name, []))
+            last.append(of_last)
+            best.append(of_best)
+        rows.append(Row(name, tuple(last)))
         if set(best) != {MISSING}:
-            rows.append(Row(f"{name}, at its best", best))
-    costs = [took(run) for run in runs]
-    for name in dict.fromkeys(name for cost in costs for name in cost):
+            rows.append(Row(f"{name}, at its best", tuple(best)))
+    costs = [run.cost() for run in runs]
+    for name in _names(costs):
         rows.append(Row(name, tuple(cost.get(name, MISSING) for cost in costs)))
     return rows
 
 
 def verdict(runs: Sequence[Recorded]) -> str:
-    """A sentence about which run is best, by the metric that runs are compared by; it says if chance
-    may explain the difference, or if they cannot be compared."""
+    """A sentence about which run is best, by the metric that runs are compared by; it says if
+    chance may explain the difference, or if they cannot be compared."""
     none = "neither" if len(runs) == 2 else "none"
     measured = [run.points() for run in runs]
     name = next(iter(measured[0]), "")
@@ -74,11 +97,13 @@ def verdict(runs: Sequence[Recorded]) -> str:
     sentence = f"{winner} is best by {name}"
     if len(runs) == 2:
         sentence = f"{winner} is better than {runs[1 - best].run_dir} by {name}"
-    near = [
-        str(run.run_dir)
-        for i, (run, metric) in enumerate(zip(runs, reached, strict=True))
-        if i != best and _overlap(metric, reached[best])
-    ]
+    near = []
+    for i, metric in enumerate(reached):
+        if i != best and metric.interval and reached[best].interval:
+            low, high = metric.interval
+            best_low, best_high = reached[best].interval
+            if max(low, best_low) <= min(high, best_high):  # they have a value in common
+                near.append(str(runs[i].run_dir))
     if near:
         whose = "their intervals overlap"
         if len(runs) > 2:
@@ -87,15 +112,6 @@ def verdict(runs: Sequence[Recorded]) -> str:
             f", but {whose}: with --against, vitkit evaluate says whether chance explains it"
         )
     return sentence
-
-
-def _overlap(first: Metric, second: Metric) -> bool:
-    """Whether the intervals of two metrics have a value in common; False if one has none."""
-    if not first.interval or not second.interval:
-        return False
-    low = max(first.interval[0], second.interval[0])
-    high = min(first.interval[1], second.interval[1])
-    return low <= high
 
 
 def write_comparison(path: Path, runs: Sequence[Recorded]) -> Path:
@@ -124,21 +140,86 @@ def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return [(row.name, *row.values) for row in rows]
 
 
-def _last(points: Sequence[tuple[int, Metric]]) -> str:
-    """The last of a metric's values, with its interval."""
-    if not points:
-        return MISSING
-    return points[-1][1].text()
+def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
+    """The names that any of these has, each once."""
+    names: dict[str, None] = {}
+    for each in values:
+        names |= dict.fromkeys(each)
+    return list(names)
 
 
-def _best(points: Sequence[tuple[int, Metric]]) -> str:
-    """The best of a metric's values and its step, if it is not the last one."""
+def _last_and_best(points: Sequence[tuple[int, Metric]]) -> tuple[str, str]:
+    """The last of a metric's values, with its interval; and the best one and its step, if it is
+    another."""
     if not points:
-        return MISSING
-    best_step, best = points[-1]
+        return MISSING, MISSING
+    last = points[-1][1]
+    best = last
+    best_step = 0
     for step, metric in points:
         if not math.isnan(metric.value) and metric.beats(best):
-            best_step, best = step, metric
-    if best is points[-1][1]:
-        return MISSING
-    return f"{best.unit.text(best.value)} at step {best_step:,}"
+            best = metric
+            best_step = step
+    if best is last:
+        return last.text(), MISSING
+    return last.text(), f"{best.unit.text(best.value)} at step {best_step:,}"
+
+
+# Curves
+
+
+def training_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
+    """Loss, learning rate, gradient norm and waiting for data by step: in each panel a curve for
+    each run, by what it is called. One run alone is best called ""."""
+    panels = []
+    for name, (title, axis, scale) in TRAINING.items():
+        curves = {}
+        for run_name, run in runs.items():
+            lines = [line for line in run.lines if line["event"] == "training"]
+            points = [(line["step"], line[name] * scale) for line in lines if name in line]
+            curves[run_name] = Curve([x for x, _ in points], [y for _, y in points])
+        panels.append(Panel(title, axis, curves))
+    return panels
+
+
+def unit_panels(run: Recorded) -> list[Panel]:
+    """What was measured of one run: a panel for each unit, with a curve for each metric; none of
+    counts, which are neither better nor worse."""
+    by_unit: dict[Unit, dict[str, Curve]] = {}
+    for name, points in run.points().items():
+        unit = points[0][1].unit
+        by_unit.setdefault(unit, {})[name] = metric_curve(points)
+    return [Panel(f"held-out, {unit.name}", unit.axis, curves) for unit, curves in by_unit.items()]
+
+
+def metric_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
+    """What was measured of several runs: a panel for each metric that any has, with a curve for
+    each run."""
+    points = {name: run.points() for name, run in runs.items()}
+    panels = []
+    for metric in _names(points.values()):
+        curves = {}
+        for name, of_run in points.items():
+            if metric in of_run:
+                curves[name] = metric_curve(of_run[metric])
+                unit = of_run[metric][0][1].unit
+        panels.append(Panel(metric, unit.axis, curves))
+    return panels
+
+
+def metric_curve(points: Sequence[tuple[int, Metric]]) -> Curve:
+    """A metric at the steps where it was measured, with its intervals, if it has any."""
+    steps = []
+    values = []
+    lows = []
+    highs = []
+    for step, metric in points:
+        scale = metric.unit.scale  # a share is drawn in percent
+        low, high = metric.interval or (math.nan, math.nan)
+        steps.append(step)
+        values.append(metric.value * scale)
+        lows.append(low * scale)
+        highs.append(high * scale)
+    if all(map(math.isnan, lows)):  # no metric of this name has an interval
+        return Curve(steps, values)
+    return Curve(steps, values, lows, highs)

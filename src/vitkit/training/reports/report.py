@@ -11,31 +11,36 @@ from vitkit.inspection import (
     bullets,
     columns,
     drawing,
+    folded,
     image_rows,
     pairs,
     paragraph,
     picture,
     plot,
     section,
+    table,
     write_page,
 )
 from vitkit.models import KINDS
 from vitkit.system.console.text import counted
-from vitkit.training.record.duration import environment, took
-from vitkit.training.record.log import last_metrics, to_line
-from vitkit.training.record.reading import Recorded, read_run
+from vitkit.training.recipe import Recipe
+from vitkit.training.record.history import Recorded, read_run
+from vitkit.training.record.machine import environment
+from vitkit.training.record.metrics import last_metrics, to_line
+from vitkit.training.record.values import as_typed, defaults, flat
 from vitkit.training.reports.answers import answer_sections
-from vitkit.training.reports.curves import training_panels, unit_panels
-from vitkit.training.reports.settings import settings_section
+from vitkit.training.reports.comparison import training_panels, unit_panels
+
+NO_DEFAULT = "none"  # in place of the default of a setting that has none
 
 
 def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) -> Path:
     """Write a run's report.html from what it has recorded, and return its path: what it reached,
     curves, confused classes and mistakes, data, cost and recipe.
 
-    inside: also run the finished model, for as long as that takes: for what it looked at, and for the
-    figures of its filters, positions and attention; and for the answers to the held-out images, if
-    the run did not keep them. Without it only small models are run.
+    inside: also run the finished model, for as long as that takes: for what it looked at, and for
+    the figures of its filters, positions and attention; and for the answers to the held-out images,
+    if the run did not keep them. Without it only small models are run.
 
     path: the file to write; None is report.html in the directory.
 
@@ -54,19 +59,23 @@ def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) 
     blocks.append(section("Curves", columns(*curves)))
 
     # What its objective sees and predicts; what its model answers, and has inside
-    pictures = run.run_dir / "pictures.safetensors"
-    if pictures.exists():
-        images = _pictures(pictures)
+    images = _pictures(run.run_dir)
+    if images:
         rows = picture(image_rows(images), ", ".join(images))
         blocks.append(section("What it sees, and makes of it", rows))
     blocks += answer_sections(run, inside)
 
     # Its data, and what was wrong with some of them; its bad steps, if there were any
-    notes = [paragraph(note) for note in run.data["notes"]]
-    blocks.append(section("Data", _counts(run.data), *notes))
+    data = run.data
+    counts = {"source": data["source"], "classes": f"{len(data['labels']):,}"}
+    counts |= {name: f"{count:,} images" for name, count in data["counts"].items()}
+    counts |= {name: f"{count:,} images" for name, (count, _) in data["others"].items()}
     broken = []
-    for of_part in run.data["skipped"].values():
+    for name, of_part in data["skipped"].items():
+        counts[f"left out of {name}"] = f"{len(of_part):,} broken images"
         broken += [text for _, text in of_part]
+    notes = [paragraph(note) for note in data["notes"]]
+    blocks.append(section("Data", pairs(counts), *notes))
     if broken:
         blocks.append(section("Images left out", bullets(broken)))
     events = [to_line(line) for line in run.lines if line["event"] in ("skipped", "rollback")]
@@ -74,18 +83,16 @@ def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) 
         blocks.append(section("Steps that were not finite", bullets(events)))
 
     # What it took, on what, by which recipe
-    blocks.append(section("Cost", pairs(took(run))))
-    blocks.append(section("Environment", pairs(environment(run))))
+    blocks.append(section("Cost", pairs(run.cost())))
+    precision = str(run.recipe.get("precision", "float32"))
+    blocks.append(section("Environment", pairs(environment(run.run_dir, precision))))
     blocks.append(settings_section(run.recipe))
-    return write_page(path or run.run_dir / "report.html", _title(run), blocks)
 
-
-def _title(run: Recorded) -> str:
-    """The name of the run, and of its recipe if that is another."""
-    name = run.run_dir.resolve().name
-    if run.recipe["name"] in name:
-        return name
-    return f"{name}: {run.recipe['name']}"
+    # Under its name, and that of its recipe if it is another
+    title = run.run_dir.resolve().name
+    if run.recipe["name"] not in title:
+        title = f"{title}: {run.recipe['name']}"
+    return write_page(path or run.run_dir / "report.html", title, blocks)
 
 
 def _summary(run: Recorded) -> list[Block]:
@@ -102,57 +109,69 @@ def _summary(run: Recorded) -> list[Block]:
         blocks.append(paragraph(interval, "faint"))
         result = f"{primary.name} is {primary.text()}"
 
+    # The model in half a line
+    config = run.recipe["model"]
+    by_class = {kind.__name__: kind.title for kind in KINDS.values()}
+    model = by_class.get(config.get("class", ""), "A model")
+    if "depth" in config and "width" in config:
+        model += (
+            f" of {config['depth']} layers, width {config['width']}, patches of {config['patch']}"
+        )
+    if config.get("image"):
+        model += f", {' × '.join(map(str, config['image']))} pixels"
+
     # The run
     beginning = "from scratch"
     if run.recipe.get("init"):
         beginning = f"from {run.recipe['init']}"
     images = counted(run.data["counts"].get("train", 0), "training image")
-    spent = took(run)
+    spent = run.cost()
     when = ""
     if "begun" in spent:
         when = f", begun {spent['begun']}"
     sentence = (
-        f"{_model(run.recipe['model'])}, {beginning}, on {images} of {run.data['source']}: {result} "
+        f"{model}, {beginning}, on {images} of {run.data['source']}: {result} "
         f"after {spent['steps']} steps of {run.recipe['batch']:,} images in "
         f"{spent['time of the steps']}{when}."
     )
     return [*blocks, paragraph(sentence)]
 
 
-def _model(config: dict) -> str:
-    """A model in half a line."""
-    by_class = {kind.__name__: kind.title for kind in KINDS.values()}
-    title = by_class.get(config.get("class", ""), "A model")
-    size = ""
-    if "depth" in config and "width" in config:
-        size = (
-            f" of {config['depth']} layers, width {config['width']}, patches of {config['patch']}"
-        )
-    pixels = " × ".join(map(str, config.get("image", ())))
-    if pixels:
-        size += f", {pixels} pixels"
-    return f"{title}{size}"
-
-
-def _pictures(file: Path) -> dict:
-    """An objective's pictures by title, uint8 (N, h, w, 3) each, in the order that it gave
-    them."""
+def _pictures(run_dir: Path) -> dict[str, np.ndarray]:
+    """An objective's pictures by title, uint8 (N, h, w, 3) each, in the order that it gave them;
+    none if it makes none."""
     from safetensors import safe_open
 
+    file = run_dir / "pictures.safetensors"
+    if not file.exists():
+        return {}
+    pictures = {}
     with safe_open(file, "numpy") as opened:
-        names = (opened.metadata() or {}).get("order", "").split(",")
-        pictures = {}
-        for name in names:
+        for name in (opened.metadata() or {}).get("order", "").split(","):
             drawn = opened.get_tensor(name).transpose(0, 2, 3, 1)  # (N, h, w, C)
             pictures[name] = np.stack([pixels_for_people(picture) for picture in drawn])
-        return pictures
+    return pictures
 
 
-def _counts(data: dict) -> Block:
-    """How many images of which part there were, and how many were left out."""
-    values = {"source": data["source"], "classes": f"{len(data['labels']):,}"}
-    values |= {name: f"{count:,} images" for name, count in data["counts"].items()}
-    values |= {name: f"{count:,} images" for name, (count, _) in data["others"].items()}
-    for name, broken in data["skipped"].items():
-        values[f"left out of {name}"] = f"{len(broken):,} broken images"
-    return pairs(values)
+def settings_section(recipe: dict) -> Block:
+    """Every setting of a recipe, as recipe.json has it: those that differ from their defaults, and
+    folded the others."""
+    ours = flat(recipe)
+    usual = flat(defaults(recipe, Recipe))
+    different = []
+    same = []
+    for name, value in ours.items():
+        text = as_typed(value)
+        default = NO_DEFAULT
+        if name in usual:
+            default = as_typed(usual[name])
+        if name in usual and text == default:
+            same.append((name, text))
+        else:
+            different.append((name, text, default))
+    return section(
+        "Recipe",
+        paragraph("These settings differ from their defaults, or have none."),
+        table(different, ("setting", "value", "default"), wraps=True),
+        folded(f"{len(same):,} other settings, at their defaults", table(same, wraps=True)),
+    )

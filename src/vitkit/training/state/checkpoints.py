@@ -1,19 +1,26 @@
-"""Checkpoints on the disk: a checkpoint is complete or absent, never half there.
+"""What a run's directory keeps for the next call: checkpoints, each complete or absent and never
+half there, and which recipe ran on which images.
 
-It is a folder `checkpoints/step-00000500` of safetensors files (weights, average, optimiser; one
-file, or one of each rank) and `state.json`: counters, the recipe and its images, a checksum of every
-file, and one of itself. It is written under another name, synced and renamed; then the pointer
-`LAST` moves to it, by rename too. Nothing is pickled.
+A checkpoint is a folder `checkpoints/step-00000500` of safetensors files (weights, average,
+optimiser; one file, or one of each rank) and `state.json`: counters, the recipe and its images, a
+checksum of every file, and one of itself. It is written under another name, synced and renamed;
+then the pointer `LAST` moves to it, by rename too. Nothing is pickled.
 """
 
 import hashlib
+import json
 import re
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
-from vitkit.system.storage.files import sync
-from vitkit.training.state.sealed import read_sealed, sealed
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.storage.files import refuse_special, sync, write_whole
+from vitkit.training.record.values import differences, read_object
 
+MODEL = "model"  # the folder of the finished model, in the run's directory
+FINISHED = "finished.json"  # the checksums of that folder's files, the recipe and its images
+SEAL = "checksum"  # the key of the checksum of all other values of a sealed file
 COUNTERS = ("step", "skipped", "bad_in_row", "rollbacks")  # of State, in state.json
 
 
@@ -34,8 +41,8 @@ def complete(new: Path, facts: dict, checksums: dict[str, str]) -> Path:
     """Turn a folder, whose files are all written, into a checkpoint, and move the pointer to it.
     `checksums` has one for each file."""
     # All of it on the disk before it gets its name
-    (new / "state.json").write_text(sealed(facts | {"sha256": checksums}), "utf-8")
-    for name in (*checksums, "state.json"):
+    write_sealed(new / "state.json", facts | {"sha256": checksums})
+    for name in checksums:
         sync(new / name)
     sync(new)
 
@@ -111,14 +118,102 @@ def on_schedule(checkpoint: Path) -> bool:
 
 def point_to(run_dir: Path, name: str) -> None:
     """Move the pointer to the last checkpoint; readers see the old name or the new one."""
-    new = run_dir / "LAST.new"
-    new.write_text(name, "utf-8")
-    sync(new)
-    new.replace(run_dir / "LAST")
+    write_whole(run_dir / "LAST", name.encode())
     sync(run_dir)
+
+
+# Files whose damage is noticed
+
+
+def write_sealed(path: Path, values: dict) -> None:
+    """Write a JSON file with its own checksum, whole or not at all."""
+    text = json.dumps(values | {SEAL: _checksum_of(values)}, indent=1)
+    write_whole(path, text.encode())
+
+
+def read_sealed(path: Path) -> dict:
+    """The values that `write_sealed` wrote. Raises OSError, and ValueError if they are not as they
+    were written."""
+    values = json.loads(path.read_bytes())
+    if not isinstance(values, dict) or values.pop(SEAL, None) != _checksum_of(values):
+        raise ValueError(f"the checksum of {path.name} does not fit")
+    return values
+
+
+def _checksum_of(values: dict) -> str:
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def checksum(path: Path) -> str:
     """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# What an earlier call left
+
+
+class Occupied(ValueError):
+    """The directory belongs to another run, which must not be touched."""
+
+
+class Earlier(NamedTuple):
+    """What an earlier call left; nothing if there was none."""
+
+    recipe: dict
+    """As recipe.json has it; empty if it is not known."""
+    data: dict
+    """As data.json has it; empty if it is not known."""
+    trained: bool
+    """Whether there are trained weights: another recipe must not overwrite them. If there are none,
+    the settings were refused, or the run was stopped at once."""
+
+
+def earlier_call(run_dir: Path) -> Earlier:
+    """What an earlier call left in the directory; every rank gets what rank 0 sees."""
+    return from_rank_0(lambda: read_earlier(run_dir))
+
+
+def read_earlier(run_dir: Path) -> Earlier:
+    """What an earlier call left, as this process alone sees it."""
+    for pattern in ("*", "model/*", "checkpoints/*/*"):
+        for path in run_dir.glob(pattern):
+            refuse_special(path)
+    existing = checkpoints(run_dir)
+    trained = any(step_of(each) > 0 for each in existing) or (run_dir / MODEL).exists()
+
+    # Checkpoints and finished.json repeat both records, with a checksum
+    for path in [*(each / "state.json" for each in existing), run_dir / FINISHED]:
+        try:
+            values = read_sealed(path)
+            return Earlier(values["recipe"], values["data"], trained)
+        except (OSError, ValueError, KeyError):
+            continue
+
+    recipe = read_object(run_dir / "recipe.json")
+    return Earlier(recipe, read_object(run_dir / "data.json"), trained)
+
+
+def refuse_other_recipe(run_dir: Path, ran: dict, asked: dict, prefix: str = "") -> None:
+    """Raises Occupied, with the differences, if the recipe that ran in a directory is not the one
+    that is asked for. With a prefix, "data.", they are that part of a recipe."""
+    refuse_differences(run_dir, differences(ran, asked, prefix))
+
+
+def refuse_differences(run_dir: Path, changed: list[str]) -> None:
+    """Raises Occupied if the recipe that ran in a directory differs so from the one asked for."""
+    if changed:
+        raise Occupied(
+            f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose another "
+            "--workdir, or remove it"
+        )
+
+
+def refuse_unknown_recipe(run_dir: Path, earlier: Earlier) -> None:
+    """Raises Occupied for trained weights of which nobody knows the recipe."""
+    if earlier.trained and not earlier.recipe:
+        raise Occupied(
+            f"{run_dir} holds a trained model, and nothing says by which recipe; choose another "
+            "--workdir, or remove it"
+        )

@@ -1,28 +1,39 @@
-"""The end of a run: the trained model is saved so that everybody can open it."""
+"""The model of a run, saved so that everybody can open it: at the end in `model/`, and in `best/`
+that of the best evaluation so far, if the recipe asks for the best weights.
+
+Which evaluation is the best follows from metrics.jsonl alone, and what is kept is the model as it
+would be saved after that step. So a run that was killed keeps and saves the same as one that was
+not.
+"""
 
 import shutil
 from pathlib import Path
 
-from torch import Tensor
-
-from vitkit.models import Model, create
+from vitkit.models import create
 from vitkit.objectives import Objective
 from vitkit.system.processes.ranks import from_rank_0, full_tensor
-from vitkit.system.storage.files import sync, write_whole
-from vitkit.training.data import Say
+from vitkit.system.storage.files import sync
 from vitkit.training.evaluation import ANSWERS, LATEST
+from vitkit.training.optim import apply_tuning, merged
 from vitkit.training.recipe import Facts, Recipe, output_names
-from vitkit.training.record.licensing import license_of_run
-from vitkit.training.record.log import last_metrics, read_metrics
+from vitkit.training.record.log import Say
+from vitkit.training.record.metrics import best_step, last_metrics, read_metrics
 from vitkit.training.record.values import to_json
 from vitkit.training.run import Run
-from vitkit.training.state.best import best_step, is_best, keep, kept
-from vitkit.training.state.checkpoints import checkpoints, checksum
-from vitkit.training.state.earlier import FINISHED, MODEL
-from vitkit.training.state.sealed import read_sealed, sealed
+from vitkit.training.state.checkpoints import (
+    FINISHED,
+    MODEL,
+    checkpoints,
+    checksum,
+    read_sealed,
+    write_sealed,
+)
+from vitkit.training.state.start import license_of
 from vitkit.training.state.state import State
-from vitkit.training.tune import apply_tuning, merged
 from vitkit.weights import CARD, NAMES, Classifier, load, save
+
+BEST = "best"  # the folder of the best models, in the run's directory
+SEAL = "best.json"  # with each of them: its step, and the checksums of its files
 
 
 def is_finished(run_dir: Path, say: Say) -> bool:
@@ -61,33 +72,34 @@ def model_is_intact(run_dir: Path) -> bool:
 def _changed_files(run_dir: Path) -> list[str] | None:
     """The files of the finished model that are not as the run saved them, or are gone; None if the
     run has not finished. If finished.json is damaged, nobody can tell, so all of them."""
-    file = run_dir / FINISHED
-    if not file.exists():
+    if not (run_dir / FINISHED).exists():
         return None
     try:
-        expected = read_sealed(file)["sha256"]
+        checksums = read_sealed(run_dir / FINISHED)["sha256"]
     except (OSError, ValueError, KeyError):
         return ["its checksums"]
-    return [
-        name
-        for name, sha in expected.items()
-        if _checksum(run_dir / MODEL / Path(name).name) != sha
-    ]
+    return _changed(run_dir / MODEL, checksums)
 
 
-def _checksum(file: Path) -> str:
-    """A file's checksum; "" if it cannot be read."""
-    try:
-        return checksum(file)
-    except OSError:
-        return ""
+def _changed(folder: Path, checksums: dict[str, str]) -> list[str]:
+    """Names of files that do not have these checksums, or cannot be read."""
+    changed = []
+    for name, expected in checksums.items():
+        try:
+            is_same = checksum(folder / Path(name).name) == expected
+        except OSError:
+            is_same = False
+        if not is_same:
+            changed.append(name)
+    return changed
 
 
 def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) -> Classifier:
     """Save the trained model in `model/`, averaged if there is an average, or that of the best
     evaluation if the recipe asks for it; returns it, loaded from there.
 
-    Raises FloatingPointError if its weights are not finite.
+    Raises FloatingPointError if its weights are not finite, and ValueError if the best weights are
+    damaged or gone.
     """
     step = None
     if recipe.best:
@@ -96,31 +108,46 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) 
     if step is None:
         classifier = trained(recipe, run_dir, state, facts, say)
     else:
-        classifier = kept(run_dir, step)
+        folder = _folder_of_best(run_dir, step)
+        if not from_rank_0(lambda: _is_whole(folder)):
+            raise ValueError(
+                f"the best weights, in {folder}, are damaged or gone; remove {run_dir} and train "
+                "again"
+            )
+        classifier = load(folder, quiet=True)
         from_rank_0(lambda: (run_dir / LATEST).unlink(missing_ok=True))
         say(f"{recipe.best} was best at step {step:,}: the model has the weights of that step")
     from_rank_0(lambda: _save(classifier, run_dir, state.record, say))
     return load(run_dir, quiet=True)
 
 
-def keep_best(run: Run) -> None:
-    """Keep the model as it would be saved now, if the evaluation at this step is the best so far by
-    the recipe's metric."""
-    recipe = run.recipe
-    step = run.state.step
-    measured_now = any(at == step for at, _ in run.log.evaluated)
-    if not recipe.best or not measured_now or not is_best(run.run_dir, recipe.best, step):
-        return
-    with run.log.meter.pausing():
-        classifier = trained(recipe, run.run_dir, run.state, run.data.facts, lambda _: None)
-        from_rank_0(lambda: _keep(classifier, run.run_dir, step))
+def _save(classifier: Classifier, run_dir: Path, record: dict, say: Say) -> None:
+    """Write model/, whole or not at all; then finished.json: the checksums of its files, and the
+    `record` of the run, which outlives its checkpoints."""
+    path = run_dir / MODEL
+    new = run_dir / f"{MODEL}.new"
+    shutil.rmtree(new, ignore_errors=True)  # of a run that was killed
+    save(classifier, new)
+    # The card and the licence are their owner's to change, so they are not among them
+    names = sorted(file.name for file in new.iterdir() if file.name not in (CARD, *NAMES))
+    checksums = {name: checksum(new / name) for name in names}
 
-
-def _keep(classifier: Classifier, run_dir: Path, step: int) -> None:
-    """Keep a model, and what it answered."""
-    if (run_dir / LATEST).exists():
-        (run_dir / LATEST).replace(run_dir / ANSWERS)
-    keep(classifier, run_dir, step)
+    # A run that was killed before it wrote finished.json has saved the same model already. Another
+    # one is damaged, or its owner changed it: it is kept as model.earlier, model.earlier-2, ...
+    if not _changed(path, checksums):
+        shutil.rmtree(new)
+    else:
+        if path.exists():
+            earlier = path.with_name(f"{MODEL}.earlier")
+            number = 1
+            while earlier.exists():
+                number += 1
+                earlier = path.with_name(f"{MODEL}.earlier-{number}")
+            path.rename(earlier)
+            say(f"what was in {path} is not what the run saves there; it is kept as {earlier}")
+        new.rename(path)
+        sync(run_dir)
+    write_sealed(run_dir / FINISHED, {"sha256": checksums, **record})
 
 
 def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) -> Classifier:
@@ -138,70 +165,16 @@ def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say)
     broken = [name for name, tensor in weights.items() if not tensor.isfinite().all()]
     if broken:
         raise FloatingPointError(
-            f"the trained weights are not finite ({broken[0]}, and {len(broken) - 1} more tensors), "
-            f"so there is no model to save; lower --optim.lr (it is {recipe.optim.lr:g})"
+            f"the trained weights are not finite ({broken[0]}, and {len(broken) - 1} more "
+            f"tensors), so there is no model to save; lower --optim.lr (it is {recipe.optim.lr:g})"
         )
 
-    labels = output_names(recipe, facts)
-    origin = _origin(recipe, run_dir, state)
-    license = from_rank_0(lambda: license_of_run(recipe, run_dir, say))
-    return Classifier(
-        _without_adapters(recipe, weights),
-        recipe.data.preprocessing,
-        labels,
-        recipe.objective.activation(),
-        origin,
-        license,
-        pretraining,
-    )
-
-
-def _without_adapters(recipe: Recipe, weights: dict[str, Tensor]) -> Model:
-    """The model of these weights, with its adapters (LoRA) merged into it. It is a new one, so that
-    the state stays as it is."""
+    # A new model of them, so that the state stays as it is, into which adapters (LoRA) are merged
     model = create(recipe.model, seed=0)
     apply_tuning(model, recipe.tune)  # makes the adapters, whose weights are among these
     model.load_state_dict(weights)
-    return merged(model)
 
-
-def _save(classifier: Classifier, run_dir: Path, record: dict, say: Say) -> None:
-    """Write model/, whole or not at all; then finished.json: the checksums of its files, and the
-    `record` of the run, which outlives its checkpoints."""
-    path = run_dir / MODEL
-    new = run_dir / f"{MODEL}.new"
-    shutil.rmtree(new, ignore_errors=True)  # of a run that was killed
-    save(classifier, new)
-    # The card and the licence are their owner's to change, so they are not among them
-    names = sorted(file.name for file in new.iterdir() if file.name not in (CARD, *NAMES))
-    checksums = {name: checksum(new / name) for name in names}
-
-    # A run that was killed before it wrote finished.json has saved the same model already
-    if all(_checksum(path / name) == sha for name, sha in checksums.items()):
-        shutil.rmtree(new)
-    else:
-        _set_aside(path, say)
-        new.rename(path)
-        sync(run_dir)
-    write_whole(run_dir / FINISHED, sealed({"sha256": checksums, **record}).encode())
-
-
-def _set_aside(path: Path, say: Say) -> None:
-    """Keep a model that is there already as model.earlier, model.earlier-2, ...: it is damaged, or
-    its owner changed it."""
-    if not path.exists():
-        return
-    earlier = path.with_name(f"{path.name}.earlier")
-    number = 1
-    while earlier.exists():
-        number += 1
-        earlier = path.with_name(f"{path.name}.earlier-{number}")
-    path.rename(earlier)
-    say(f"what was in {path} is not what the run saves there; it is kept as {earlier}")
-
-
-def _origin(recipe: Recipe, run_dir: Path, state: State) -> dict:
-    """Where the model comes from, for people who meet it without its run."""
+    # Where it comes from, for people who meet it without its run
     origin = {
         "recipe": recipe.name,
         "data": recipe.data.source,
@@ -215,4 +188,69 @@ def _origin(recipe: Recipe, run_dir: Path, state: State) -> dict:
     origin["split_seed"] = recipe.data.split_seed
     if held_out := state.record["data"].get("made_fingerprint"):
         origin["held_out"] = held_out
-    return origin
+    return Classifier(
+        merged(model),
+        recipe.data.preprocessing,
+        output_names(recipe, facts),
+        recipe.objective.activation(),
+        origin,
+        from_rank_0(lambda: license_of(recipe, run_dir, say)),
+        pretraining,
+    )
+
+
+# The best so far
+
+
+def keep_best(run: Run) -> None:
+    """Keep the model as it would be saved now, and what it answered, if the evaluation at this step
+    is the best so far by the recipe's metric. Raises ValueError if the evaluations do not measure
+    it."""
+    name = run.recipe.best
+    step = run.state.step
+    measured_now = any(at == step for at, _ in run.log.evaluated)
+    if not name or not measured_now:
+        return
+    folder = _folder_of_best(run.run_dir, step)
+
+    def is_new_best() -> bool:
+        lines = read_metrics(run.run_dir / "metrics.jsonl")
+        return best_step(lines, name) == step and not _is_whole(folder)
+
+    def keep() -> None:
+        if (run.run_dir / LATEST).exists():
+            (run.run_dir / LATEST).replace(run.run_dir / ANSWERS)
+        _write_best(classifier, folder, step)
+
+    if from_rank_0(is_new_best):
+        with run.log.meter.pausing():
+            classifier = trained(run.recipe, run.run_dir, run.state, run.data.facts, lambda _: None)
+            from_rank_0(keep)
+
+
+def _folder_of_best(run_dir: Path, step: int) -> Path:
+    return run_dir / BEST / f"step-{step:08d}"
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the files of a kept model are as they were written."""
+    try:
+        return not _changed(folder, read_sealed(folder / SEAL)["sha256"])
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _write_best(classifier: Classifier, folder: Path, step: int) -> None:
+    """Write a model, whole or not at all, and remove all older ones but the one before it: that is
+    for a run that is killed now, and goes on at an earlier step."""
+    new = folder.with_suffix(".new")
+    for leftover in (new, folder):  # of a run that was killed, or damaged
+        shutil.rmtree(leftover, ignore_errors=True)
+    save(classifier, new)
+    checksums = {file.name: checksum(file) for file in sorted(new.iterdir())}
+    write_sealed(new / SEAL, {"step": step, "sha256": checksums})
+    new.rename(folder)
+    sync(folder.parent)
+    others = sorted(path for path in folder.parent.glob("step-*") if path != folder)
+    for old in others[:-1]:
+        shutil.rmtree(old, ignore_errors=True)

@@ -41,6 +41,7 @@ ONE_FILE = "state.safetensors"  # of a run of one process
 class Writing(NamedTuple):
     """A checkpoint that is being written."""
 
+    run_dir: Path
     folder: Path
     """Where its files go until it is complete."""
     facts: dict
@@ -49,11 +50,6 @@ class Writing(NamedTuple):
     """How many of the recipe's checkpoints stay on the disk."""
     damaged: set[str]
     """Names of checkpoints that are not counted among those."""
-
-    @property
-    def run_dir(self) -> Path:
-        """The directory of the run."""
-        return self.folder.parent.parent
 
 
 @dataclass
@@ -171,30 +167,25 @@ class State:
         facts |= self.record
         with _explaining_failure(run_dir, self.step):
             folder = from_rank_0(lambda: new_folder(run_dir, self.step))
-        writing = Writing(folder, facts, keep, set(self.damaged))
-
-        # By this process alone, or by a thread of every process
+        writing = Writing(run_dir, folder, facts, keep, set(self.damaged))
         if world().world_size == 1:
-            _write_one_file(self.tensors(), writing)
+            _write(self.tensors(), None, writing)
         else:
-            self._write_in_a_thread(writing)
+            # Copy this rank's shards now, so that training can go on with the originals, and let a
+            # thread write them
+            if self.group is None:
+                self.group = dist.new_group(backend="gloo")
+            in_plain_memory = StagingOptions(
+                use_pinned_memory=False,
+                use_shared_memory=False,
+                use_async_staging=False,
+                use_non_blocking_copy=False,
+            )
+            copies = DefaultStager(in_plain_memory).stage(self.tensors())
+            thread = ThreadPoolExecutor(1)
+            self.writing = thread.submit(_write, copies, self.group, writing)
+            thread.shutdown(wait=False)
         self.saved_step = self.step
-
-    def _write_in_a_thread(self, writing: Writing) -> None:
-        """Copy this rank's shards now, so that training can go on with the originals, and let a
-        thread write them."""
-        if self.group is None:
-            self.group = dist.new_group(backend="gloo")
-        in_plain_memory = StagingOptions(
-            use_pinned_memory=False,
-            use_shared_memory=False,
-            use_async_staging=False,
-            use_non_blocking_copy=False,
-        )
-        copies = DefaultStager(in_plain_memory).stage(self.tensors())
-        thread = ThreadPoolExecutor(1)
-        self.writing = thread.submit(_write_shards, copies, self.group, writing)
-        thread.shutdown(wait=False)
 
     def wait(self) -> None:
         """Wait until the last checkpoint is on the disk. Raises OSError if it could not be
@@ -230,7 +221,13 @@ class State:
         for name in of_optimizer:
             _, key, path = name.split(".", 2)  # "optimizer.exp_avg.model.norm.weight"
             parameter = parameters[path]
-            value = _optimizer_zeros(parameter.detach(), key, stored[name].size)
+            shape = stored[name].size
+            if shape == parameter.shape and key != "step":
+                value = torch.zeros_like(parameter.detach())  # sharded as the parameter is
+            else:
+                value = torch.zeros(
+                    shape, device=parameter.device
+                )  # Adam's count is whole everywhere
             self.optimizer.state[parameter][key] = value
             tensors[name] = value
 
@@ -263,41 +260,30 @@ def trained(learner: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in learner.named_parameters() if p.requires_grad}
 
 
-def _optimizer_zeros(parameter: Tensor, key: str, shape: torch.Size) -> Tensor:
-    """Zeros for a tensor that the optimiser has of a parameter: sharded as the parameter is, but
-    Adam's "step", a count, is whole on every rank."""
-    if shape == parameter.shape and key != "step":
-        return torch.zeros_like(parameter)
-    return torch.zeros(shape, device=parameter.device)
-
-
-def _write_one_file(tensors: dict[str, Tensor], writing: Writing) -> None:
-    """Write the checkpoint of a run of one process. Raises OSError."""
-    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    path = writing.folder / ONE_FILE
-    with _explaining_failure(writing.run_dir, writing.facts["step"], writing.folder):
-        try:
-            save_file(on_cpu, path)
-        except SafetensorError as error:  # safetensors' name for a full disk
-            raise OSError(str(error)) from error
-        complete(writing.folder, writing.facts, {ONE_FILE: checksum(path)})
-    prune(writing.run_dir, writing.keep, writing.damaged)
-
-
-def _write_shards(tensors: dict, group: dist.ProcessGroup, writing: Writing) -> None:
-    """Write the checkpoint of a run of several processes, a file of each. Raises OSError."""
+def _write(tensors: dict, group: dist.ProcessGroup | None, writing: Writing) -> None:
+    """Write a checkpoint: one file of a run of one process, which has no `group`, else a file of
+    each process. Raises OSError."""
     rank, world_size = world()
     folder = writing.folder
     with _explaining_failure(writing.run_dir, writing.facts["step"], folder):
         # Every rank writes its shards
-        writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
-        dcp.save(tensors, storage_writer=writer, process_group=group)
+        if group is None:
+            on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            try:
+                save_file(on_cpu, folder / ONE_FILE)
+            except SafetensorError as error:  # safetensors' name for a full disk
+                raise OSError(str(error)) from error
+        else:
+            writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
+            dcp.save(tensors, storage_writer=writer, process_group=group)
 
         # The ranks share the work of making checksums
         files = sorted(folder.glob("*.safetensors"))[rank::world_size]
         own = {path.name: checksum(path) for path in files}
-        everyone: list = [None] * world_size
-        dist.all_gather_object(everyone, own, group)
+        everyone: list = [own]
+        if group is not None:
+            everyone = [None] * world_size
+            dist.all_gather_object(everyone, own, group)
 
         # Now that every file is written, rank 0 makes the folder a checkpoint
         if on_rank_0():

@@ -1,15 +1,27 @@
 """What a run will need: memory of each GPU, floating-point operations, time and energy.
 
-Nothing is run. memory.py counts the parts of a learner; this file says, in formulas, how much of
-them lies on each GPU. A float32 number has 4 bytes.
+Nothing is run for it: footprint.py counts the parts of a learner, and this file says, in formulas,
+how much of them lies on each GPU. A float32 number has 4 bytes. How long a step takes on this
+machine is measured.
 """
 
+import math
+import time
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from vitkit.training.planning.cost import operations
-from vitkit.training.planning.memory import Count
+import torch
+from torch import nn
+
+from vitkit.models import exaflops
+from vitkit.objectives import Supervised
+from vitkit.system.machine import autocast
+from vitkit.training.optim import Tune
 from vitkit.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from vitkit.training.footprint import Count
 
 GIB = 2**30
 # CUDA's context, the workspaces of its libraries, and gaps between blocks of memory
@@ -17,6 +29,10 @@ RESERVE = 2.0 * GIB
 # exaFLOPs (Table 6) and TPUv3-core-days (Table 2) of the paper's runs that have both: L/16 and H/14
 # on JFT for 14 epochs, 27 and 20 TFLOPS a core
 ON_TPU = ((1567, 680), (4262, 2500))
+LOADING = 1.08  # what a step takes with the loader beside it, as a share of it alone
+FEWEST = 2  # steps that are timed, after one that warms up
+MOST = 5  # so many if they are quick
+LONG = 3.0  # seconds after which no other is timed
 
 
 @dataclass(frozen=True)
@@ -71,8 +87,8 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-def memory(recipe: Recipe, gpus: int, counted: Count) -> Memory:
-    """The memory that a resolved recipe needs on each of `gpus`, from what memory.count says of its
+def memory(recipe: Recipe, gpus: int, counted: "Count") -> Memory:
+    """The memory that a resolved recipe needs on each of `gpus`, from what `count` says of its
     learner."""
     # Shards of float32 numbers: parameters, and what is only there for those that are trained
     weights = 4 * counted.parameters / gpus
@@ -96,10 +112,25 @@ def memory(recipe: Recipe, gpus: int, counted: Count) -> Memory:
         weights=weights,
         gradients=trained,
         optimizer=moments * trained,
-        average=trained if recipe.average else 0,
+        average=trained * bool(recipe.average),
         gathered=gathered,
         activations=images * (of_image + 2 * counted.widest),
     )
+
+
+def operations(recipe: Recipe, images: float) -> float:
+    """Operations of a resolved recipe's model for so many images, in units of 10^18, counted as in
+    Table 6.
+
+    Those of plain supervised training are a formula; others are counted relative to them, which
+    takes a second. Raises ValueError for an objective that looks at the values of tensors.
+    """
+    plain = exaflops(recipe.model, images)
+    if isinstance(recipe.objective, Supervised) and recipe.tune == Tune():
+        return plain
+    from vitkit.training.footprint import relative_flops  # and with it PyTorch's fake tensors
+
+    return plain * relative_flops(recipe)
 
 
 class Spent(NamedTuple):
@@ -139,7 +170,7 @@ def spent(recipe: Recipe, machine: Machine) -> Spent:
     return Spent(exaflops, hours, images / seconds, hours * kilowatts)
 
 
-def advice(recipe: Recipe, machine: Machine, counted: Count) -> str:
+def advice(recipe: Recipe, machine: Machine, counted: "Count") -> str:
     """A sentence that says whether a resolved recipe fits into the GPUs' memory, and if not what to
     change, the cheapest first: the micro-batch, recomputing, more GPUs."""
 
@@ -179,3 +210,47 @@ def advice(recipe: Recipe, machine: Machine, counted: Count) -> str:
     if not changes:
         return "It does not fit. Nothing short of a smaller model helps."
     return f"It does not fit. Change one: {'; '.join(changes)}."
+
+
+# The time of a step on this machine
+
+
+def seconds_of_a_step(
+    model: nn.Module, recipe: Recipe, device: torch.device, quick_enough: float = math.inf
+) -> float:
+    """The time of a training step on noise, with what the loader takes beside it; the model stays
+    as it is. It is the fastest of several: what else the machine does in a moment says nothing of
+    the next one.
+
+    quick_enough: seconds. As long as no step has been so quick, others are timed, three times LONG.
+    """
+    micro_batch = min(recipe.micro_batch or recipe.batch, recipe.batch)
+    copy = deepcopy(model).to(device).train()
+    weights = list(copy.parameters())
+    optimizer = torch.optim.SGD(weights, lr=0.0, momentum=0.9)
+    height, width = recipe.model.image
+    images = torch.rand(micro_batch, recipe.model.channels, height, width, device=device)
+    start = time.perf_counter()
+    times = []  # the first step warms up
+    while not _is_known(times[1:], time.perf_counter() - start, quick_enough / LOADING):
+        began = time.perf_counter()
+        with autocast(device, recipe.precision):
+            loss = copy(images).float().square().mean()
+        loss.backward()
+        loss.item()  # waits for a GPU
+        computed = time.perf_counter()
+        nn.utils.clip_grad_norm_(weights, 1.0).item()
+        optimizer.step()
+        optimizer.zero_grad()
+        ended = time.perf_counter()
+        times.append((computed - began) * recipe.batch / micro_batch + ended - computed)
+    return min(times[1:]) * LOADING
+
+
+def _is_known(times: list[float], spent: float, quick_enough: float) -> bool:
+    """Whether the steps that were timed tell how fast a machine is."""
+    if len(times) < FEWEST:
+        return False
+    if min(times) > quick_enough:
+        return spent > 3 * LONG
+    return len(times) >= MOST or spent > LONG

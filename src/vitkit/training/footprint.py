@@ -23,8 +23,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitkit.models import build
 from vitkit.objectives import blocks_of
 from vitkit.system.machine import Precision
+from vitkit.training.optim import apply_tuning
 from vitkit.training.recipe import Recipe
-from vitkit.training.tune import apply_tuning
 
 GPU = "cuda"  # where fake tensors claim to be; none is needed
 # Images in the forward pass. Bytes are divided by it, and rounded down: it is so large that a
@@ -64,14 +64,14 @@ def count(recipe: Recipe) -> Count:
 
     # What a forward pass saves, in blocks and outside of them
     saved = _record_forward(learner, recipe)
-    calls = [call for call in saved.calls if call.saved]
     everything = saved.outside.copy()
     recomputed = saved.outside.copy()
     largest = 0
-    for call in calls:
-        everything |= call.saved
-        recomputed |= call.inputs
-        largest = max(largest, saved.bytes(call.saved))
+    for read_by_block, saved_by_block in saved.calls:
+        if saved_by_block:
+            everything |= saved_by_block
+            recomputed |= read_by_block
+            largest = max(largest, saved.bytes(saved_by_block))
     return Count(
         parameters=parameters,
         trained=trained,
@@ -118,22 +118,12 @@ def learner_of_shapes(recipe: Recipe) -> nn.Module:
     return learner.to("meta").train()
 
 
-class _Call:
-    """One call of a block that could be recomputed."""
-
-    def __init__(self):
-        self.inputs: set[int] = set()
-        """Numbers of the storages that it reads."""
-        self.saved: set[int] = set()
-        """Numbers of the storages that it saves."""
-
-
 class _Saved:
     """What a forward pass saves for its backward pass: storages, each counted once however many
     tensors are views of it."""
 
-    def __init__(self, parameters: dict[str, Tensor]):
-        self.parameters = {_storage(parameter) for parameter in parameters.values()}
+    def __init__(self, parameters: Iterable[Tensor]):
+        self.parameters = {_storage(parameter) for parameter in parameters}
         """The storages of parameters, which are not counted."""
         self.numbers: dict[int, int] = {}
         """The number of each storage, in the order in which they were met."""
@@ -143,31 +133,28 @@ class _Saved:
         """A tensor of each storage, so that no other one gets the same address."""
         self.outside: set[int] = set()
         """Numbers of the storages that are saved outside of blocks."""
-        self.calls: list[_Call] = []
-        """The calls of blocks."""
-        self.call: _Call | None = None
-        """The call that is running."""
+        self.calls: list[tuple[set[int], set[int]]] = []
+        """Of each call of a block: the storages that it reads, and those that it saves."""
+        self.in_block = False
 
     def save(self, tensor: Tensor) -> None:
         """Autograd calls this with every tensor that it saves."""
         if _storage(tensor) in self.parameters:
             return
-        if self.call is None:
-            self.outside.add(self.number(tensor))
-        else:
-            self.call.saved.add(self.number(tensor))
+        saved = self.outside
+        if self.in_block:
+            _, saved = self.calls[-1]
+        saved.add(self.number(tensor))
 
     def enter(self, block: nn.Module, inputs: tuple) -> None:
         """A block calls this before it runs: what is saved from now on belongs to its call."""
-        self.call = _Call()
-        self.calls.append(self.call)
-        for value in inputs:
-            if isinstance(value, Tensor):
-                self.call.inputs.add(self.number(value))
+        read = {self.number(value) for value in inputs if isinstance(value, Tensor)}
+        self.calls.append((read, set()))
+        self.in_block = True
 
     def leave(self, block: nn.Module, inputs: tuple, output: Tensor) -> None:
         """A block calls this after it has run."""
-        self.call = None
+        self.in_block = False
 
     def number(self, tensor: Tensor) -> int:
         """The number of a tensor's storage; a new one if it has not been met before."""
@@ -192,7 +179,7 @@ def _record_forward(learner: nn.Module, recipe: Recipe) -> _Saved:
     """What a forward pass saves for its backward pass."""
     with _fake_tensors(), _autocast(recipe.precision):
         parameters = _tensors(learner, GPU)
-        saved = _Saved(parameters)
+        saved = _Saved(parameters.values())
 
         # Blocks that can be recomputed tell when they begin and end
         hooks = []
@@ -203,9 +190,8 @@ def _record_forward(learner: nn.Module, recipe: Recipe) -> _Saved:
                     hooks.append(block.register_forward_hook(saved.leave))
 
         # Autograd tells what it saves; without a backward pass nothing is asked back
-        on_save = torch.autograd.graph.saved_tensors_hooks(saved.save, lambda nothing: nothing)
         try:
-            with on_save:
+            with torch.autograd.graph.saved_tensors_hooks(saved.save, lambda nothing: nothing):
                 _loss(learner, parameters, recipe)
         finally:
             for hook in hooks:

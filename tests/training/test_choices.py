@@ -1,20 +1,23 @@
-"""Runs whose images are grey, or have 12 channels."""
+"""What a run chooses before its first step: a preprocessing for grey images or 12 channels, and an
+augmentation that the classes survive."""
 
-import json
+import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from rich.console import Console
+from runs import read_json, same, weights
 
 from vitkit.cli import main
-from vitkit.data import Preprocessing
+from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import LeNetConfig, ViTConfig, create, vit
 from vitkit.prediction import predict
-from vitkit.recipes import recipe, with_model
+from vitkit.recipes import finetune, recipe, with_model
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe, train
-from vitkit.training.record.log import last_metrics
+from vitkit.training import Data, Optim, Recipe, last_metrics, train
 from vitkit.weights import Classifier, load, save
 
 
@@ -33,16 +36,14 @@ def fields(tmp_path):
 
 def test_twelve_channels_are_measured_trained_and_predicted(fields, tmp_path):
     model = ViTConfig(24, 1, 48, 2, 8, (16, 16), channels=12, classes=0)
-    data = Data(str(fields), workers=0)
-    data = Data(str(fields), workers=0, preprocessing=type(data.preprocessing)((16, 16)))
+    data = Data(str(fields), workers=0, preprocessing=Preprocessing((16, 16)))
     run = Recipe(
         model, data, optim=Optim(lr=3e-3, warmup=Span(2)), length=Span(30), batch=16,
         evaluate_every=Span(30), save_every=Span(30),
     )  # fmt: skip
     trained = train(run, tmp_path / "run", "cpu")
 
-    saved = json.loads((tmp_path / "run" / "recipe.json").read_text())
-    preprocessing = saved["data"]["preprocessing"]
+    preprocessing = read_json(tmp_path / "run" / "recipe.json")["data"]["preprocessing"]
     assert preprocessing["values"] == "float32" and len(preprocessing["mean"]) == 12
     assert preprocessing["mean"][2] > 2 * preprocessing["mean"][1]
     for classifier in (trained, load(tmp_path / "run", quiet=True)):
@@ -94,3 +95,61 @@ def test_lenet_trains_on_grey_digits(tmp_path):
     trained = train(short, tmp_path / "run", "cpu")
     assert trained.preprocessing.mean == (0.5,) and trained.model.config.channels == 1
     assert last_metrics(tmp_path / "run")["test/top1"].value > 0.5
+
+
+SIDE = 48  # in patches of 4 too many for the question, which is asked at 32
+
+
+@pytest.fixture
+def discs(tmp_path):
+    """A fine-tuning of four steps on 100 discs, whose class is the half that they are in."""
+    random = np.random.default_rng(0)
+    rows, columns = np.mgrid[:SIDE, :SIDE]
+    for i in range(100):
+        right = i % 2
+        x = random.uniform(9, 18) + 21 * right
+        inside = (columns - x) ** 2 + (rows - random.uniform(15, 33)) ** 2 < 50
+        pixels = random.integers(0, 40, (SIDE, SIDE, 3)) + 180 * inside[..., None]
+        path = tmp_path / "discs" / ("left", "right")[right] / f"{i:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    config = vit("mu/4", image=(SIDE, SIDE), classes=2, depth=2, width=48)
+    published = Classifier(create(config), Preprocessing((SIDE, SIDE)), ("a", "b"))
+    save(published, tmp_path / "weights")
+    whole = finetune(str(tmp_path / "weights"), str(tmp_path / "discs"))
+    return replace(
+        whole,
+        data=replace(whole.data, workers=0),
+        optim=replace(whole.optim, warmup=Span(1)),
+        length=Span(4),
+        save_every=Span(2),
+        evaluate_every=Span(4),
+        precision="float32",
+    )
+
+
+@pytest.mark.slow
+def test_what_the_classes_do_not_survive_is_off_and_stays_off(discs, tmp_path, monkeypatch):
+    assert discs.data.augmentation == Augmentation(auto=True)
+    console = Console(record=True, width=1000, file=io.StringIO())
+    train(discs, tmp_path / "run", "cpu", console)
+    said = console.export_text()
+    assert "switched off, because the classes do not survive it: mirrored images" in said
+    ran = read_json(tmp_path / "run" / "recipe.json")["data"]["augmentation"]
+    assert (ran["flip"], ran["auto"]) == (False, False)
+    assert (ran["crop"], ran["resize"]) in (("resize_crop", 60), ("none", 0))
+
+    # What ran is a recipe that gives the same weights
+    kept = Augmentation(**ran)
+    decided = replace(discs, data=replace(discs.data, augmentation=kept))
+    train(decided, tmp_path / "same", "cpu", Console(quiet=True))
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "same"))
+
+    # The same command again does not ask again
+    monkeypatch.setattr("vitkit.training.choices.surviving", None)
+    assert train(discs, tmp_path / "run", "cpu", Console(quiet=True)).origin["steps"] == 4
+
+
+def test_without_weights_there_is_nobody_to_ask(discs, tmp_path, quiet):
+    with pytest.raises(ValueError, match="auto asks a pre-trained model .* begins with none"):
+        train(replace(discs, init=""), tmp_path / "run", "cpu", quiet)

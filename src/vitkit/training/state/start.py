@@ -1,5 +1,6 @@
 """Where a run begins: decided here, and nowhere else."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -8,15 +9,16 @@ from torch import nn
 from vitkit.models import ModelConfig, create
 from vitkit.objectives import Learner, blocks_of
 from vitkit.system.processes.ranks import from_rank_0, shard, world
-from vitkit.training.data import RunData, Say
+from vitkit.training.data import RunData
+from vitkit.training.optim import apply_tuning
 from vitkit.training.recipe import Recipe, output_names
-from vitkit.training.record.licensing import record_license
+from vitkit.training.record.log import Say
 from vitkit.training.record.values import differences, to_json
-from vitkit.training.state.checkpoints import checkpoints
+from vitkit.training.state.checkpoints import checkpoints, read_sealed, write_sealed
 from vitkit.training.state.state import State, trained
-from vitkit.training.tune import apply_tuning
-from vitkit.weights import Classifier, fitted_to, load_for
+from vitkit.weights import Classifier, License, fitted_to, load, load_for
 
+LICENSE = "license.json"  # in the run's directory: that of the weights it began with
 # Settings of a model that change neither its shapes nor its arithmetic in evaluation
 NOT_ARCHITECTURE = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")
 
@@ -38,7 +40,10 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     published = None
     if recipe.init and not resumes:
         published = take_weights(model, recipe.init, output_names(recipe, data.facts), say)
-        from_rank_0(lambda: record_license(run_dir, published.license))
+        license = None
+        if published.license is not None:
+            license = asdict(published.license)
+        from_rank_0(lambda: write_sealed(run_dir / LICENSE, {"license": license}))
     apply_tuning(model, recipe.tune, recipe.seed)
 
     # The learner: the model, and what its objective adds to it
@@ -51,7 +56,18 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     for module in learner.modules():
         if hasattr(module, "recompute"):
             module.recompute = recipe.recompute
-    learner = compile_and_shard(recipe, learner)
+
+    # Compiled, if the recipe asks for it: the whole model only if its forward pass is called as
+    # one. Several ranks gather weights between the blocks; an objective that needs no head calls
+    # parts of it
+    blocks = blocks_of(learner)
+    if recipe.compile:
+        compiled = blocks
+        if world().world_size == 1 and recipe.model.classes:
+            compiled = [learner.model]
+        for module in compiled:
+            module.compile()
+    learner = shard(learner, blocks, recipe.precision)
 
     # The optimiser, and the Polyak average if there is one: of the shards, so they come last
     optimizer = recipe.optim.build(learner)
@@ -73,8 +89,8 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Sa
 
     Raises ValueError if the weights are of another architecture, naming every setting that differs.
     """
-    # The weights at this model's image size: position embeddings are resampled, in the recipe's way.
-    # What their file does not say, the recipe's model does
+    # The weights at this model's image size: position embeddings are resampled, in the recipe's
+    # way. What their file does not say, the recipe's model does
     published, left_out = load_for(source, model.config)
     fitted, notes = fitted_to(published, model.config, labels)
 
@@ -107,36 +123,21 @@ def take_pretraining(learner: Learner, published: Classifier, recipe: Recipe, sa
     state = learner.state_dict()
     parts = {name.split(".")[0] for name in theirs}
     ours = {name: state[name] for name in state if name.split(".")[0] in parts}
-    reason = ""
+    reasons = []
     heads = published.origin.get("objective", {}).get("heads")
     if heads and heads != getattr(recipe.objective, "heads", heads):
-        reason = f"it has {heads} attention heads; give --objective.heads {heads}"
+        reasons.append(f"it has {heads} attention heads; give --objective.heads {heads}")
     for name in sorted(theirs.keys() | ours.keys()):
         if name not in ours or name not in theirs:
-            reason = reason or f"only one of the two has {name}"
+            reasons.append(f"only one of the two has {name}")
         elif theirs[name].shape != ours[name].shape:
             shapes = f"{tuple(theirs[name].shape)} there, {tuple(ours[name].shape)} here"
-            reason = reason or f"{name} is {shapes}"
-    if reason:
-        say(f"{recipe.init}: what its pre-training added is not taken, but made anew: {reason}")
+            reasons.append(f"{name} is {shapes}")
+    if reasons:
+        say(f"{recipe.init}: what its pre-training added is not taken, but made anew: {reasons[0]}")
         return
     learner.load_state_dict(state | theirs)
     say(f"{recipe.init}: taken with it, what its pre-training added: {', '.join(sorted(parts))}")
-
-
-def compile_and_shard(recipe: Recipe, learner: nn.Module) -> nn.Module:
-    """The learner, compiled if the recipe asks for it, and sharded block by block if there are
-    several ranks."""
-    blocks = blocks_of(learner)
-    if recipe.compile:
-        # The whole model can be compiled only if its forward pass is called as one. Several ranks
-        # gather weights between the blocks; an objective that needs no head calls parts of it.
-        compiled = blocks
-        if world().world_size == 1 and recipe.model.classes:
-            compiled = [learner.model]
-        for module in compiled:
-            module.compile()
-    return shard(learner, blocks, recipe.precision)
 
 
 def restore(run_dir: Path, state: State, say: Say) -> None:
@@ -152,3 +153,27 @@ def restore(run_dir: Path, state: State, say: Say) -> None:
     raise ValueError(
         f"every checkpoint in {run_dir / 'checkpoints'} is damaged; remove {run_dir} to start over"
     )
+
+
+def license_of(recipe: Recipe, run_dir: Path, say: Say) -> License | None:
+    """The licence of the weights that a run began with, which the trained model is under too. None
+    for a model that was trained from scratch, and if nobody knows it.
+
+    It is noted in the run, which may be continued where those weights are no more.
+    """
+    if not recipe.init:
+        return None
+    try:
+        noted = read_sealed(run_dir / LICENSE)["license"]
+    except (OSError, ValueError, KeyError):  # lost or damaged: the weights themselves say it
+        try:
+            return load(recipe.init, quiet=True).license
+        except ValueError as error:
+            say(
+                f"the licence of {recipe.init} is not known any more ({error}); it is not in the "
+                "model"
+            )
+            return None
+    if noted is None:
+        return None
+    return License(**noted)

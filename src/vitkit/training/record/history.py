@@ -4,12 +4,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vitkit.evaluation import Metric
-from vitkit.training.record.beginning import read_begun
-from vitkit.training.record.log import read_metrics
-from vitkit.training.state.best import primary_of
+from vitkit.training.record.log import clock
+from vitkit.training.record.machine import BEGUN
+from vitkit.training.record.metrics import primary_of, read_metrics
+from vitkit.training.record.values import read_object
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,24 @@ class Recorded:
                     points.setdefault(name, []).append((line["step"], metric))
         return {name: of_name for name, of_name in points.items() if of_name}
 
+    def primary(self) -> Metric | None:
+        """The metric by which runs are compared, at its latest evaluation, or that of the best
+        weights if the run keeps those; None if nothing was measured."""
+        return primary_of(self.lines, self.recipe.get("best", ""))
+
+    def measured_on(self) -> dict[str, str]:
+        """The digests of the images that measured it, by part."""
+        fingerprints = self.data.get("fingerprint", {})
+        return {name: digest for name, digest in fingerprints.items() if name != "train"}
+
     def steps(self) -> int:
         """The last step that was written down."""
         return max((line["step"] for line in self.lines), default=0)
 
-    def seconds(self) -> float:
-        """How long its steps took, without evaluations and checkpoints."""
+    def cost(self) -> dict[str, str]:
+        """What the run cost so far, in words: steps, time, images, operations of the model; and
+        when it began. What earlier code did not write down is left out."""
+        # The time of the steps, without evaluations and checkpoints
         seconds = 0.0
         before = 0
         for line in self.lines:
@@ -52,21 +64,19 @@ class Recorded:
                 images = (line["step"] - before) * self.recipe["batch"]
                 seconds += images / line["images_per_second"]
                 before = line["step"]
-        return seconds
 
-    def measured_on(self) -> dict[str, str]:
-        """The digests of the images that measured it, by part."""
-        fingerprints = self.data.get("fingerprint", {})
-        return {name: digest for name, digest in fingerprints.items() if name != "train"}
-
-    def images(self) -> int:
-        """How many images its steps have seen, each time one was."""
-        return self.steps() * self.recipe["batch"]
-
-    def primary(self) -> Metric | None:
-        """The metric by which runs are compared, at its latest evaluation, or that of the best weights
-        if the run keeps those; None if nothing was measured."""
-        return primary_of(self.lines, self.recipe.get("best", ""))
+        images = self.steps() * self.recipe["batch"]
+        facts = {
+            "steps": f"{self.steps():,}",
+            "time of the steps": clock(seconds),
+            "images seen": f"{images:,}",
+        }
+        exaflops = self.begun.get("exaflops_of_an_image")
+        if isinstance(exaflops, float):
+            facts["exaFLOPs"] = f"{exaflops * images:.3g}"
+        if "date" in self.begun:
+            facts["begun"] = str(self.begun["date"])
+        return facts
 
 
 def is_run(path: str | Path) -> bool:
@@ -82,8 +92,9 @@ def read_run(run_dir: Path) -> Recorded:
         data = json.loads((run_dir / "data.json").read_text("utf-8"))
     except OSError:
         raise ValueError(
-            f"{run_dir} is no run: there is no {run_dir / 'recipe.json'} with a data.json beside it that "
-            "can be read; give a directory that vitkit train or finetune wrote, such as runs/digits"
+            f"{run_dir} is no run: there is no {run_dir / 'recipe.json'} with a data.json beside "
+            "it that can be read; give a directory that vitkit train or finetune wrote, such as "
+            "runs/digits"
         ) from None
     except ValueError as error:
         raise ValueError(f"{run_dir}: recipe.json or data.json is damaged: {error}") from error
@@ -92,7 +103,7 @@ def read_run(run_dir: Path) -> Recorded:
         raise ValueError(
             f"{run_dir} has no metrics.jsonl with a line in it: it has not trained yet"
         )
-    return Recorded(run_dir, recipe, data, lines, read_begun(run_dir))
+    return Recorded(run_dir, recipe, data, lines, read_object(run_dir / BEGUN))
 
 
 def run_names(runs: Sequence[Recorded]) -> list[str]:
@@ -101,24 +112,3 @@ def run_names(runs: Sequence[Recorded]) -> list[str]:
     if len(set(names)) == len(names):
         return names
     return [str(run.run_dir) for run in runs]
-
-
-def flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Every setting of a recipe by its whole name, such as "optim.lr"."""
-    if isinstance(values, list) and values and isinstance(values[0], dict):
-        values = dict(enumerate(values))
-    if not isinstance(values, dict):
-        return {prefix: values}
-    settings = {}
-    for name, value in values.items():
-        settings |= flat(value, f"{prefix}.{name}" if prefix else str(name))
-    return settings
-
-
-def as_typed(value: Any) -> str:
-    """A setting's value as it would be typed."""
-    if isinstance(value, list):
-        return " ".join(map(as_typed, value))
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)

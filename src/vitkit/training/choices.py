@@ -1,0 +1,223 @@
+"""What a run chooses before its first step, and writes into the recipe: the preprocessing of images
+of other channels than three, an augmentation that the classes survive, and a precision that suits
+the device.
+
+A run that continues does not choose again.
+"""
+
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from vitkit.data import (
+    Augmentation,
+    Preprocessing,
+    Source,
+    look_at,
+    measured,
+    open_splits,
+    square_before_crop,
+)
+from vitkit.evaluation import Survival, surviving
+from vitkit.models import ModelConfig, ViTConfig
+from vitkit.system.console.text import counted
+from vitkit.system.machine import Precision, autocast, pick_precision
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.training.data import RunData, divide
+from vitkit.training.recipe import Recipe
+from vitkit.training.record.log import Say
+from vitkit.training.state.checkpoints import earlier_call
+from vitkit.weights import (
+    COLOURS,
+    Classifier,
+    adopt,
+    fitted_to,
+    load_for,
+    preprocessing_for,
+    preprocessing_for_channels,
+)
+
+TOKENS = 64  # of an image that the pre-trained model is asked about: it takes a third of the time
+
+
+# Channels
+
+
+def with_channels(recipe: Recipe, say: Say) -> Recipe:
+    """The recipe with a preprocessing for its model's channels, if it has one for others: see
+    `fitted`. Raises ValueError for images that cannot be found or measured."""
+    preprocessing = recipe.data.preprocessing
+    if recipe.model.channels == preprocessing.channels or not recipe.data.source:
+        return recipe
+    splits = open_splits(recipe.data.source, recipe.data.columns, recipe.data.split_seed)
+    train = divide(splits, recipe.data)["train"]
+    preprocessing = from_rank_0(lambda: fitted(preprocessing, recipe.model.channels, train, say))
+    return replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))
+
+
+def adapted_to(
+    classifier: Classifier, channels: int | None, images: Source, say: Say
+) -> Classifier:
+    """A model for images of so many channels. None takes those of the images if they are no
+    photographs, but 12 bands of a satellite for example. Says what changed."""
+    if channels is None:
+        if classifier.model.config.channels != COLOURS:
+            return classifier
+        seen = look_at(images)
+        if seen.colours:
+            return classifier
+        channels = seen.channels
+    adapted, sentences = adopt(classifier, channels=channels)
+    if not sentences:
+        return classifier
+    for sentence in sentences:
+        say(sentence)
+    preprocessing = fitted(adapted.preprocessing, channels, images, say)
+    return replace(adapted, preprocessing=preprocessing)
+
+
+def fitted(preprocessing: Preprocessing, channels: int, train: Source, say: Say) -> Preprocessing:
+    """A preprocessing for colours, for images of so many channels: float32 if the images have more
+    than 8 bits. Grey is normalised by the mean of the colours' numbers, a fourth channel by 0.5,
+    and images of other channels by their own mean and standard deviation, measured now."""
+    new = preprocessing_for_channels(preprocessing, channels)
+    new = replace(new, values="uint8")
+    if look_at(train).many_bits:
+        new = replace(new, values="float32")
+    origin = "as the mean of the colours'"
+    if channels not in (1, 3, 4):
+        new = measured(train, new)
+        origin = "measured on the training images"
+    count = counted(channels, "channel")
+    say(f"preprocessing for {count}: {new.values}, mean and deviation {origin}")
+    return new
+
+
+# Augmentation
+
+
+def as_decided(recipe: Recipe, run_dir: Path) -> Recipe:
+    """The recipe with the augmentation that an earlier call of the run has decided on; as it is if
+    none has. Raises ValueError if there are no weights to ask."""
+    if not recipe.data.augmentation.auto:
+        return recipe
+    if not recipe.init:
+        raise ValueError(
+            "--data.augmentation.auto asks a pre-trained model what the classes survive, and this "
+            "run begins with none; leave it out, or give weights with --init"
+        )
+    earlier = earlier_call(run_dir)
+    if not earlier.trained or "data" not in earlier.recipe:
+        return recipe
+    return _with(recipe, Augmentation(**earlier.recipe["data"]["augmentation"]))
+
+
+def with_augmentation(recipe: Recipe, data: RunData, device: torch.device, say: Say) -> Recipe:
+    """A resolved recipe with an augmentation whose changes the classes survive. Says what was
+    switched off, and why."""
+    augmentation = recipe.data.augmentation
+    if not augmentation.auto:
+        return recipe
+    if recipe.model.classes < 2 or data.facts.target_kind != "class":
+        say("the augmentation stays as it is: only images of one class each can be asked about it")
+        return _with(recipe, replace(augmentation, auto=False))
+    survival = from_rank_0(lambda: _survival(recipe, data.train, device))
+    say(sentence(survival))
+    return _with(recipe, replace(survival.augmentation, auto=False))
+
+
+def _with(recipe: Recipe, augmentation: Augmentation) -> Recipe:
+    return replace(recipe, data=replace(recipe.data, augmentation=augmentation))
+
+
+def _survival(recipe: Recipe, train: Source, device: torch.device) -> Survival:
+    """What the weights that a run begins with can still tell apart, on images of few tokens."""
+    # The model and the augmentation at a smaller size
+    asked = recipe.data.augmentation
+    height, _ = recipe.model.image
+    size = _small(recipe.model)
+    factor = size[0] / height
+    published, _ = load_for(recipe.init, recipe.model)
+    smaller, _ = fitted_to(published, recipe.model.resized(size), ("a", "b"))  # no head is asked
+    preprocessing = preprocessing_for(recipe.data.preprocessing, size)
+    smaller = replace(smaller.to(device), preprocessing=preprocessing)
+    scaled = replace(
+        asked, auto=False, resize=round(asked.resize * factor), pad=round(asked.pad * factor)
+    )
+    with autocast(device, recipe.precision):
+        survival = surviving(smaller, train, scaled)
+
+    # What is left of it, for images of the run's own size
+    remaining = survival.augmentation
+    resize = 0
+    if remaining.crop == asked.crop:
+        resize = asked.resize
+    elif remaining.crop == "resize_crop":
+        resize = square_before_crop(max(recipe.model.image))
+    return replace(survival, augmentation=replace(remaining, resize=resize, pad=asked.pad))
+
+
+def _small(config: ModelConfig) -> tuple[int, int]:
+    """The size of images of about TOKENS tokens, or the model's own if it has no more, or knows no
+    other size."""
+    if not isinstance(config, ViTConfig) or prod(config.grid) <= TOKENS:
+        return config.image
+    height, width = config.image
+    factor = (TOKENS / prod(config.grid)) ** 0.5
+    size = config.fitting((round(height * factor), round(width * factor)))
+    try:
+        config.resized(size)
+    except ValueError:  # offsets of a 1-D order have no meaning on another grid
+        return config.image
+    return size
+
+
+def sentence(survival: Survival) -> str:
+    """What was tried and is switched off, in one or two sentences."""
+    costs = []
+    stays = []
+    for trial in survival.trials:
+        if trial.survives:
+            stays.append(trial.change)
+        else:
+            costs.append(
+                f"{trial.change} ({trial.changed:,} of {trial.images:,} can be told then, "
+                f"{trial.whole:,} as they are; p = {trial.p_value:.1g})"
+            )
+    sentences = []
+    if costs:
+        sentences.append(
+            f"switched off, because the classes do not survive it: {'; '.join(costs)} "
+            "(--data.augmentation.auto False leaves it on)"
+        )
+    if stays:
+        count = counted(survival.trials[0].images, "image")
+        sentences.append(
+            f"{' and '.join(stays)} stay: on {count} they cost no answers beyond chance"
+        )
+    return ". ".join(sentences) or "nothing of the augmentation could change a class"
+
+
+# Precision
+
+
+def with_precision(recipe: Recipe, run_dir: Path, device: torch.device, say: Say) -> Recipe:
+    """The recipe with a precision for "auto": the one that the run began in, else the one that
+    suits the device. Says which, and why; the same on all ranks."""
+    if recipe.precision != "auto":
+        return recipe
+    picked = from_rank_0(lambda: pick_precision("auto", device))
+    earlier = earlier_call(run_dir)
+    began_in = earlier.recipe.get("precision")
+    if not earlier.trained or began_in not in get_args(Precision):
+        say(picked.why)
+        return replace(recipe, precision=picked.precision)
+    if began_in != picked.precision:
+        say(
+            f"this run began in {began_in} and goes on in it, though a new one would be in "
+            f"{picked.precision} on this machine"
+        )
+    return replace(recipe, precision=began_in)

@@ -1,0 +1,167 @@
+"""metrics.jsonl: one JSON line an event, and what follows from the lines.
+
+Which evaluation was the best, and whether a run gains anything any more, follows from the lines
+alone: so a run that was killed comes to the same conclusions as one that was not.
+"""
+
+import json
+from pathlib import Path
+
+from vitkit.evaluation import Metric, number_of, plain_number
+
+# Writing
+
+
+def to_line(line: dict) -> str:
+    """A line of metrics.jsonl. It is always valid JSON: a number that is not finite is null, and
+    "notes" say which it was."""
+    values = {}
+    notes = {}  # of numbers that JSON does not have, by name
+    for name, value in line.items():
+        if name == "metrics":
+            value = {key: metric.to_json() for key, metric in value.items()}
+        elif isinstance(value, float):
+            value, note = plain_number(value)
+            if note:
+                notes[name] = note
+        values[name] = value
+    if notes:
+        values["notes"] = notes
+    return json.dumps(values, allow_nan=False) + "\n"
+
+
+# Reading
+
+
+def read_metrics(path: Path) -> list[dict]:
+    """Every whole line of a metrics.jsonl; damaged lines are left out.
+
+    The "metrics" of an evaluation are a dict of Metric by name; numbers that were not finite are
+    NaN or infinite again.
+    """
+    lines, _ = read_lines(path)
+    return lines
+
+
+def read_lines(path: Path) -> tuple[list[dict], int]:
+    """The whole lines of a metrics.jsonl, and how many others are damaged. A last line that was cut
+    off by a kill counts as neither."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    lines = []
+    damaged = 0
+    for line in data.split(b"\n")[:-1]:  # what follows the last newline was cut off
+        try:
+            lines.append(_from_json(line))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            damaged += 1
+    return lines, damaged
+
+
+def _from_json(line: bytes) -> dict:
+    """The line that `to_line` wrote. Raises one of several errors if it is damaged."""
+    values = json.loads(line)
+    if not isinstance(values["event"], str) or not isinstance(values["step"], int):
+        raise ValueError("an event has a name and a step")
+    if values["event"] == "evaluation" and not isinstance(values["evaluator"], str):
+        raise ValueError("an evaluation says what measured")
+    for name, note in values.pop("notes", {}).items():
+        values[name] = number_of(values[name], note)
+    if "metrics" in values:
+        metrics = values["metrics"].items()
+        values["metrics"] = {name: Metric.from_json(name, saved) for name, saved in metrics}
+    return values
+
+
+def last_metrics(run_dir: Path) -> dict[str, Metric]:
+    """Every metric of a run at its latest evaluation, by name; empty before the first."""
+    metrics = {}
+    for line in read_metrics(run_dir / "metrics.jsonl"):
+        metrics |= line.get("metrics", {})
+    return metrics
+
+
+# Comparing
+
+
+def best_step(lines: list[dict], name: str) -> int | None:
+    """The step at which a metric was best, the first of equal ones; None before the first
+    evaluation. Raises ValueError if the evaluations do not measure it, or if it is neither good nor
+    bad."""
+    best: Metric | None = None
+    step = None
+    measured: dict[str, Metric] = {}
+    for line in lines:
+        metrics = line.get("metrics", {})
+        measured |= metrics
+        metric = metrics.get(name)
+        if metric is None or metric.unit.better == "neither":
+            continue
+        if best is None or metric.beats(best):
+            best = metric
+            step = line["step"]
+    if measured and best is None:
+        names = [each.name for each in measured.values() if each.unit.better != "neither"]
+        raise ValueError(not_measured(name, names))
+    return step
+
+
+def not_measured(name: str, measured: list[str]) -> str:
+    """The message for a metric that is not among those that a run measures, which are named."""
+    text = f"--best {name}: the run does not measure that; "
+    if measured:
+        text += f"choose from {', '.join(measured)}"
+    else:
+        text += "nothing measures it"
+    on_val = [each for each in measured if each.startswith("val/")]
+    if name.startswith("val/") and not on_val:
+        text += ". --data.parts three holds training images out, as val"
+    return text
+
+
+def up_to_best(lines: list[dict], name: str) -> list[dict]:
+    """The lines up to the evaluation at which metric `name` was best; all of them if the name is
+    empty, or if nothing was measured yet."""
+    if not name:
+        return lines
+    step = best_step(lines, name)
+    if step is None:
+        return lines
+    return [line for line in lines if line["step"] <= step]
+
+
+def primary_of(lines: list[dict], name: str = "") -> Metric | None:
+    """The metric by which runs are compared, at the evaluation at which metric `name` was best, or
+    at the last one if `name` is empty; None if nothing was measured.
+
+    It is the first metric of the recipe's first evaluator, on the last part that it measures: the
+    test part, if there is one. Raises ValueError as `best_step` does.
+    """
+    for line in reversed(up_to_best(lines, name)):
+        if line.get("primary"):
+            return line["metrics"][line["primary"]]
+    return None
+
+
+def gains_nothing(lines: list[dict], patience: int, name: str = "") -> bool:
+    """Whether none of the last `patience` evaluations is better than the best one before them: in
+    metric `name`, or if that is empty in any metric of the recipe's first evaluator."""
+    measured = []
+    for line in lines:
+        metrics = line.get("metrics", {})
+        if name and name in metrics:
+            measured.append({name: metrics[name]})
+        elif not name and "primary" in line:
+            measured.append(metrics)
+
+    best: dict[str, Metric] = {}
+    for metrics in measured[:-patience]:
+        for key, metric in metrics.items():
+            if metric.unit.better != "neither" and (key not in best or metric.beats(best[key])):
+                best[key] = metric
+    if not measured[:-patience]:
+        return False
+    latest = measured[-patience:]
+    return not any(metrics[key].beats(best[key]) for metrics in latest for key in best)
