@@ -9,9 +9,8 @@ import torch
 from inspected import FAMILY, GRID, IMAGES, classifier, small
 
 from vitkit.inspection import attention_distance, class_relevance, raw_attention, rollout
-from vitkit.inspection.atlas import FIGURES
-from vitkit.inspection.plates import Subject
-from vitkit.inspection.plots.themes import LIGHT
+from vitkit.inspection.catalogue import FIGURES, Subject
+from vitkit.inspection.plots import LIGHT
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig
 from vitkit.verbs import Figure
 

@@ -11,11 +11,10 @@ from pictures import photograph
 
 from vitkit.data import Preprocessing, open_image
 from vitkit.inspection import class_relevance
-from vitkit.inspection.figures import gradients
-from vitkit.inspection.figures.attention import raw_attention
-from vitkit.inspection.figures.layers import attention_by_layer, layer_names
-from vitkit.inspection.figures.rollout import logits_and_rollout, rollout
-from vitkit.inspection.plots.figures import darkened
+from vitkit.inspection.figures import relevance
+from vitkit.inspection.figures.attention_maps import logits_and_rollout, raw_attention, rollout
+from vitkit.inspection.figures.passes import attention_by_layer, layer_names
+from vitkit.inspection.photographs import darkened
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
 from vitkit.weights import Classifier, load
 
@@ -240,14 +239,14 @@ def test_one_layer_s_attention_is_kept_at_a_time():
 def test_gradients_keep_one_block_s_graph_at_a_time(monkeypatch):
     own = classifier(replace(FAMILY["token"], depth=6))
     kept = []
-    make = gradients._attended
+    make = relevance._Attended
 
-    def counted(output, *arguments, **settings):
+    def counted(*arguments):
         assert sum(weak() is not None for weak in kept) <= 1
-        attended = make(output, *arguments, **settings)
+        attended = make(*arguments)
         kept.append(weakref.ref(attended))
         return attended
 
-    monkeypatch.setattr(gradients, "_attended", counted)
+    monkeypatch.setattr(relevance, "_Attended", counted)
     class_relevance(own, IMAGES)
     assert len(kept) == 6

@@ -8,7 +8,7 @@ import torch
 from inspected import FAMILY, GRID, IMAGES, N, classifier, recorded, uniform
 
 from vitkit.inspection import attention_distance, attention_entropy
-from vitkit.inspection.figures import batches as small
+from vitkit.inspection.figures import passes as small
 from vitkit.models import LeNetConfig
 from vitkit.weights import load
 

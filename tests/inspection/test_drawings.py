@@ -9,9 +9,21 @@ from matplotlib.text import Text
 from PIL import Image
 
 from vitkit.inspection import (
+    DARK,
+    LIGHT,
     alignment,
     attention_distance,
     attention_entropy,
+    draw_alignment,
+    draw_colours,
+    draw_distance,
+    draw_entropy,
+    draw_filters,
+    draw_looked,
+    draw_norms,
+    draw_occlusion,
+    draw_positions,
+    draw_similarity,
     filter_components,
     occlusion_curves,
     patch_similarity,
@@ -19,23 +31,9 @@ from vitkit.inspection import (
     rollout,
     token_colours,
     token_norms,
+    write_figure,
 )
-from vitkit.inspection.plots.models import (
-    draw_alignment,
-    draw_distance,
-    draw_entropy,
-    draw_filters,
-    draw_norms,
-    draw_positions,
-)
-from vitkit.inspection.plots.panels import mosaic
-from vitkit.inspection.plots.photographs import (
-    draw_colours,
-    draw_looked,
-    draw_occlusion,
-    draw_similarity,
-)
-from vitkit.inspection.plots.themes import DARK, LIGHT, write_figure
+from vitkit.inspection.plots import mosaic
 from vitkit.models import LeNetConfig
 
 
@@ -162,7 +160,7 @@ def test_states_and_occlusion(theme):
     np.testing.assert_array_equal(figure.axes[1].get_images()[0].get_array(), colours[0])
 
     occlusion = occlusion_curves(own, IMAGES, similarity, steps=3)
-    figure = draw_occlusion(occlusion, "similarity", theme)
+    figure = draw_occlusion(occlusion, theme, "similarity")
     check_drawn(figure, theme)
     np.testing.assert_allclose(figure.axes[1].lines[0].get_ydata(), occlusion.insertion.mean(0))
     assert f"{float(occlusion.gain.mean()):+.2f} against random" in words(figure)

@@ -17,7 +17,7 @@ from pictures import photograph
 
 from vitkit.data import open_image
 from vitkit.inspection import raw_attention, rollout
-from vitkit.inspection.figures.explored import DETAILS, Detail, most_bytes
+from vitkit.inspection.pages.attention_tables import DETAILS, Detail, most_bytes
 from vitkit.inspection.pages.explorer import chosen_detail, prefix_names, write_explorer
 from vitkit.models import Backbone, ResNetConfig, vit
 from vitkit.weights import load

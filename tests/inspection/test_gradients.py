@@ -11,9 +11,9 @@ from torch.nn.functional import interpolate
 
 from vitkit.data import Preprocessing
 from vitkit.inspection import class_relevance, gradient_rollout, rollout
-from vitkit.inspection.figures.layers import reading
+from vitkit.inspection.figures.passes import reading
 from vitkit.models import LeNetConfig
-from vitkit.models.attention import ScaledDotProduct, attention_weights, logit_bias
+from vitkit.models.attention import ScaledDotProduct
 from vitkit.weights import load
 
 POOLED = [name for name in FAMILY if name != "no pooling"]
@@ -26,7 +26,7 @@ def attended(model, images, target):
 
     class Visible(torch.nn.Module):
         def forward(self, q, k, v, position_bias=None, mask=None, queries=None):
-            weights = attention_weights(q, k, logit_bias(position_bias, mask, q.dtype))
+            weights = ScaledDotProduct().weights(q, k, v, position_bias, mask)
             weights.retain_grad()
             kept.append(weights)
             return (weights @ v)[:, :, :queries]

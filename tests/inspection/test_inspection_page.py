@@ -6,7 +6,7 @@ from pathlib import Path
 from inspected import FAMILY, classifier
 from pictures import encoded, photograph
 
-from vitkit.inspection.atlas import FIGURES
+from vitkit.inspection.catalogue import FIGURES
 from vitkit.weights import save
 
 PAGE = Path(__file__).parents[2] / "docs/inspection.md"

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from vitkit.data import Preprocessing
-from vitkit.inspection.figures.distance import patch_distances
-from vitkit.inspection.plates import Subject, occlusion_plate, rollout_plate
-from vitkit.inspection.plots.overlays import over_image
+from vitkit.inspection.catalogue import Subject, occlusion_plate, rollout_plate
+from vitkit.inspection.figures.attention_statistics import patch_distances
+from vitkit.inspection.photographs import over_image
 from vitkit.models import create, vit
 from vitkit.models.tiling import Tiling
 from vitkit.webapp.viewer import View, drawn, patch_at

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from vitkit.data import Preprocessing
+from vitkit.inspection.catalogue import model_sections
 from vitkit.inspection.pages.html import page
-from vitkit.inspection.pages.sections import model_sections
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
 from vitkit.weights import Classifier
 

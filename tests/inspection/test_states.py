@@ -8,7 +8,7 @@ import torch
 from inspected import FAMILY, GRID, IMAGES, N, classifier, small
 
 from vitkit.inspection import alignment, patch_similarity, token_colours, token_norms
-from vitkit.inspection.figures.cka import hsic
+from vitkit.inspection.figures.alignment import hsic
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, recording
 
 MANY = torch.cat([IMAGES, IMAGES.flip(2), IMAGES.flip(3), IMAGES // 2])

@@ -7,7 +7,7 @@ from inspected import FAMILY, GRID, N, classifier, small
 
 from vitkit.inspection import filter_components, position_similarity
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig
-from vitkit.models.resnets.convolution import standardised
+from vitkit.models.ancestors.resnet import standardised
 from vitkit.weights import load
 
 

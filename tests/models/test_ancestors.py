@@ -8,8 +8,7 @@ from loops import initialised
 from networks import random_images
 
 from vitkit.models import create
-from vitkit.models.ancestors.axial import mean_2x2
-from vitkit.models.ancestors.local import AugmentedMixer, LocalMixer
+from vitkit.models.ancestors.mixers import AugmentedMixer, LocalMixer, mean_2x2
 
 
 @pytest.mark.parametrize("stride", [1, 2])

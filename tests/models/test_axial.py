@@ -10,7 +10,7 @@ from loops import attention_by_loops, initialised
 from networks import random_images, random_model
 
 from vitkit.models import create, vit
-from vitkit.models.ancestors.axial import AxialMixer, mean_2x2
+from vitkit.models.ancestors.mixers import AxialMixer, mean_2x2
 
 AXIAL = vit("mu/8", image=(24, 32), classes=5, depth=2, mixer="axial", pool="gap")
 GRID = (3, 4)

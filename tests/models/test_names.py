@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from vitkit.models import NAMES, Backbone, ResNetConfig, ViTConfig, called, named, vit
-from vitkit.models.resnets.backbone import check_types
+from vitkit.models.config_checks import check_types
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,15 @@ from loops import attention_by_loops
 from networks import random_images, random_model
 
 from vitkit.models import ViTConfig, create, recording, resample, vit
-from vitkit.models.positions.embeddings import POSITIONS, LearnedPositions2D, sincos, sincos_1d
-from vitkit.models.positions.kinds import POSITION_KINDS
-from vitkit.models.positions.within_attention import Offsets, RotaryPositions
+from vitkit.models.config_checks import POSITION_KINDS
+from vitkit.models.positions import (
+    POSITIONS,
+    LearnedPositions2D,
+    Offsets,
+    RotaryPositions,
+    sincos,
+    sincos_1d,
+)
 
 SMALL = vit("mu/8", image=(24, 32), classes=5, depth=2)  # 3 x 4 patches
 

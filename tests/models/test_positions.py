@@ -11,7 +11,7 @@ from networks import random_images, random_model
 from scipy.ndimage import zoom
 
 from vitkit.models import RESAMPLE, create, for_inference, resample, resized, vit
-from vitkit.models.positions.kinds import POSITION_KINDS
+from vitkit.models.config_checks import POSITION_KINDS
 
 sides = st.integers(1, 64)
 GRIDS = [(14, 24), (7, 12), (16, 37), (14, 32), (24, 14), (2, 5), (14, 7)]

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from networks import TINY_BACKBONE, random_images, random_model
 
 from vitkit.models import DIALECTS, Backbone, ResNetConfig
-from vitkit.models.resnets.convolution import Conv, same_padding, standardised
-from vitkit.models.resnets.resnet import Root
+from vitkit.models.ancestors.resnet import Conv, Root, same_padding, standardised
 from vitkit.weights import load
 
 

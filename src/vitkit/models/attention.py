@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.inference.dense import Dense
+from vitkit.models.layers import Dense
 
 AttentionPositions = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 """Positions that act within attention: q and k, (B, H, T, D_h) each -> q and k with positions in
@@ -107,19 +107,26 @@ class ScaledDotProduct(nn.Module):
         position_bias: (B, H, T, T), added to the logits. mask: bool, True where a query may look at
         a key.
         """
-        bias = logit_bias(position_bias, mask, q.dtype)
-        if queries is not None:
-            # The other tokens are keys and values only. What was projected is cut, never the
-            # weights: adapters, quantisers and tensor parallelism need a dense layer to be called
-            # as one.
-            q = q[:, :, :queries]
-            bias = first_rows(bias, queries)
+        q, bias = queries_and_bias(q, position_bias, mask, queries)
         dropout = 0.0
         if self.training:
             dropout = self.dropout
         if unfused_is_faster(q, k, bias):
             return unfused(q, k, v, bias, dropout)
         return fused(q, k, v, bias, dropout)
+
+    def weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        position_bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        queries: int | None = None,
+    ) -> Tensor:
+        """Eq. 6 alone, of what `forward` gets: the weights A before dropout, (B, H, Q, T)."""
+        q, bias = queries_and_bias(q, position_bias, mask, queries)
+        return attention_weights(q, k, bias)
 
 
 def check_mask(mask: Tensor | None) -> None:
@@ -131,26 +138,26 @@ def check_mask(mask: Tensor | None) -> None:
         )
 
 
-def logit_bias(
-    position_bias: Tensor | None, mask: Tensor | None, dtype: torch.dtype
-) -> Tensor | None:
-    """What is added to the logits: the position bias, and -inf where a query may not look.
+def queries_and_bias(
+    q: Tensor, position_bias: Tensor | None, mask: Tensor | None, queries: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """The queries that are computed, (B, H, T, D_h) -> (B, H, Q, D_h), and what is added to their
+    logits: the position bias, and -inf where a query may not look.
 
-    (..., T, T), or (..., 1, T) of a mask of one row for every query; None for nothing.
+    That is (..., Q, T), or (..., 1, T) of a mask with one row for every query; None for nothing.
     """
-    if mask is None:
-        return position_bias
-    if position_bias is None:
-        position_bias = torch.zeros((), dtype=dtype, device=mask.device)
-    return torch.where(mask, position_bias, -torch.inf)
-
-
-def first_rows(bias: Tensor | None, queries: int) -> Tensor | None:
-    """(..., T, T) -> (..., Q, T), what is added to the logits of the first queries; a single row,
-    (..., 1, T), as of a mask of padding, serves them all."""
-    if bias is None or bias.shape[-2] == 1:
-        return bias
-    return bias[..., :queries, :]
+    bias = position_bias
+    if mask is not None:
+        if bias is None:
+            bias = torch.zeros((), dtype=q.dtype, device=mask.device)
+        bias = torch.where(mask, bias, -torch.inf)
+    if queries is not None:
+        # The other tokens are keys and values only. What was projected is cut, never the weights:
+        # adapters, quantisers and tensor parallelism need a dense layer to be called as one.
+        q = q[:, :, :queries]
+        if bias is not None and bias.shape[-2] > 1:
+            bias = bias[..., :queries, :]
+    return q, bias
 
 
 def fused(

@@ -11,12 +11,13 @@ exaFLOPs seem to come from does not: `padded_taps=False`.
 from math import prod
 from typing import NamedTuple
 
+from vitkit.models.ancestors.backbone import Backbone, ResNetConfig
 from vitkit.models.ancestors.lenet import LeNetConfig
-from vitkit.models.ancestors.local import WINDOW, split_channels
+from vitkit.models.ancestors.mixers import WINDOW, split_channels
+from vitkit.models.ancestors.resnet import same_padding
 from vitkit.models.config import ViTConfig
-from vitkit.models.construction import ModelConfig
-from vitkit.models.resnets.backbone import Backbone, Grid, ResNetConfig
-from vitkit.models.resnets.convolution import same_padding
+from vitkit.models.tiling import Grid
+from vitkit.models.zoo import ModelConfig
 
 
 class Cost(NamedTuple):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from vitkit.models.attention import Attention
 from vitkit.models.block import Mlp
 from vitkit.models.config import ViTConfig
-from vitkit.models.inference.dense import Dense
-from vitkit.models.resnets.backbone import Grid
+from vitkit.models.layers import Dense
+from vitkit.models.tiling import Grid
 
 
 class FirstTokens(nn.Module):

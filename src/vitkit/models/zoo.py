@@ -4,10 +4,12 @@ import re
 from dataclasses import fields, replace
 from difflib import get_close_matches
 
+from vitkit.models.ancestors.backbone import DIALECTS, UNITS, Backbone, ResNetConfig
 from vitkit.models.ancestors.lenet import LeNetConfig
 from vitkit.models.config import ViTConfig
-from vitkit.models.construction import ModelConfig
-from vitkit.models.resnets.backbone import DIALECTS, UNITS, Backbone, Grid, ResNetConfig, as_pair
+from vitkit.models.tiling import Grid, as_pair
+
+ModelConfig = ViTConfig | ResNetConfig | LeNetConfig
 
 # fmt: off
 SIZES = {

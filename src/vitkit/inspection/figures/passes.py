@@ -1,12 +1,13 @@
-"""The layers of attention of a model, seen one by one while it computes, and which of the final
-tokens its head reads: what the figures of attention share.
+"""Passes through a model as the figures make them: images in batches that are small enough, layers of
+attention seen one by one while the model computes, and which of the final tokens its head reads.
 
 Legend: B batch, H heads, N patches, T tokens (N, and the prefix before them: the class token and
 registers), (h, w) the grid of patches.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,11 @@ from torch import Tensor
 from vitkit.models import Grid, Recording, VisionTransformer, ViTConfig, recording
 from vitkit.weights import Classifier
 
+Images = Tensor | Iterable[Tensor]
+"""Prepared images, uint8 (B, 3, H, W), or any number of such batches, one after the other."""
+
+LARGEST = 128 * 2**20  # bytes of the attention weights of one layer
+MOST = 16  # images at a time; larger batches are not faster on a CPU
 POOLING = "pooling"  # the name of a MAP head's layer
 # What a model's head reads, by its pooling
 READER = {
@@ -27,18 +33,7 @@ READER = {
 }
 
 
-def layer_names(config: ViTConfig) -> tuple[str, ...]:
-    """A name for each layer of attention, for people, who count from one: "layer 1".
-
-    An axial layer is two, "layer 1, rows" and "layer 1, columns". A MAP head's attention, whose
-    only query is learned, comes last: "pooling".
-    """
-    names = [f"layer {i + 1}" for i in range(config.depth)]
-    if config.mixer == "axial":
-        names = [f"{name}, {axis}" for name in names for axis in ("rows", "columns")]
-    if config.pool == "map":
-        names.append(POOLING)
-    return tuple(names)
+# What a figure can be made of
 
 
 def check_transformer(classifier: Classifier) -> ViTConfig:
@@ -63,6 +58,97 @@ def check_has_attention(classifier: Classifier) -> ViTConfig:
             "answer whose attention could be shown"
         )
     return config
+
+
+def layer_names(config: ViTConfig) -> tuple[str, ...]:
+    """A name for each layer of attention, for people, who count from one: "layer 1".
+
+    An axial layer is two, "layer 1, rows" and "layer 1, columns". A MAP head's attention, whose
+    only query is learned, comes last: "pooling".
+    """
+    names = [f"layer {i + 1}" for i in range(config.depth)]
+    if config.mixer == "axial":
+        names = [f"{name}, {axis}" for name in names for axis in ("rows", "columns")]
+    if config.pool == "map":
+        names.append(POOLING)
+    return tuple(names)
+
+
+def check_number(name: str, number: int, count: int, things: str) -> None:
+    """Raise ValueError for a number, the argument called `name`, of a thing that the model has not."""
+    if not 0 <= number < count:
+        raise ValueError(
+            f"{name} is {number}; the model's {count} {things} are numbered 0 to {count - 1}"
+        )
+
+
+def check_patch(name: str, patch: tuple[int, int] | None, grid: Grid) -> None:
+    """Raise ValueError for a patch, the argument called `name`, that is not on the grid."""
+    if patch is None:
+        return
+    row, column = patch
+    if not (0 <= row < grid[0] and 0 <= column < grid[1]):
+        raise ValueError(
+            f"{name} is the patch {row}, {column}; rows are numbered 0 to {grid[0] - 1}, columns 0 "
+            f"to {grid[1] - 1}"
+        )
+
+
+def class_numbers(target: int | Tensor, count: int, classes: int) -> Tensor:
+    """The class of each of `count` images, int64 (count,) on the CPU, from one class or one for each
+    image. Raises ValueError for classes that are not there."""
+    chosen = torch.as_tensor(target).cpu().expand(count).long()
+    for number in (int(chosen.min()), int(chosen.max())):
+        check_number("target", number, classes, "classes")
+    return chosen
+
+
+# Batches
+
+
+def small_batches(classifier: Classifier, images: Images) -> Iterator[Tensor]:
+    """The same images, uint8 (B, 3, H, W), with B so small that a layer's weights fit into LARGEST.
+
+    Raises ValueError if there are none, or if something is not a batch of prepared images.
+    """
+    batches = images
+    if isinstance(images, Tensor):
+        batches = [images]
+    seen = 0
+    for batch in batches:
+        if not isinstance(batch, Tensor) or batch.ndim != 4:
+            given = type(batch).__name__
+            if isinstance(batch, Tensor):
+                given = f"{batch.dtype} of shape {tuple(batch.shape)}"
+            raise ValueError(
+                f"got {given}; expected prepared images, uint8 (B, 3, h, w), as "
+                "classifier.batch(...) makes them"
+            )
+        seen += len(batch)
+        yield from batch.split(_images_at_a_time(classifier, batch))
+    if not seen:
+        raise ValueError("there are no images to look at")
+
+
+def _images_at_a_time(classifier: Classifier, batch: Tensor) -> int:
+    """How many images of this size are computed at a time: from 1 to MOST."""
+    config = classifier.model.config
+    if not isinstance(config, ViTConfig):
+        return MOST
+    rows, columns = classifier.model.grid(batch)
+    tokens = config.prefix + rows * columns
+    weights = 4 * config.heads * tokens**2  # bytes of one image's, in float32
+    return min(max(LARGEST // weights, 1), MOST)
+
+
+def same_grid(before: Grid | None, grid: Grid) -> Grid:
+    """The grid of these images. Raises ValueError if those before them had another."""
+    if before not in (None, grid):
+        raise ValueError(
+            f"images of {grid[0]} x {grid[1]} patches come after images of {before[0]} x "
+            f"{before[1]}; a mean over images needs one size: prepare all with one Preprocessing"
+        )
+    return grid
 
 
 # Layer by layer, as those of all layers together may not fit into memory
@@ -98,31 +184,25 @@ def block_by_block(
 ) -> Iterator[Recording]:
     """A recording within which `see` is called after each block with its number, from 0, and the
     record of that block alone, which is dropped then."""
-    hooks = []
 
-    def begin(*_) -> None:
-        """Drop what a hybrid's ResNet, or an earlier pass, has recorded."""
+    def drop(record: Recording) -> None:
         record.weights_by_layer.clear()
         record.state_by_block.clear()
 
-    def hook_of(number: int) -> Callable:
-        def after_block(*_) -> None:
-            see(number, record)
-            record.weights_by_layer.clear()
-            record.state_by_block.clear()
+    def begin(*_) -> None:
+        """Drop what a hybrid's ResNet, or an earlier pass, has recorded."""
+        drop(record)
 
-        return after_block
+    def after_block(number: int, *_) -> None:
+        see(number, record)
+        drop(record)
 
     # Hooks are called in the order in which they were registered: these after the recording's
-    with recording(model, attention) as record:
-        try:
-            hooks.append(model.blocks[0].register_forward_pre_hook(begin))
-            for i, block in enumerate(model.blocks):
-                hooks.append(block.register_forward_hook(hook_of(i)))
-            yield record
-        finally:
-            for hook in hooks:
-                hook.remove()
+    with recording(model, attention) as record, ExitStack() as hooks:
+        hooks.enter_context(model.blocks[0].register_forward_pre_hook(begin))
+        for i, block in enumerate(model.blocks):
+            hooks.enter_context(block.register_forward_hook(partial(after_block, i)))
+        yield record
 
 
 def of_heads(weights: Tensor, head: int | None) -> Tensor:

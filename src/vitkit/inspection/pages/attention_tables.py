@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.inspection.figures.layers import (
+from vitkit.inspection.figures.attention_maps import rolled
+from vitkit.inspection.figures.passes import (
     POOLING,
     among_all,
     attention_by_layer,
@@ -27,7 +28,6 @@ from vitkit.inspection.figures.layers import (
     layer_names,
     of_heads,
 )
-from vitkit.inspection.figures.rollout import rolled
 from vitkit.models import Grid, ViTConfig
 from vitkit.weights import Classifier
 

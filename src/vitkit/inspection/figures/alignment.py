@@ -7,14 +7,19 @@ Legend: n images of a batch, L blocks, p numbers of an image's state (tokens tim
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.inspection.figures.batches import Images
-from vitkit.inspection.figures.layers import block_by_block, in_float32
+from vitkit.inspection.figures.passes import Images, block_by_block, in_float32
+from vitkit.inspection.plots import LIGHT, Theme, draw_numbers, name_layers, panels, themed
 from vitkit.models import Recording
 from vitkit.weights import Classifier
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BATCH = 32  # images whose similarities to each other are computed at a time
 FEWEST = 4  # the unbiased estimate has n - 3 in a denominator
@@ -154,3 +159,20 @@ def _names(classifier: Classifier) -> tuple[str, ...]:
     """Names of the layers, for people, who count from one."""
     blocks = (f"block {i + 1}" for i in range(len(classifier.model.blocks)))
     return ("embedding", *blocks)
+
+
+def draw_alignment(alignment: Alignment, theme: Theme = LIGHT) -> "Figure":
+    """How much alike every two layers are: a map of CKA, the first model's layers upwards."""
+    figure, (axes,) = panels(1, (4.6, 4))
+    image = draw_numbers(axes, alignment.values.numpy(), (0, 1), theme)
+    axes.invert_yaxis()
+    name_layers(axes, [str(i) for i in range(len(alignment.second))])
+    step = -(-len(alignment.first) // 12)
+    axes.set_yticks(np.arange(0, len(alignment.first), step))
+    across = "block (0: embedding)"
+    if not alignment.of_itself:
+        across = "block of the other model (0: embedding)"
+    axes.set(xlabel=across, ylabel="block (0: embedding)")
+    axes.set_title(f"Alignment of layers, {alignment.images:,} images", fontsize=11)
+    figure.colorbar(image, label="CKA", shrink=0.8)
+    return themed(figure, theme)

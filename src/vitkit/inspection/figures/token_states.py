@@ -4,20 +4,30 @@ and their principal components as colours.
 Legend: B batch, P tokens before the patches, D width, L blocks, (h, w) the grid or a feature map.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.inspection.figures.attention import check_patch
-from vitkit.inspection.figures.batches import Images, small_batches
-from vitkit.inspection.figures.filters import with_positive_peak
-from vitkit.inspection.figures.layers import block_by_block
+from vitkit.inspection.figures.embedding import with_positive_peak
+from vitkit.inspection.figures.passes import Images, block_by_block, check_patch, small_batches
+from vitkit.inspection.photographs import aspect, cells_beside
+from vitkit.inspection.plots import LIGHT, Theme, draw_numbers, in_rows, name_layers, themed
 from vitkit.models import Recording, ViTConfig, hidden_states
+from vitkit.system.console.text import counted
 from vitkit.weights import Classifier, evaluating
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 CUT = 0.01  # of the values of a principal component, at each end, that are drawn as 0 and 1
+
+
+# Norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +77,49 @@ def token_norms(classifier: Classifier, images: Images) -> TokenNorms:
     return TokenNorms(torch.cat(patches), torch.cat(prefix))
 
 
+def draw_norms(norms: TokenNorms, theme: Theme = LIGHT) -> "Figure":
+    """How long the patches' states are, by depth: the median, nine of ten, and the longest; and the
+    tokens before them. Beside it where the long ones are, in the last layer, image by image."""
+    from matplotlib.figure import Figure
+
+    count, depth = norms.patches.shape[:2]
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(5, 4))
+
+    # By depth
+    of_layers = norms.patches.transpose(0, 1).flatten(1).numpy()  # (L + 1, B·h·w)
+    low, median, high = np.quantile(of_layers, [0.05, 0.5, 0.95], axis=1)
+    positions = np.arange(depth)
+    left.fill_between(positions, low, high, color=theme.first, alpha=0.25, linewidth=0)
+    left.plot(positions, median, "o-", markersize=4, color=theme.first, label="patches: median")
+    left.plot(
+        positions, of_layers.max(1), "^", markersize=5, color=theme.first, label="the longest patch"
+    )
+    for i, by_layer in enumerate(norms.prefix.mean(0).T):
+        name = None
+        if i == 0:
+            name = "tokens before the patches"
+        left.plot(positions, by_layer, color=theme.second, label=name)
+    name_layers(left, ["input", *map(str, range(1, depth))])
+    left.tick_params(axis="x", rotation=0)
+    left.set(ylabel="norm of a token's state", yscale="log")
+    left.set_title("5 to 95 % of the patches in the band", fontsize=9)
+    left.legend(fontsize=8, loc="upper left")
+
+    # Where they are
+    last = norms.patches[:, -1].numpy()  # (B, h, w)
+    picture = in_rows(last, 4)
+    image = draw_numbers(right, picture, (0, float(last.max())), theme)
+    right.set(xticks=[], yticks=[])
+    right.set_title("norms after the last block, a tile for each image", fontsize=9)
+    figure.colorbar(image, ax=right, shrink=0.8)
+    figure.suptitle(f"Token norms, {counted(count, 'image')}", fontsize=11)
+    return themed(figure, theme)
+
+
+# Similarity and colours
+
+
 @torch.no_grad()
 def patch_similarity(
     classifier: Classifier,
@@ -95,6 +148,26 @@ def patch_similarity(
         chosen = unit[:, :, row, column]  # (B, D)
         maps.append(torch.einsum("bdhw,bd->bhw", unit, chosen).cpu())
     return torch.cat(maps)
+
+
+def draw_similarity(
+    images: np.ndarray,
+    maps: Tensor,
+    patch: tuple[int, int],
+    theme: Theme = LIGHT,
+    names: Sequence[str] = (),
+) -> "Figure":
+    """Photographs, uint8 (B, H, W, 3), each beside the cosines (B, h, w), from -1 to 1, of its patches
+    with a chosen one, (row, column), which has a ring."""
+    figure, cells = cells_beside(images, ("similarity to the ring",), names)
+    for i in range(len(images)):
+        axes = cells[i][0]
+        image = draw_numbers(axes, maps[i].numpy(), (-1, 1), theme)
+        axes.plot(patch[1], patch[0], "o", markersize=9, fillstyle="none", color="white")
+        axes.set_aspect(aspect(images, maps))
+        axes.axis("off")
+    figure.colorbar(image, ax=figure.axes, label="cosine similarity", shrink=0.6)
+    return themed(figure, theme)
 
 
 @torch.no_grad()
@@ -126,6 +199,19 @@ def token_colours(classifier: Classifier, images: Images, layer: int = -1) -> Te
     low, high = values.quantile(torch.tensor([CUT, 1 - CUT], dtype=values.dtype), dim=0)
     colours = (values - low) / (high - low).clamp(min=torch.finfo(torch.float32).tiny)
     return colours.clamp(0, 1).float().unflatten(0, states.shape[:3])
+
+
+def draw_colours(
+    images: np.ndarray, colours: Tensor, theme: Theme = LIGHT, names: Sequence[str] = ()
+) -> "Figure":
+    """Photographs, uint8 (B, H, W, 3), each beside its patches' principal components as red, green and
+    blue, (B, h, w, 3) from 0 to 1."""
+    figure, cells = cells_beside(images, ("three principal components",), names)
+    for i in range(len(images)):
+        axes = cells[i][0]
+        axes.imshow(colours[i].numpy(), interpolation="nearest", aspect=aspect(images, colours))
+        axes.axis("off")
+    return themed(figure, theme)
 
 
 def _states(classifier: Classifier, images: Tensor, layer: int) -> Tensor:

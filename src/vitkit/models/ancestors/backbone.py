@@ -1,17 +1,11 @@
 """Every setting of a ResNet as frozen values: `Backbone` is its convolutions, below a hybrid's
-Transformer (Section 3.1) or in a `ResNetConfig`, a classifier of its own (BiT).
+Transformer (Section 3.1) or in a `ResNetConfig`, a classifier of its own (BiT)."""
 
-What configurations share is here too: `Grid`, and the check of their fields.
-"""
-
-import sys
 from dataclasses import dataclass, fields, replace
-from types import NoneType, UnionType
-from typing import ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import ClassVar, Literal
 
-Grid = tuple[int, int]
-"""(height, width), of an image in pixels, or of what lies over it in patches or positions."""
-
+from vitkit.models.config_checks import check_types
+from vitkit.models.tiling import Grid, as_pair
 
 # How each origin of weights pads and standardises; they differ by more than rounding. The published
 # BiT has two official implementations: its own surrounds the max-pooling by zeros, which win over
@@ -61,74 +55,6 @@ UNITS = {
     152: (3, 8, 36, 3),
     200: (3, 24, 36, 3),
 }
-
-
-def check_types(config: object) -> None:
-    """Raise ValueError if a field holds what its type does not allow: another name than those of a
-    Literal, a text for a number, a number that is not finite."""
-    type_of = get_type_hints(type(config))  # objects, where a file's annotations are strings too
-    for field in fields(config):
-        # The members of "A | B", or the one type that it is
-        members = (type_of[field.name],)
-        if get_origin(type_of[field.name]) in (Union, UnionType):
-            members = get_args(type_of[field.name])
-
-        value = getattr(config, field.name)
-        if not any(_is_of(value, member) for member in members):
-            expected = ", or ".join(_in_words(member) for member in members)
-            raise ValueError(f"{field.name} is {repr(value)[:200]}; it is {expected}")
-
-
-def _is_of(value: object, kind: object) -> bool:
-    """Whether a value is of a type, as far as configurations have types."""
-    if get_origin(kind) is Literal:
-        return isinstance(value, str) and value in get_args(kind)
-    if get_origin(kind) is tuple:
-        inner, *others = get_args(kind)
-        any_length = others == [Ellipsis]
-        if not isinstance(value, tuple) or not (any_length or len(value) == 1 + len(others)):
-            return False
-        return all(_is_of(item, inner) for item in value)
-    if kind is float:
-        return _is_number(value)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind)
-
-
-def _is_number(value: object) -> bool:
-    """Whether a value is a finite number, which one from a file may not be."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= sys.float_info.max
-
-
-def _in_words(kind: object) -> str:
-    """A type, for people."""
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(get_args(kind))}"
-    if get_origin(kind) is tuple:
-        inner, *others = get_args(kind)
-        if others == [Ellipsis]:
-            return f"a list, each {_in_words(inner)}"
-        return f"{1 + len(others)} values, each {_in_words(inner)}"
-    words = {
-        float: "a finite number",
-        int: "a whole number",
-        bool: "true or false",
-        NoneType: "None",
-    }
-    return words.get(kind, f"a {getattr(kind, '__name__', kind)}")
-
-
-def as_pair(value: object) -> object:
-    """A height and a width from what people and JSON write: one number for a square, or a list.
-    Anything else as it is, for `check_types` to refuse."""
-    if isinstance(value, int):
-        return value, value
-    if isinstance(value, list):
-        return tuple(value)
-    return value
 
 
 @dataclass(frozen=True)

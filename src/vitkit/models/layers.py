@@ -1,7 +1,8 @@
-"""A dense layer, x Wᵀ + b, by the fastest way that this machine has.
+"""What the models share: the dense layer, the first weights of layers, and the check of images.
 
-In float32 on a CPU that is PyTorch's own way or oneDNN's, as system/matmul.py has measured. On
-every other device, in every other arithmetic and in exported graphs it is PyTorch's linear layer.
+A dense layer is x Wᵀ + b, by the fastest way that this machine has. In float32 on a CPU that is
+PyTorch's own way or oneDNN's, as system/matmul.py has measured. On every other device, in every other
+arithmetic and in exported graphs it is PyTorch's linear layer.
 
 Legend: D inputs, E outputs; any axes before them.
 """
@@ -18,6 +19,8 @@ from vitkit.system import matmul
 # Below so many multiplications, the time that oneDNN takes to begin, some 15 microseconds, is more
 # than it saves
 LEAST_WORK = 2**24
+# The standard deviation that is left of a unit normal cut off at two standard deviations.
+STD_OF_TRUNCATED = 0.87962566103423978
 
 
 class Dense(nn.Linear):
@@ -118,3 +121,51 @@ def _(ctx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | Non
     if ctx.has_bias and ctx.needs_input_grad[2]:
         of_bias = rows.sum(0)
     return of_x, of_weight, of_bias
+
+
+# The first weights of layers, as the official code has them
+
+
+def lecun_normal_(weight: Tensor) -> Tensor:
+    """Truncated normal of variance 1 / fan_in, flax's default for Dense and Conv.
+
+    weight: (out, in, ...), filled in place and returned.
+    """
+    fan_in = weight[0].numel()
+    std = fan_in**-0.5 / STD_OF_TRUNCATED
+    return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def init_head(head: nn.Module, bias: float) -> None:
+    """Zero weights for every dense layer of a head, and this bias (-10 goes with the sigmoid
+    loss)."""
+    for layer in head.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.zeros_(layer.weight)
+            nn.init.constant_(layer.bias, bias)
+
+
+def init_children(model: nn.Module) -> None:
+    """Initialise every module below `model`: norms as the identity, others by their own
+    `init_weights`.
+
+    A unit may set its norms to zero, so that norms come first.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm2d):
+            module.reset_parameters()
+    for module in model.modules():
+        if module is not model and hasattr(module, "init_weights"):
+            module.init_weights()
+
+
+# Images
+
+
+def check_images(images: Tensor, channels: int) -> None:
+    """Raise ValueError for anything but a batch of normalised images of so many channels."""
+    if images.ndim != 4 or images.shape[1] != channels or not images.is_floating_point():
+        raise ValueError(
+            f"images must be floating point, normalised, of shape (batch, {channels}, height, "
+            f"width); these are {images.dtype} of shape {tuple(images.shape)}"
+        )

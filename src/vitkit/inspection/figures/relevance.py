@@ -8,22 +8,21 @@ D width, D_h width of a head, L blocks, (h, w) the grid of patches.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from vitkit.inspection.figures.batches import class_numbers
-from vitkit.inspection.figures.layers import among_all, check_has_attention, in_float32, reading
-from vitkit.models import (
-    ScaledDotProduct,
-    VisionTransformer,
-    attention_weights,
-    first_rows,
-    logit_bias,
-    not_compiled,
+from vitkit.inspection.figures.passes import (
+    among_all,
+    check_has_attention,
+    class_numbers,
+    in_float32,
+    reading,
 )
+from vitkit.models import ScaledDotProduct, VisionTransformer, not_compiled
 from vitkit.weights import Classifier, evaluating
 
 Update = Callable[[Tensor, Tensor], Tensor]
@@ -52,10 +51,13 @@ def class_relevance(
     does.
     """
 
+    def mean_of_positive(weighted: Tensor) -> Tensor:
+        return weighted.clamp(min=0).mean(1)  # (B, H, T, T) -> (B, T, T)
+
     def update(row: Tensor, weighted: Tensor) -> Tensor:
         return row + _through(row, weighted)
 
-    return _propagate(classifier, images, target, _mean_of_positive, update)
+    return _propagate(classifier, images, target, mean_of_positive, update)
 
 
 def gradient_rollout(
@@ -73,32 +75,22 @@ def gradient_rollout(
     cancel here; there they do not.
     """
 
+    def positive_of_mean(weighted: Tensor) -> Tensor:
+        return weighted.mean(1).clamp(min=0)  # (B, H, T, T) -> (B, T, T)
+
     def update(row: Tensor, weighted: Tensor) -> Tensor:
         # A row of Â: what stays with the token itself, and what comes from the others
         share = row[:, : weighted.shape[1]] / (1 + weighted.sum(-1))  # (B, Q)
         stays = torch.cat([share, row[:, weighted.shape[1] :]], 1)
         return stays + _through(share, weighted)
 
-    return _propagate(classifier, images, target, _positive_of_mean, update)
-
-
-def _mean_of_positive(weighted: Tensor) -> Tensor:
-    """(B, H, T, T) -> (B, T, T)."""
-    return weighted.clamp(min=0).mean(1)
-
-
-def _positive_of_mean(weighted: Tensor) -> Tensor:
-    """(B, H, T, T) -> (B, T, T)."""
-    return weighted.mean(1).clamp(min=0)
+    return _propagate(classifier, images, target, positive_of_mean, update)
 
 
 def _through(row: Tensor, weighted: Tensor) -> Tensor:
     """The row, (B, T), times the first rows of a matrix, (B, Q, T): (B, T)."""
     queries = weighted.shape[1]
     return (row[:, None, :queries] @ weighted)[:, 0]
-
-
-# Forward, and back block by block
 
 
 @dataclass
@@ -112,6 +104,7 @@ class _Attended:
     output: Tensor
     """(B, H, Q, D_h), within a graph."""
 
+    @torch.no_grad()
     def weighted(self, gradient: Tensor) -> Tensor:
         """∇A ⊙ A, float32 (B, H, Q, T), from the gradient by the output: as the output is A v, the
         gradient by A is that by the output times vᵀ."""
@@ -142,7 +135,11 @@ def _propagate(
 ) -> Tensor:
     """The head's row, taken through the layers from the last to the first: (B, h, w) on the CPU."""
     config = check_has_attention(classifier)
-    _check_head(classifier)
+    if not config.classes:
+        raise ValueError(
+            "the model has no head, so there is no class that a patch could speak for; rollout shows "
+            "what its features look at"
+        )
     model = classifier.model
     grid = model.grid(images)
     tokens = config.prefix + grid[0] * grid[1]
@@ -199,16 +196,12 @@ def _forward(model: VisionTransformer, pixels: Tensor) -> _Pass:
         last.append(output.detach().requires_grad_())
         return last[0]
 
-    hooks = []
-    try:
+    with ExitStack() as hooks:
         for block in model.blocks:
-            hooks.append(block.register_forward_pre_hook(before, with_kwargs=True))
-        hooks.append(model.blocks[-1].register_forward_hook(after_last))
-        with _seen(model.pool) as pooling:
-            logits = model(pixels)
-    finally:
-        for hook in hooks:
-            hook.remove()
+            hooks.enter_context(block.register_forward_pre_hook(before, with_kwargs=True))
+        hooks.enter_context(model.blocks[-1].register_forward_hook(after_last))
+        pooling = hooks.enter_context(_seen(model.pool))
+        logits = model(pixels)
     return _Pass(logits, last[0], calls, pooling)
 
 
@@ -219,50 +212,15 @@ def _seen(module: nn.Module) -> Iterator[list[_Attended]]:
     layers = []
 
     def hook(layer: ScaledDotProduct, inputs: tuple, settings: dict, output: Tensor) -> None:
-        layers.append(_attended(output, *inputs, **settings))
+        weights = partial(layer.weights, *inputs, **settings)
+        values = inputs[2].detach()
+        layers.append(_Attended(weights, values, output))
 
-    hooks = []
-    try:
+    with ExitStack() as hooks:
         for layer in module.modules():
             if isinstance(layer, ScaledDotProduct):
-                hooks.append(layer.register_forward_hook(hook, with_kwargs=True))
+                hooks.enter_context(layer.register_forward_hook(hook, with_kwargs=True))
         yield layers
-    finally:
-        for registered in hooks:
-            registered.remove()
-
-
-def _attended(
-    output: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    position_bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    queries: int | None = None,
-) -> _Attended:
-    """Has the parameters of ScaledDotProduct.forward after the output, so that it can be called the
-    same way."""
-
-    @torch.no_grad()
-    def weights() -> Tensor:
-        bias = logit_bias(position_bias, mask, q.dtype)
-        if queries is None:
-            return attention_weights(q, k, bias)
-        return attention_weights(q[:, :, :queries], k, first_rows(bias, queries))
-
-    return _Attended(weights, v.detach(), output)
-
-
-# The class
-
-
-def _check_head(classifier: Classifier) -> None:
-    if not classifier.model.config.classes:
-        raise ValueError(
-            "the model has no head, so there is no class that a patch could speak for; rollout shows "
-            "what its features look at"
-        )
 
 
 def _of_target(logits: Tensor, target: int | Tensor | None) -> Tensor:
