@@ -43,6 +43,7 @@ _FILE_OF = {
     "WITHOUT_PARAMETERS": "config",
     "as_pair": "tiling",
     "as_side": "tiling",
+    "attention_weights": "attention",
     "build": "construction",
     "called": "zoo",
     "check_can_exit": "shortcuts",

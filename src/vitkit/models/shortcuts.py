@@ -135,7 +135,7 @@ def attend(
     bias = None
     if sizes is not None:
         bias = sizes.log()[:, None, None].to(q.dtype)  # (B, 1, 1, T)
-    attended = block.attention.attend(q, k, v, bias, None, queries)
+    attended = block.attention.attend(q[:, :, :queries], k, v, bias)  # [:None] is all
     branch = block.scale1(block.attention.join(attended))
     return z[:, :queries] + branch, k.mean(1)
 

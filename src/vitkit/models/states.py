@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from vitkit.models.attention import ScaledDotProduct
+from vitkit.models.attention import ScaledDotProduct, attention_weights
 from vitkit.models.config import ViTConfig
 
 Form = Literal["tokens", "class", "map"]
@@ -91,11 +91,10 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
                 output = block.forward(*inputs, **arguments)
         record.state_by_block[number] = output
 
-    def see_weights(
-        number: int, layer: ScaledDotProduct, inputs: tuple, arguments: dict, output: Tensor
-    ) -> None:
+    def see_weights(number: int, layer: ScaledDotProduct, inputs: tuple, output: Tensor) -> None:
         """They are computed again from what the layer got, as a fused kernel does not give them."""
-        record.weights_by_layer[number] = layer.weights(*inputs, **arguments)
+        q, k, _, *bias = inputs
+        record.weights_by_layer[number] = attention_weights(q, k, *bias)
 
     layers = []
     if attention:
@@ -106,8 +105,7 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
             hook = partial(see_state, i)
             hooks.enter_context(block.register_forward_hook(hook, with_kwargs=True))
         for i, layer in enumerate(layers):
-            hook = partial(see_weights, i)
-            hooks.enter_context(layer.register_forward_hook(hook, with_kwargs=True))
+            hooks.enter_context(layer.register_forward_hook(partial(see_weights, i)))
         hooks.enter_context(model.head.register_forward_pre_hook(see_features))
         with not_compiled():
             yield record

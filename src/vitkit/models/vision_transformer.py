@@ -23,7 +23,7 @@ from vitkit.models.attention import AttentionPositions
 from vitkit.models.block import Block
 from vitkit.models.config import ViTConfig
 from vitkit.models.layers import Dense, check_images, init_children, init_head, lecun_normal_
-from vitkit.models.pooling import POOL, DistilledHead
+from vitkit.models.pooling import DistilledHead, build_pool
 from vitkit.models.positions import build_positions
 from vitkit.models.tiling import Grid, Tiling
 
@@ -69,7 +69,7 @@ class VisionTransformer(nn.Module):
 
         # Eq. 4: LN, and which token y is
         self.norm = nn.LayerNorm(config.width, config.eps)
-        self.pool = POOL[config.pool](config)
+        self.pool = build_pool(config)
 
         # The head: one layer, with a hidden one before it in pre-training
         self.representation = None

@@ -51,21 +51,18 @@ VIT_NAME = re.compile(
 RESNET_NAME = re.compile(
     r"(?P<kind>BiT-|BN-|Axial-|Local-|Augmented-)?R(?P<layers>\d+)(x(?P<factor>\d+))?"
 )
+# fmt: off
 # What the first word of a ResNet's name changes of a Backbone.
 RESNET_KINDS = {
     None: {},
     "BiT-": {"order": "pre", **DIALECTS["bit"]},
-    "BN-": {
-        "norm": "batch",
-        "norm_eps": 1e-5,
-        "standardise": "none",
-        "padding": "even",
-        "pool": "even",
-    },
+    "BN-": {"norm": "batch", "norm_eps": 1e-5, "standardise": "none",
+            "padding": "even", "pool": "even"},
     "Axial-": {"mixer": "axial"},
     "Local-": {"mixer": "local"},
     "Augmented-": {"mixer": "augmented"},
 }
+# fmt: on
 
 
 def named(name: str, **changes) -> ModelConfig:

@@ -22,7 +22,7 @@ from vitkit.inspection.figures.passes import (
     in_float32,
     reading,
 )
-from vitkit.models import ScaledDotProduct, VisionTransformer, not_compiled
+from vitkit.models import ScaledDotProduct, VisionTransformer, attention_weights, not_compiled
 from vitkit.weights import Classifier, evaluating
 
 Update = Callable[[Tensor, Tensor], Tensor]
@@ -211,15 +211,14 @@ def _seen(module: nn.Module) -> Iterator[list[_Attended]]:
     run."""
     layers = []
 
-    def hook(layer: ScaledDotProduct, inputs: tuple, settings: dict, output: Tensor) -> None:
-        weights = partial(layer.weights, *inputs, **settings)
-        values = inputs[2].detach()
-        layers.append(_Attended(weights, values, output))
+    def hook(layer: ScaledDotProduct, inputs: tuple, output: Tensor) -> None:
+        q, k, v, *bias = inputs
+        layers.append(_Attended(partial(attention_weights, q, k, *bias), v.detach(), output))
 
     with ExitStack() as hooks:
         for layer in module.modules():
             if isinstance(layer, ScaledDotProduct):
-                hooks.enter_context(layer.register_forward_hook(hook, with_kwargs=True))
+                hooks.enter_context(layer.register_forward_hook(hook))
         yield layers
 
 

@@ -10,43 +10,20 @@ from vitkit.models.tiling import Grid, as_pair
 # How each origin of weights pads and standardises; they differ by more than rounding. The published
 # BiT has two official implementations: its own surrounds the max-pooling by zeros, which win over
 # what is negative; big_vision's surrounds it by nothing.
+# fmt: off
 DIALECTS = {
-    "google": {
-        "norm_eps": 1e-6,
-        "standardise": "std",
-        "weight_eps": 1e-5,
-        "padding": "same",
-        "pool": "same",
-    },
-    "timm": {
-        "norm_eps": 1e-5,
-        "standardise": "variance",
-        "weight_eps": 1e-8,
-        "padding": "same",
-        "pool": "same",
-    },
-    "big_vision": {
-        "norm_eps": 1e-5,
-        "standardise": "variance",
-        "weight_eps": 1e-10,
-        "padding": "even",
-        "pool": "even",
-    },
-    "bit": {
-        "norm_eps": 1e-5,
-        "standardise": "variance",
-        "weight_eps": 1e-10,
-        "padding": "even",
-        "pool": "zeros",
-    },
-    "timm_bit": {
-        "norm_eps": 1e-5,
-        "standardise": "variance",
-        "weight_eps": 1e-8,
-        "padding": "even",
-        "pool": "zeros",
-    },
+    "google": {"norm_eps": 1e-6, "standardise": "std", "weight_eps": 1e-5,
+               "padding": "same", "pool": "same"},
+    "timm": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-8,
+             "padding": "same", "pool": "same"},
+    "big_vision": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-10,
+                   "padding": "even", "pool": "even"},
+    "bit": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-10,
+            "padding": "even", "pool": "zeros"},
+    "timm_bit": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-8,
+                 "padding": "even", "pool": "zeros"},
 }
+# fmt: on
 # Residual units of each stage, by the number of layers in a ResNet's name.
 UNITS = {
     26: (2, 2, 2, 2),

@@ -6,9 +6,7 @@ import torch
 from inspected import FAMILY, GRID, N, classifier, small
 
 from vitkit.inspection import filter_components, position_similarity
-from vitkit.models import Backbone, LeNetConfig, ResNetConfig
-from vitkit.models.ancestors.resnet import standardised
-from vitkit.weights import load
+from vitkit.models import Backbone, LeNetConfig, ResNetConfig, standardised
 
 
 def cosine_table(vectors):
@@ -124,21 +122,12 @@ def test_similarity_of_relative_positions():
         position_similarity(own, grid=(2, 3))
 
 
-def test_models_without_positions_say_so():
-    with pytest.raises(ValueError, match="the model has no positions"):
-        position_similarity(classifier(FAMILY["corner"]))
-    with pytest.raises(ValueError, match="a LeNet has no position embeddings"):
-        position_similarity(classifier(LeNetConfig(channels=3, classes=5)))
-
-
-def test_the_real_model_agrees_with_the_reference(shared):
-    """Computed in float64 by another implementation."""
-    real = load(shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"), quiet=True)
-    expected = np.load(shared("reference/inspection_vit_ti16.npz"))
-    found = position_similarity(real)
-    np.testing.assert_allclose(found.cosines, expected["position_similarity"], atol=1e-6)
+def test_the_real_model_agrees_with_the_reference(real):
+    own, _, expected = real
+    similarity = position_similarity(own)
+    np.testing.assert_allclose(similarity.cosines, expected["position_similarity"], atol=1e-6)
     for name, centred in (("filters_centred", True), ("filters_uncentred", False)):
-        filters = filter_components(real, centred=centred)
+        filters = filter_components(own, centred=centred)
         np.testing.assert_allclose(filters.values, expected[f"{name}_values"], rtol=1e-5)
         products = filters.components.flatten(1).numpy() @ expected[f"{name}_components"].T
         np.testing.assert_allclose(abs(products), np.eye(28), atol=1e-4)

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 import torch
 from inspected import FAMILY, IMAGES, SIZE, classifier, small
-from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from PIL import Image
 
 from vitkit.inspection import (
-    DARK,
-    LIGHT,
     alignment,
     attention_distance,
     attention_entropy,
@@ -40,32 +37,6 @@ from vitkit.models import LeNetConfig
 def words(figure):
     """All texts of a figure."""
     return " ".join(text.get_text() for text in figure.findobj(Text))
-
-
-def check_drawn(figure, theme):
-    """It can be drawn, and every text is in the theme's colour on the theme's ground."""
-    figure.canvas.draw()
-    assert to_hex(figure.get_facecolor()) == theme.paper
-    assert {to_hex(text.get_color()) for text in figure.findobj(Text)} == {theme.ink}
-
-
-@pytest.mark.parametrize(
-    ("name", "theme"),
-    [
-        ("token", LIGHT),
-        ("registers", DARK),
-        ("axial", DARK),
-        ("hybrid", LIGHT),
-        ("relative", DARK),
-    ],
-    ids=lambda part: part if isinstance(part, str) else "",
-)
-def test_every_figure_of_every_model(name, theme):
-    own = classifier(FAMILY[name])
-    check_drawn(draw_filters(filter_components(own), theme), theme)
-    check_drawn(draw_positions(position_similarity(own), theme), theme)
-    check_drawn(draw_distance(attention_distance(own, IMAGES), theme), theme)
-    check_drawn(draw_entropy(attention_entropy(own, IMAGES), theme), theme)
 
 
 def test_filters_are_drawn_around_grey():
@@ -118,7 +89,7 @@ def test_photographs_beside_what_was_looked_at():
     photographs = IMAGES.permute(0, 2, 3, 1).numpy()
     maps = torch.zeros(2, 4, 6)
     maps[:, 1, 2] = 1
-    figure = draw_looked(photographs, {"rollout": rollout(own, IMAGES), "mine": maps}, LIGHT, "ab")
+    figure = draw_looked(photographs, {"rollout": rollout(own, IMAGES), "mine": maps}, names="ab")
     drawn = figure.axes[5].get_images()[0].get_array()  # the second photograph's last
     assert drawn.shape == (*SIZE, 3)
     assert drawn[:8].max() == 0 and drawn[24, 40].max() > 0
@@ -135,33 +106,28 @@ def test_many_photographs_are_several_in_a_row():
     assert len(figure.axes) == 9
 
 
-@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_states_and_occlusion(theme):
+def test_states_and_occlusion():
     own = classifier(FAMILY["registers"])
     photographs = IMAGES.permute(0, 2, 3, 1).numpy()
 
     norms = token_norms(own, IMAGES)
-    figure = draw_norms(norms, theme)
-    check_drawn(figure, theme)
+    figure = draw_norms(norms)
     longest = figure.axes[0].lines[1].get_ydata()
     np.testing.assert_allclose(longest, norms.patches.amax((0, 2, 3)))
     picture = figure.axes[1].get_images()[0].get_array()
     np.testing.assert_array_equal(picture[:, 7:], norms.patches[1, -1])
 
     similarity = patch_similarity(own, IMAGES, (2, 5))
-    figure = draw_similarity(photographs, similarity, (2, 5), theme, ["$a$", "b" * 50])
-    check_drawn(figure, theme)
+    figure = draw_similarity(photographs, similarity, (2, 5), names=["$a$", "b" * 50])
     np.testing.assert_array_equal(figure.axes[3].get_images()[0].get_array(), similarity[1])
     assert "bbb..." in words(figure) and "cosine similarity" in words(figure)
 
     colours = token_colours(own, IMAGES)
-    figure = draw_colours(photographs, colours, theme)
-    check_drawn(figure, theme)
+    figure = draw_colours(photographs, colours)
     np.testing.assert_array_equal(figure.axes[1].get_images()[0].get_array(), colours[0])
 
     occlusion = occlusion_curves(own, IMAGES, similarity, steps=3)
-    figure = draw_occlusion(occlusion, theme, "similarity")
-    check_drawn(figure, theme)
+    figure = draw_occlusion(occlusion, title="similarity")
     np.testing.assert_allclose(figure.axes[1].lines[0].get_ydata(), occlusion.insertion.mean(0))
     assert f"{float(occlusion.gain.mean()):+.2f} against random" in words(figure)
 
@@ -170,7 +136,6 @@ def test_alignment_has_the_first_layers_below():
     own = classifier(FAMILY["token"])
     found = alignment(own, IMAGES.repeat(2, 1, 1, 1))
     figure = draw_alignment(found)
-    check_drawn(figure, LIGHT)
     np.testing.assert_array_equal(figure.axes[0].get_images()[0].get_array(), found.values)
     assert not figure.axes[0].yaxis_inverted()
     assert "other model" not in words(figure)

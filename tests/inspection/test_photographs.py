@@ -1,12 +1,13 @@
-"""Maps of overlapping patches, laid over the image."""
+"""Maps laid over photographs, also those of patches that overlap."""
 
+import numpy as np
 import pytest
 import torch
+from pictures import photograph
 
-from vitkit.data import Preprocessing
+from vitkit.data import Preprocessing, open_image
+from vitkit.inspection import darkened, over_image
 from vitkit.inspection.catalogue import Subject, occlusion_plate, rollout_plate
-from vitkit.inspection.figures.attention_statistics import patch_distances
-from vitkit.inspection.photographs import over_image
 from vitkit.models import create, vit
 from vitkit.models.tiling import Tiling
 from vitkit.webapp.viewer import View, drawn, patch_at
@@ -48,10 +49,30 @@ def test_maps_of_patches_side_by_side_stay_as_they_are():
     assert over_image(maps, Tiling((16, 8), (16, 8))) is maps
 
 
-def test_distances_are_between_the_middles_of_patches():
-    distances = patch_distances((2, 3), (12, 4))
-    assert distances[0, 1] == 4 and distances[0, 3] == 12
-    assert distances[0, 5] == pytest.approx((12**2 + 8**2) ** 0.5)
+def test_the_box_that_a_model_sees():
+    picture = open_image(photograph(300, 500), "a")
+    assert Preprocessing(size=(224, 224)).visible(picture) == (0, 0, 300, 500)
+    top, left, height, width = Preprocessing((200, 200), "shorter", 250).visible(picture)
+    assert (top, left, height, width) == pytest.approx((30, 130, 240, 240), abs=1)
+    # What is cut out, enlarged to the model's size, is what the model gets
+    prepared = Preprocessing((100, 100), "shorter", 150)(picture).permute(1, 2, 0).float()
+    box = [round(number) for number in Preprocessing((100, 100), "shorter", 150).visible(picture)]
+    crop = open_image(picture.pixels(tuple(box)).copy(), "b")
+    again = Preprocessing((100, 100))(crop).permute(1, 2, 0).float()
+    assert (prepared - again).abs().mean() < 2
+
+
+def test_darkened_keeps_what_is_looked_at_and_darkens_the_rest():
+    pixels = np.full((60, 100, 3), 200, np.uint8)
+    weights = np.zeros((2, 2), np.float32)
+    weights[0, 1] = 0.004
+    drawn = darkened(pixels, weights, (10, 20, 40, 40))
+    assert drawn.dtype == np.uint8 and drawn.shape == pixels.shape
+    assert (drawn[11:15, 55:59] == 200).all()  # far corner of the patch
+    assert (drawn[:10] == 0).all() and (drawn[:, :20] == 0).all() and (drawn[:, 60:] == 0).all()
+    assert drawn[45, 25].max() == 0 and 0 < drawn[20, 40].min() < 200
+    assert (darkened(pixels, np.zeros((2, 2)), (0, 0, 60, 100)) == 0).all()
+    assert darkened(pixels[:1, :1], weights, (0, 0.2, 0.4, 0.4)).shape == (1, 1, 3)
 
 
 def test_figures_of_overlapping_patches():
@@ -65,8 +86,6 @@ def test_figures_of_overlapping_patches():
 
 def test_the_app_frames_the_patch_that_is_clicked():
     """A picture of twice the model's pixels."""
-    import numpy as np
-
     view = View(torch.zeros(1), np.zeros((128, 96, 3), np.uint8), OVERLAP)
     grid = (5, 11)
     framed = np.argwhere((drawn(view, np.ones(grid), (2, 3)) == [255, 196, 0]).all(-1))

@@ -1,6 +1,7 @@
 """Class-specific relevance and gradient rollout: against autograd with all maps at once, and by
 hand."""
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -11,25 +12,24 @@ from torch.nn.functional import interpolate
 
 from vitkit.data import Preprocessing
 from vitkit.inspection import class_relevance, gradient_rollout, rollout
+from vitkit.inspection.figures import relevance
 from vitkit.inspection.figures.passes import reading
-from vitkit.models import LeNetConfig
-from vitkit.models.attention import ScaledDotProduct
-from vitkit.weights import load
+from vitkit.models.attention import ScaledDotProduct, attention_weights
 
 POOLED = [name for name in FAMILY if name != "no pooling"]
 
 
 def attended(model, images, target):
     """Each layer's A and the gradient of the class's logit by it, from one graph of everything:
-    (A, ∇A) as numpy, (B, H, T, T), in the order of the layers."""
+    (A, ∇A) as numpy, (B, H, Q, T), in the order of the layers."""
     kept = []
 
     class Visible(torch.nn.Module):
-        def forward(self, q, k, v, position_bias=None, mask=None, queries=None):
-            weights = ScaledDotProduct().weights(q, k, v, position_bias, mask)
+        def forward(self, q, k, v, bias=None):
+            weights = attention_weights(q, k, bias)
             weights.retain_grad()
             kept.append(weights)
-            return (weights @ v)[:, :, :queries]
+            return weights @ v
 
     parents = [
         module
@@ -80,7 +80,9 @@ def slow(own, target, mean_of_positive):
     tokens = config.prefix + grid[0] * grid[1]
     product = np.eye(tokens)[None].repeat(2, 0)
     for layer, matrix in enumerate(weighted):
-        step = np.eye(tokens) + spread(matrix, layer, grid, config.mixer == "axial")
+        matrix = spread(matrix, layer, grid, config.mixer == "axial")
+        step = np.eye(tokens)[None].repeat(2, 0)
+        step[:, : matrix.shape[1]] += matrix  # the last layer may compute the class token alone
         if not mean_of_positive:
             step = step / step.sum(-1, keepdims=True)
         product = step @ product
@@ -152,22 +154,35 @@ def test_what_has_no_meaning_is_refused():
         gradient_rollout(headless, IMAGES)
     with pytest.raises(ValueError, match="an answer for every token"):
         class_relevance(classifier(FAMILY["no pooling"]), IMAGES)
-    with pytest.raises(ValueError, match="no attention among patches"):
-        class_relevance(classifier(LeNetConfig(channels=3, classes=5)), IMAGES)
 
 
-def test_the_real_model_tells_two_classes_apart(shared):
+def test_the_real_model_tells_two_classes_apart(real):
     """The relevance of a class is where that class is: a picture of two photographs side by side,
     each half with a class of its own."""
-    real = load(shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"), quiet=True)
-    golden = np.load(shared("weights/golden_8images.npz"))
-    whole = torch.from_numpy(golden["input_uint8"]).permute(0, 3, 1, 2)
-    golden_retriever, zebra = real.logits(whole[[2, 4]]).argmax(-1).tolist()
-    halves = interpolate(whole[[2, 4]].float(), (224, 112), mode="bilinear", antialias=True).byte()
+    own, images, _ = real
+    whole = images[[2, 4]]
+    golden_retriever, zebra = own.logits(whole).argmax(-1).tolist()
+    halves = interpolate(whole.float(), (224, 112), mode="bilinear", antialias=True).byte()
     both = torch.cat([halves[0], halves[1]], -1)[None]
     for function in (class_relevance, gradient_rollout):
         shares = []  # of the left half
         for target in (golden_retriever, zebra):
-            relevance = function(real, both, target)[0]
+            relevance = function(own, both, target)[0]
             shares.append(float(relevance[:, :7].sum() / relevance.sum()))
         assert shares[0] > 0.5 and shares[0] > shares[1] + 0.2
+
+
+def test_one_block_s_graph_is_kept_at_a_time(monkeypatch):
+    own = classifier(replace(FAMILY["token"], depth=6))
+    kept = []
+    make = relevance._Attended
+
+    def counted(*arguments):
+        assert sum(weak() is not None for weak in kept) <= 1
+        attended = make(*arguments)
+        kept.append(weakref.ref(attended))
+        return attended
+
+    monkeypatch.setattr(relevance, "_Attended", counted)
+    class_relevance(own, IMAGES)
+    assert len(kept) == 6
