@@ -24,16 +24,6 @@ def test_hybrids_by_their_names(name, units, patch, stride):
     assert (config.stem.units, config.patch, config.tiling.stride) == (units, patch, (stride,) * 2)
 
 
-def test_a_factor_widens_the_resnet():
-    assert named("R101x2+L/48").stem.features == 2048
-    assert named("R152x4").backbone.features == 8192
-
-
-def test_axial_models_have_no_class_token():
-    assert named("Axial-B/16").pool == "gap"
-    assert named("Axial-B/16").prefix == 0
-
-
 def test_b_is_half_of_B():
     assert named("b/32") == named("B/32", width=384, mlp=1536, heads=6)
 
