@@ -93,7 +93,7 @@ class Subject:
         return bar(text)(parts, len(parts))
 
     def in_parts(self, function: Callable[..., Tensor], *arguments) -> Tensor:
-        """What a function of a classifier and images gives for the images that are shown, a few at a
+        """A function of a classifier and images, called for the images that are shown, a few at a
         time."""
         parts = []
         for batch in small_batches(self.classifier, self.shown):
@@ -252,7 +252,7 @@ class FigureKind:
     """Computes it. Raises ValueError, with a sentence, for a model that it has no meaning for."""
     needs_images: bool = True
     by_default: bool = True
-    """Whether it is made if nobody says which."""
+    """Whether it is made when no figures are chosen."""
     of_photographs: bool = False
     """Whether most of it is photographs."""
 

@@ -35,7 +35,7 @@ class Theme:
     """The colours of a figure."""
 
     paper: str
-    """The ground."""
+    """The background."""
     ink: str
     """Titles, labels and numbers."""
     faint: str
@@ -54,7 +54,7 @@ THEMES = {"light": LIGHT, "dark": DARK}
 
 
 def themed(figure: "Figure", theme: Theme) -> "Figure":
-    """The same figure, with its ground, texts and axes in the theme's colours."""
+    """The same figure, with its background, texts and axes in the theme's colours."""
     from matplotlib.text import Text
 
     figure.set_facecolor(theme.paper)

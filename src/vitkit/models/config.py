@@ -100,7 +100,7 @@ class ViTConfig:
     patches are then projected without a bias."""
     layer_scale: float | None = None
     """First value of a learned factor for every channel of a branch (LayerScale; DINOv2, DeiT III);
-    None is none."""
+    None: there is none."""
     positions: Literal[
         "none",
         "learned",

@@ -60,8 +60,7 @@ POSITION_KINDS = {
 
 
 def check(config: "ViTConfig") -> None:
-    """Raises ValueError for a setting that is not of its type, is out of its range, or cannot go with
-    the others."""
+    """Raise ValueError for a setting of the wrong type, out of its range, or at odds with others."""
     _check_sides(config)
     check_types(config)
     _check_numbers(config)
@@ -237,7 +236,7 @@ def _check_axial(config: "ViTConfig") -> None:
 
 
 def check_types(config: object) -> None:
-    """Raise ValueError if a field holds what its type does not allow: another name than those of a
+    """Raise ValueError if a field holds a value that its type does not allow: a name that is not in a
     Literal, a text for a number, a number that is not finite."""
     type_of = get_type_hints(type(config))  # objects, where a file's annotations are strings too
     for field in fields(config):

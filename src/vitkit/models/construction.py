@@ -89,7 +89,7 @@ def config_to_dict(config: ModelConfig) -> dict:
 
 
 def config_from(values: dict) -> ModelConfig:
-    """A configuration from what `config_to_dict` made of it, or JSON of that. Without a kind a ViTConfig.
+    """The configuration that `config_to_dict` made this of, or JSON of it; a ViTConfig if it names no kind.
 
     Raises ValueError or TypeError for anything else.
     """

@@ -49,7 +49,7 @@ def onednn_is_faster(x: Tensor, weight: Tensor) -> bool:
         return False
     if not torch.compiler.is_compiling() and _is_interpreted():
         return False
-    # Widths that do not fit are PyTorch's to complain of: oneDNN does not say what is wrong
+    # PyTorch complains of widths that do not fit: oneDNN does not say what is wrong
     if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
         return False
     if x.numel() * weight.shape[0] < LEAST_WORK:
@@ -58,8 +58,8 @@ def onednn_is_faster(x: Tensor, weight: Tensor) -> bool:
 
 
 def _is_interpreted() -> bool:
-    """Whether operators are counted, pretended or differentiated forward: modes of PyTorch's, which
-    know its own operators alone."""
+    """Whether PyTorch counts, fakes or differentiates operators forward: such modes know only its
+    own."""
     return torch._C._len_torch_dispatch_stack() > 0 or forward_ad._current_level >= 0
 
 

@@ -155,7 +155,7 @@ def backbone_macs(config: Backbone, channels: int, image: Grid, padded_taps: boo
     for stage, (before, after) in enumerate(config.stage_grids(image)):
         inner = config.channels * 2**stage
 
-        # The first unit: with the stride, which the first stage has not, and a shortcut
+        # The first unit: with a shortcut, and the stride, except in the first stage
         stride = 2
         if stage == 0:
             stride = 1

@@ -24,19 +24,19 @@ from vitkit.models.config import ViTConfig
 from vitkit.models.vision_transformer import VisionTransformer
 
 
-def answers_by_class_token(model: nn.Module) -> bool:
-    """Whether a model is a Vision Transformer whose head reads the class token alone, with blocks that
-    take tokens in any number and know no positions."""
-    if not isinstance(model, VisionTransformer):
-        return False
-    config = model.config
-    return (
-        config.prefix == 1
-        and config.tokens_read == 1
-        and config.mixer == "full"
-        and config.resolved_inject == "stem"
-        and config.branch_norm != "after"
-        and config.norm == "tokens"
+def check_class_token(model: nn.Module, shortcut: str) -> None:
+    """Raise ValueError unless a model is a Vision Transformer whose head reads the class token alone,
+    and whose blocks take tokens in any number and know no positions."""
+    if isinstance(model, VisionTransformer):
+        config = model.config
+        reads_it_alone = config.prefix == 1 and config.tokens_read == 1
+        is_the_papers = config.mixer == "full" and config.resolved_inject == "stem"
+        norms_are = config.branch_norm != "after" and config.norm == "tokens"
+        if reads_it_alone and is_the_papers and norms_are:
+            return
+    raise ValueError(
+        f"{shortcut} is for models that answer by a class token alone, with positions added at the "
+        "stem and the paper's blocks; this one is another"
     )
 
 
@@ -52,13 +52,13 @@ def read(model: VisionTransformer, z: Tensor) -> Tensor:
 
 
 class Merging(nn.Module):
-    """A Vision Transformer, for inference, that merges r tokens in every block but the last: of that
-    one the head reads the class token alone."""
+    """A Vision Transformer for inference that merges r tokens in every block but the last, of which
+    the head reads the class token alone."""
 
     inference_only = True
 
     def __init__(self, model: VisionTransformer, r: int):
-        """Raises ValueError for an r that cannot be, and for a model whose tokens cannot be merged."""
+        """Raises ValueError as `check_can_merge` does."""
         super().__init__()
         check_can_merge(model, r)
         self.model = model
@@ -83,15 +83,10 @@ class Merging(nn.Module):
 
 
 def check_can_merge(model: nn.Module, r: int) -> None:
-    """Raises ValueError for a number of tokens that cannot be, and for a model that does not answer by
-    its class token from blocks as the paper has them."""
+    """Raise ValueError unless r tokens can be merged in each block of a model."""
     if r < 0:
         raise ValueError(f"{r} tokens of a block cannot be merged; it is a number from 0")
-    if not answers_by_class_token(model):
-        raise ValueError(
-            "tokens are merged in models that answer by a class token alone, with positions added at "
-            "the stem and the paper's blocks; this one is another"
-        )
+    check_class_token(model, "token merging")
     patches = math.prod(model.config.grid)
     most = merging_at_most(1 + patches, r)
     if r > most:
@@ -102,14 +97,12 @@ def check_can_merge(model: nn.Module, r: int) -> None:
 
 
 def merging_at_most(tokens: int, r: int) -> int:
-    """How many of so many tokens, the class token among them, merge in a block that is to merge r: at
-    most half of the patches."""
+    """How many of r tokens merge in a block of so many tokens: at most half of the patches do."""
     return min(r, (tokens - 1) // 2)
 
 
 def tokens_left(config: ViTConfig, r: int) -> int:
-    """How many tokens the last block of a model reads, if every block before it merges r: fewer where
-    that is more than half of the patches that are left."""
+    """How many tokens the last block of a model reads if every block before it merges r."""
     tokens = 1 + math.prod(config.grid)
     for _ in range(config.depth - 1):
         tokens -= merging_at_most(tokens, r)
@@ -205,14 +198,13 @@ class Exit(nn.Module):
 
 
 class EarlyExit(nn.Module):
-    """A Vision Transformer, for inference, that answers an image after the first exit that is sure of
-    it."""
+    """A Vision Transformer for inference that answers an image after the first exit that is sure."""
 
     inference_only = True
 
     def __init__(self, model: VisionTransformer, exits: Sequence[Exit], sure: float):
-        """sure: the largest probability that ends the computation, by softmax. Raises ValueError for
-        one that is none, and for a model that has no class token alone."""
+        """sure: the probability of the likeliest class, by softmax, that ends the computation. Raises
+        ValueError as `check_can_exit` and `check_sure` do."""
         super().__init__()
         check_can_exit(model, [each.after for each in exits])
         check_sure(sure)
@@ -234,7 +226,10 @@ class EarlyExit(nn.Module):
         *blocks, last = self.model.blocks
         z = self.model.embed(images)  # (B, T, D)  Eq. 1
         waiting = torch.arange(len(z), device=z.device)  # images without an answer
-        answered = []  # which images, their logits, and after how many blocks
+        # Of the images with an answer: which they are, their logits, and after how many blocks
+        answered = []
+        answers = []
+        depths = []
 
         # The images that are sure of their class leave
         for i, block in enumerate(blocks, start=1):
@@ -243,7 +238,9 @@ class EarlyExit(nn.Module):
                 logits = self.head(exits[i](norm(z[:, 0])))  # (B, K)
                 is_sure = logits.float().softmax(-1).amax(-1) >= self.sure  # (B,)
                 if is_sure.any():
-                    answered.append((waiting[is_sure], logits[is_sure], i))
+                    answered.append(waiting[is_sure])
+                    answers.append(logits[is_sure])
+                    depths.append(torch.full_like(answered[-1], i))
                     waiting = waiting[~is_sure]
                     z = z[~is_sure]
             if not len(waiting):
@@ -252,34 +249,29 @@ class EarlyExit(nn.Module):
         # The others have the whole model's answer
         if len(waiting):
             z = last(z, queries=1)
-            answered.append((waiting, self.head(read(self.model, z)), len(blocks) + 1))
+            answered.append(waiting)
+            answers.append(self.head(read(self.model, z)))
+            depths.append(torch.full_like(waiting, len(blocks) + 1))
 
         # In the order of the images again
-        order = torch.cat([rows for rows, _, _ in answered]).argsort()
-        logits = torch.cat([logits for _, logits, _ in answered])
-        depths = torch.cat([torch.full_like(rows, depth) for rows, _, depth in answered])
-        return logits[order], depths[order]
+        order = torch.cat(answered).argsort()
+        return torch.cat(answers)[order], torch.cat(depths)[order]
 
 
 def check_can_exit(model: nn.Module, after: Sequence[int]) -> None:
-    """Raises ValueError for a model that does not answer by its class token from blocks as the paper
-    has them, and for exits that are behind no block but the last."""
-    if not answers_by_class_token(model):
-        raise ValueError(
-            "early exit is for models that answer by a class token alone, with positions added at the "
-            "stem and the paper's blocks; this one is another"
-        )
+    """Raise ValueError unless a model can answer after these numbers of blocks."""
+    check_class_token(model, "early exit")
     depth = len(model.blocks)
     for blocks in after:
         if not 1 <= blocks < depth:
             raise ValueError(
-                f"an exit after {blocks} blocks is not possible; the model has {depth}, and one is after "
-                f"1 to {depth - 1}"
+                f"an exit after {blocks} blocks is not possible; the model has {depth}, and one is "
+                f"after 1 to {depth - 1}"
             )
 
 
 def check_sure(sure: float) -> None:
-    """Raises ValueError for a probability that is none."""
+    """Raise ValueError unless this is a probability above 0."""
     if not 0 < sure <= 1:
         raise ValueError(f"an exit is sure from the probability {sure}; it is above 0, up to 1")
 

@@ -166,8 +166,8 @@ def hidden_states(
     where they lie in the image, (B, D, h, w). A ResNet's states are maps in any case, (B, C, h, w).
     norm: also through the last LayerNorm (Eq. 4), which the states themselves have not passed.
 
-    The model is in the mode that it is in, and gradients flow. Raises ValueError for a layer that
-    the model has not, for a form or norm that has no meaning for it, and for a model that is not
+    The model stays in its mode, and gradients flow. Raises ValueError for a layer that the model
+    lacks, for a form or norm that has no meaning for it, and for a model that is not
     vitkit's.
     """
     check_recordable(model)
@@ -232,8 +232,8 @@ def _check_form(form: str, norm: bool, model: nn.Module) -> None:
 
 
 def formed(state: Tensor, form: Form, model: nn.Module, images: Tensor) -> Tensor:
-    """A state that a model has of images, in a form: (B, T, D) -> (B, T, D), (B, D) or (B, D, h, w). A
-    ResNet's is a map as it is."""
+    """A state of images in one of the forms: (B, T, D) -> (B, T, D), (B, D) or (B, D, h, w). A ResNet's
+    is a map already."""
     if not isinstance(model.config, ViTConfig) or form == "tokens":
         return state
     if form == "class":

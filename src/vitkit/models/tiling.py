@@ -82,7 +82,7 @@ class Tiling(NamedTuple):
 
 def as_pair(value: object) -> object:
     """A height and a width from what people and JSON write: one number for a square, or a list.
-    Anything else as it is, for `check_types` to refuse."""
+    Anything else stays as it is, and `check_types` refuses it."""
     if isinstance(value, int):
         return value, value
     if isinstance(value, list):
@@ -91,7 +91,7 @@ def as_pair(value: object) -> object:
 
 
 def as_side(value: object) -> object:
-    """As `as_pair`, the way back: one number if both sides are the same, as configurations keep it."""
+    """One number if both sides are the same, as configurations keep a square; else what `as_pair` gives."""
     pair = as_pair(value)
     if isinstance(pair, tuple) and len(pair) == 2 and pair[0] == pair[1]:
         return pair[0]

@@ -138,8 +138,8 @@ def _batches(images: Images) -> Iterator[Tensor]:
     for batch in batches:
         if len(batch) < FEWEST:
             raise ValueError(
-                f"there are {len(batch)} images (of a batch); how much alike layers are is estimated "
-                f"from at least {FEWEST}: give more"
+                f"there are {len(batch)} images (of a batch); how much alike layers are is "
+                f"estimated from at least {FEWEST}: give more"
             )
         yield batch
 

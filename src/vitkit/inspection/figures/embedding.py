@@ -73,15 +73,15 @@ def filter_components(classifier: Classifier, count: int = 28, centred: bool = T
     Of a hybrid or a ResNet they are the filters of the first convolution, which sees the pixels (as
     it computes, standardised); a hybrid's own embedding sees a feature map, and has no picture.
 
-    Raises ValueError for a count that there is not.
+    Raises ValueError if there are fewer components.
     """
     filters = first_filters(classifier.model)  # (D, C, h, w)
     rows = filters.flatten(1).cpu().double()  # (D, C·h·w)
     most = min(rows.shape)
     if not 1 <= count <= most:
         raise ValueError(
-            f"count is {count}; {rows.shape[0]} filters of {rows.shape[1]} numbers have 1 to {most} "
-            "principal components"
+            f"count is {count}; {rows.shape[0]} filters of {rows.shape[1]} numbers have 1 to "
+            f"{most} principal components"
         )
     if centred:
         rows = rows - rows.mean(0)

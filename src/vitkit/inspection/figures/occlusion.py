@@ -70,7 +70,7 @@ def occlusion_curves(
     A covered patch has the image's mean colour. It computes B · (steps + 1) · 2 · (1 + orders)
     images.
 
-    Raises ValueError for maps that do not fit the images, for steps or orders that there are not,
+    Raises ValueError for maps that do not fit the images, for impossible numbers of steps or orders,
     for a class that is not there, and for a model without a head.
     """
     _check(classifier, images, maps, steps, orders)
@@ -136,7 +136,8 @@ def _check(classifier: Classifier, images: Tensor, maps: Tensor, steps: int, ord
     config = classifier.model.config
     if not config.classes or not config.pools:
         raise ValueError(
-            "the model has no head that answers an image, so covering parts of one changes no answer"
+            "the model has no head that answers an image, so covering parts of one changes no "
+            "answer"
         )
     fits = maps.ndim == 3 and len(maps) == len(images)
     if not fits or images.shape[2] % maps.shape[1] or images.shape[3] % maps.shape[2]:

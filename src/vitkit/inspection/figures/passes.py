@@ -66,16 +66,19 @@ def layer_names(config: ViTConfig) -> tuple[str, ...]:
     An axial layer is two, "layer 1, rows" and "layer 1, columns". A MAP head's attention, whose
     only query is learned, comes last: "pooling".
     """
-    names = [f"layer {i + 1}" for i in range(config.depth)]
-    if config.mixer == "axial":
-        names = [f"{name}, {axis}" for name in names for axis in ("rows", "columns")]
+    names = []
+    for i in range(config.depth):
+        if config.mixer == "axial":
+            names += [f"layer {i + 1}, rows", f"layer {i + 1}, columns"]
+        else:
+            names.append(f"layer {i + 1}")
     if config.pool == "map":
         names.append(POOLING)
     return tuple(names)
 
 
 def check_number(name: str, number: int, count: int, things: str) -> None:
-    """Raise ValueError for a number, the argument called `name`, of a thing that the model has not."""
+    """Raise ValueError for the number, in the argument `name`, of a thing that the model lacks."""
     if not 0 <= number < count:
         raise ValueError(
             f"{name} is {number}; the model's {count} {things} are numbered 0 to {count - 1}"

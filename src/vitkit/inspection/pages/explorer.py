@@ -103,8 +103,8 @@ def _data(
 
 
 def chosen_detail(config: ViTConfig, grid: Grid, photographs: int, megabytes: float) -> Detail:
-    """The finest detail with which so many photographs stay below a limit. Raises ValueError if there
-    is none."""
+    """The finest detail that keeps so many photographs below a limit. Raises ValueError if none
+    does."""
     for detail in DETAILS:
         total = photographs * (most_bytes(config, grid, detail) + PHOTOGRAPH_BYTES)
         if total <= megabytes * MEGABYTE:

@@ -45,7 +45,9 @@ def block(content: str) -> Block:
 
 def tag(name: str, content: str, style: str = "") -> Block:
     """An HTML element with this content; `style` is one of the classes of page.css."""
-    attribute = f" class={style}" if style else ""
+    attribute = ""
+    if style:
+        attribute = f" class={style}"
     return Block(f"<{name}{attribute}>{block(content)}</{name}>")
 
 
@@ -127,8 +129,8 @@ def folded(title: str, *blocks: str) -> Block:
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), wraps: bool = False) -> Block:
-    """Rows of cells; the first cell of each is its heading. Cells of sentences, not numbers, are to
-    be wrapped."""
+    """Rows of cells; the first cell of each is its heading. `wraps` breaks the lines of cells that hold
+    sentences."""
     lines = []
     if header:
         lines.append(tag("tr", join(tag("th", cell) for cell in header)))
@@ -150,8 +152,8 @@ def bullets(items: Iterable[str]) -> Block:
 
 
 def matrix(names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[int]]) -> Block:
-    """A table of counts, each on a ground that is the darker the larger its share of its row. Zeros
-    are left empty."""
+    """A table of counts: the larger a count's share of its row, the darker its background. Zeros are
+    left empty."""
     header = join(tag("th", name) for name in ("", *columns))
     lines = [tag("tr", header)]
     for name, row in zip(names, cells, strict=True):
@@ -181,7 +183,9 @@ def gallery(tiles: Iterable[Tile], wide: bool = False) -> Block:
         caption = tag("figcaption", tile.caption, style)
         note = tag("small", tile.note)
         figures.append(tag("figure", join([image, caption, note])))
-    style = '"gallery pairs"' if wide else "gallery"
+    style = "gallery"
+    if wide:
+        style = '"gallery pairs"'
     return tag("div", join(figures), style)
 
 
@@ -198,21 +202,23 @@ def embedded(pixels: np.ndarray, longest: int) -> str:
     return _embedded(buffer, "jpeg")
 
 
-def picture(figure: "Figure", alt: str) -> Block:
+def picture(figure: "Figure", alt: str, style: str = "photographs") -> Block:
     """A figure of photographs as an embedded PNG; `alt` says what is on it."""
-    return _image(figure, alt, "photographs")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI)
+    return Block(f'<img class={style} alt="{block(alt)}" src="{_embedded(buffer, "png")}">')
 
 
 def drawing(figure: "Figure", alt: str) -> Block:
     """A figure of lines as an embedded PNG, whose black and white change places on a dark page."""
-    return _image(figure, alt, "drawing")
+    return picture(figure, alt, "drawing")
 
 
 def themed_figure(
     draw: Callable[[Theme], "Figure"], alt: str, of_photographs: bool = False
 ) -> Block:
-    """A figure that `draw` makes in the colours of a theme, embedded twice: a light and a dark one, of
-    which the reader's system chooses. They are PNGs, or JPEGs if most of it is photographs. On a
+    """A figure that `draw` makes in the colours of a theme, embedded twice: a light and a dark one, and
+    the reader's system chooses. They are PNGs, or JPEGs if most of it is photographs. On a
     telephone a wide one scrolls."""
     kind = "png"
     settings = {}
@@ -236,12 +242,6 @@ def themed_figure(
         f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
         f'<img width={width} alt="{block(alt)}" src="{light}"></picture></div>'
     )
-
-
-def _image(figure: "Figure", alt: str, style: str) -> Block:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI)
-    return Block(f'<img class={style} alt="{block(alt)}" src="{_embedded(buffer, "png")}">')
 
 
 def _embedded(buffer: io.BytesIO, kind: str) -> str:
