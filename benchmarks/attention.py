@@ -18,7 +18,7 @@ import torch
 from record import parser
 from torch import Tensor
 
-from vitkit.models import fused, unfused
+from vitkit.models.attention import fused, unfused
 
 SHAPES = [  # B batch, H heads, T tokens, E width of a head
     (32, 3, 197, 64),

@@ -17,10 +17,9 @@ from pictures import photograph
 
 from vitkit.data import open_image
 from vitkit.inspection import raw_attention, rollout
-from vitkit.inspection.figures.explored import DETAILS, Detail, most_bytes
+from vitkit.inspection.pages.attention_tables import DETAILS, Detail, most_bytes
 from vitkit.inspection.pages.explorer import chosen_detail, prefix_names, write_explorer
 from vitkit.models import Backbone, ResNetConfig, vit
-from vitkit.weights import load
 
 EXACT = 2e-7  # of float32
 WITH_READER = [name for name in FAMILY if name != "no pooling"]
@@ -422,16 +421,14 @@ def test_larger_cells_lie_where_their_patches_are(browser, tmp_path, monkeypatch
     assert tab.wrong == []
 
 
-def test_the_real_model(shared, tmp_path):
-    real = load(shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"), quiet=True)
-    golden = np.load(shared("weights/golden_8images.npz"))
-    picture = open_image(golden["input_uint8"][0], "first")
-    real = replace(real, preprocessing=replace(real.preprocessing, resize=224))
-    file = write_explorer(tmp_path / "page.html", "Ti/16", real, [picture])
+def test_the_real_model(real, tmp_path):
+    own, images, expected = real
+    picture = open_image(images[0].permute(1, 2, 0).numpy(), "first")
+    own = replace(own, preprocessing=replace(own.preprocessing, resize=224))
+    file = write_explorer(tmp_path / "page.html", "Ti/16", own, [picture])
     assert file.stat().st_size < 2e6
     table = embedded(file)["photographs"][0]["tables"][11]["patches"]
     patches, bound = unpacked(table, 197)
-    expected = np.load(shared("reference/inspection_vit_ti16.npz"))
     matrix = expected["attention_first_image_layers_0_5_11"][2, 2, 1:]
     check(patches[2 * 196 :], bound[2 * 196 :] + 1e-6, matrix)
 

@@ -8,7 +8,7 @@ from inspected import FAMILY, GRID, IMAGES, N, classifier
 from vitkit.data import Preprocessing
 from vitkit.inspection import occlusion_curves, rollout
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig
-from vitkit.weights import Classifier, load
+from vitkit.weights import Classifier
 
 
 class Bright(torch.nn.Module):
@@ -78,9 +78,7 @@ def test_what_does_not_fit_is_refused():
 
 
 @pytest.mark.slow
-def test_rollout_of_the_real_model_is_worth_something(shared):
-    real = load(shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"), quiet=True)
-    golden = np.load(shared("weights/golden_8images.npz"))
-    images = torch.from_numpy(golden["input_uint8"]).permute(0, 3, 1, 2)[:2]
-    found = occlusion_curves(real, images, rollout(real, images), steps=5, orders=2)
+def test_rollout_of_the_real_model_is_worth_something(real):
+    own, images, _ = real
+    found = occlusion_curves(own, images[:2], rollout(own, images[:2]), steps=5, orders=2)
     assert found.gain.mean() > 0

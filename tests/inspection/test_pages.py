@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from vitkit.evaluation.metrics.metric import COUNT, NATS, SHARE, Metric
 from vitkit.inspection import contact_sheet
-from vitkit.inspection.plots.contact_sheet import Tile
+from vitkit.inspection.photographs import Tile
 from vitkit.training.record.metrics import to_line
 from vitkit.training.reports.report import report
 

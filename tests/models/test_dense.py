@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitkit.models import Dense
-from vitkit.models.inference import dense
-from vitkit.models.inference.dense import onednn_linear
+from vitkit.models import layers as dense
+from vitkit.models.layers import onednn_linear
 from vitkit.system import matmul
 
 pytestmark = pytest.mark.skipif(not matmul.available(), reason="this PyTorch has no oneDNN")
@@ -232,5 +232,5 @@ def test_the_first_call_imports_no_compiler():
         "print(*sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "vitkit.models.inference.dense" in run.stdout.split()
+    assert "vitkit.models.layers" in run.stdout.split()
     assert "torch._dynamo" not in run.stdout.split()

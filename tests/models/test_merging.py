@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitkit.models import create, vit
-from vitkit.models.inference.merging import Merging, merged, tokens_left
+from vitkit.models.shortcuts import Merging, merged, tokens_left
 
 SMALL = vit("mu/8", image=(32, 48), classes=5, depth=3, width=24, heads=3, mlp=48)
 

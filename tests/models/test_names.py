@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from vitkit.models import NAMES, Backbone, ResNetConfig, ViTConfig, called, named, vit
-from vitkit.models.resnets.backbone import check_types
+from vitkit.models.config_checks import check_types
 
 
 @pytest.mark.parametrize(
@@ -22,16 +22,6 @@ from vitkit.models.resnets.backbone import check_types
 def test_hybrids_by_their_names(name, units, patch, stride):
     config = named(name)
     assert (config.stem.units, config.patch, config.tiling.stride) == (units, patch, (stride,) * 2)
-
-
-def test_a_factor_widens_the_resnet():
-    assert named("R101x2+L/48").stem.features == 2048
-    assert named("R152x4").backbone.features == 8192
-
-
-def test_axial_models_have_no_class_token():
-    assert named("Axial-B/16").pool == "gap"
-    assert named("Axial-B/16").prefix == 0
 
 
 def test_b_is_half_of_B():

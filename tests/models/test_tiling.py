@@ -8,13 +8,10 @@ from networks import random_images, random_model
 
 from vitkit.models import (
     Backbone,
-    ViTConfig,
-    called,
     cost,
     create,
     parameters,
     resample,
-    resized,
     vit,
     with_stride,
 )
@@ -84,9 +81,6 @@ def test_a_name_makes_the_largest_image_that_fits():
     assert vit("B/16", patch=(16, 10)).image == (224, 220)
     assert vit("R26+B/32", patch=2, stride=1).image == (224, 224)
     assert vit("B/16", stride=12, image=(40, 28)).grid == (3, 2)
-    assert called(vit("B/16", patch=(16, 8))) == "ViT-B/16x8"
-    assert called(vit("B/16", stride=8)) == "ViT-B/16 (stride 8)"
-    assert called(vit("B/16", stride=(8, 16))) == "ViT-B/16 (stride 8x16)"
 
 
 def test_cost_and_parameters_follow_the_grid():
@@ -182,25 +176,3 @@ def test_another_stride_and_size_at_once_resample_once():
     # And back
     again = with_stride(with_stride(model, 8), None)
     assert again.config == model.config
-
-
-def test_the_models_own_stride_is_the_model_to_the_bit():
-    model = random_model(vit("mu/16", image=64, classes=5))
-    same = with_stride(model, 16)
-    assert same.config == model.config
-    images = random_images(2, 3, 64, 64)
-    assert torch.equal(same(images), model(images))
-
-
-def test_a_model_with_overlap_takes_other_sizes():
-    model = random_model(OVERLAP)
-    images = random_images(2, 3, 88, 64)
-    larger = resized(model, (88, 64))
-    torch.testing.assert_close(larger(images), model(images), atol=1e-5, rtol=1e-5)
-
-
-def test_positions_of_a_one_dimensional_order_have_no_other_grid():
-    config = vit("mu/16", image=64, positions="relative")
-    with pytest.raises(ValueError, match="have no meaning on 7 x 7"):
-        config.with_stride(8)
-    assert isinstance(config.with_stride(16), ViTConfig)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from vitkit.data import Preprocessing, uniforms
 from vitkit.models import ViTConfig, create
-from vitkit.models.positions.embeddings import sincos
+from vitkit.models.positions import sincos
 from vitkit.objectives import MaskedAutoencoder
 from vitkit.objectives.patches import patchify, unpatchify
 from vitkit.system.span import Span

@@ -10,8 +10,8 @@ from PIL import Image
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing
-from vitkit.inspection.figures.rollout import rollout
-from vitkit.inspection.plots.figures import GAP
+from vitkit.inspection.figures.attention_maps import rollout
+from vitkit.inspection.photographs import GAP
 from vitkit.models import Backbone, ResNetConfig, create, vit
 from vitkit.prediction import predict
 from vitkit.prediction.attention import Looking

@@ -6,7 +6,7 @@ import torch
 
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.models.inference.exits import EarlyExit, Exit, states_at
+from vitkit.models.shortcuts import EarlyExit, Exit, states_at
 from vitkit.runtimes.less_work import exiting, fit_exits, merging
 from vitkit.weights import Classifier
 

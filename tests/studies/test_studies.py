@@ -20,7 +20,7 @@ from vitkit.cli import main
 from vitkit.data import Preprocessing, Splits, open_splits, subset
 from vitkit.evaluation.metrics.metric import SHARE, Metric
 from vitkit.models import create, vit
-from vitkit.models.positions.resampling import RESAMPLE, resample
+from vitkit.models.positions import RESAMPLE, resample
 from vitkit.objectives import MaskedPatches
 from vitkit.studies.base import on_a_share, resnet_like, small_vit
 from vitkit.studies.budget import Budget, plan

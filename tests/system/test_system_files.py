@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitkit.inspection.pages.html import write_page
-from vitkit.inspection.plots.contact_sheet import Tile, contact_sheet
+from vitkit.inspection.photographs import Tile, contact_sheet
 from vitkit.system.storage.files import (
     check_replaceable,
     mark_of,

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from runs import Eventful, assert_same_run, events
 
-from vitkit.models.inference import dense
+from vitkit.models import layers as dense
 from vitkit.system import matmul
 from vitkit.system.span import Span
 from vitkit.training import Interrupted, train

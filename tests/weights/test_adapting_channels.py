@@ -9,7 +9,7 @@ import torch
 
 from vitkit.data import Preprocessing
 from vitkit.models import ResNetConfig, ViTConfig, create
-from vitkit.models.resnets.backbone import Backbone
+from vitkit.models.ancestors.backbone import Backbone
 from vitkit.weights import Classifier, adopt, convert, load, save
 from vitkit.weights.adaptation.channels import repeated
 

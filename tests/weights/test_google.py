@@ -9,7 +9,7 @@ import torch
 from other_libraries import assert_same_state
 
 from vitkit.models import DIALECTS, Backbone, ResNetConfig, vit
-from vitkit.models.inference import dense
+from vitkit.models import layers as dense
 from vitkit.system import matmul
 from vitkit.weights import convert, load
 from vitkit.weights.conversion.writing import tensors_in

@@ -75,8 +75,10 @@ def compare(
         for name, state in first_states.items():
             other = second_states.get(name)
             if other is not None and other.shape == state.shape:
-                layer = _difference(name, state, other)
-                layers[name] = _maximum(layer, layers.get(name, layer))
+                largest = float((state - other).abs().max())
+                scale = float(state.abs().max())
+                before = layers.get(name, Layer(name, largest, scale))
+                layers[name] = Layer(name, max(largest, before.largest), max(scale, before.scale))
     if not images:
         raise ValueError("there is no image to compare the models on")
     return Comparison(images, tuple(layers.values()), same_top)
@@ -102,20 +104,6 @@ def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tens
     states["features"] = record.features
     states["logits"] = logits
     return {name: state.float().cpu() for name, state in states.items()}
-
-
-def _difference(name: str, state: Tensor, other: Tensor) -> Layer:
-    """How two tensors of the same shape differ."""
-    difference = (state - other).abs().max()
-    scale = state.abs().max()
-    return Layer(name, float(difference), float(scale))
-
-
-def _maximum(layer: Layer, other: Layer) -> Layer:
-    """One measurement of two, of other images each."""
-    largest = max(layer.largest, other.largest)
-    scale = max(layer.scale, other.scale)
-    return Layer(layer.name, largest, scale)
 
 
 def _likeliest(classifier: Classifier, logits: Tensor) -> list[str]:

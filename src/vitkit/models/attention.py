@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.inference.dense import Dense
+from vitkit.models.layers import Dense
 
 AttentionPositions = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 """Positions that act within attention: q and k, (B, H, T, D_h) each -> q and k with positions in
@@ -55,11 +55,19 @@ class Attention(nn.Module):
             attended = self(z.flatten(0, -3), positions, mask, queries)
             return attended.unflatten(0, z.shape[:-2])
         q, k, v = self.project(z)  # (B, H, T, D_h) each  Eq. 5
-        position_bias = None
+        bias = None
         if positions is not None:
-            q, k, position_bias = positions(q, k)
-        # Eq. 6 and 7
-        attended = self.attend(q, k, v, position_bias, mask, queries)  # (B, H, Q, D_h)
+            q, k, bias = positions(q, k)
+        if mask is not None:
+            bias = masked(bias, mask, q.dtype)
+        if queries is not None:
+            # The other tokens are keys and values only. What was projected is cut, never the
+            # weights: adapters, quantisers and tensor parallelism need a dense layer to be called
+            # as one.
+            q = q[:, :, :queries]
+            if bias is not None and bias.shape[-2] > 1:  # one row, of a mask, is for every query
+                bias = bias[..., :queries, :]
+        attended = self.attend(q, k, v, bias)  # (B, H, Q, D_h)  Eq. 6 and 7
         return self.join(attended)  # (B, Q, D)  Eq. 8
 
     def project(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,27 +101,11 @@ class ScaledDotProduct(nn.Module):
         super().__init__()
         self.dropout = dropout
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        position_bias: Tensor | None = None,
-        mask: Tensor | None = None,
-        queries: int | None = None,
-    ) -> Tensor:
-        """(B, H, T, D_h) three times -> (B, H, Q, D_h), of the first `queries` tokens, or of all.
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+        """q (B, H, Q, D_h), k and v (B, H, T, D_h) each -> (B, H, Q, D_h).
 
-        position_bias: (B, H, T, T), added to the logits. mask: bool, True where a query may look at
-        a key.
+        The bias, which broadcasts to (B, H, Q, T), is added to the logits.
         """
-        bias = logit_bias(position_bias, mask, q.dtype)
-        if queries is not None:
-            # The other tokens are keys and values only. What was projected is cut, never the
-            # weights: adapters, quantisers and tensor parallelism need a dense layer to be called
-            # as one.
-            q = q[:, :, :queries]
-            bias = first_rows(bias, queries)
         dropout = 0.0
         if self.training:
             dropout = self.dropout
@@ -131,26 +123,11 @@ def check_mask(mask: Tensor | None) -> None:
         )
 
 
-def logit_bias(
-    position_bias: Tensor | None, mask: Tensor | None, dtype: torch.dtype
-) -> Tensor | None:
-    """What is added to the logits: the position bias, and -inf where a query may not look.
-
-    (..., T, T), or (..., 1, T) of a mask of one row for every query; None for nothing.
-    """
-    if mask is None:
-        return position_bias
-    if position_bias is None:
-        position_bias = torch.zeros((), dtype=dtype, device=mask.device)
-    return torch.where(mask, position_bias, -torch.inf)
-
-
-def first_rows(bias: Tensor | None, queries: int) -> Tensor | None:
-    """(..., T, T) -> (..., Q, T), what is added to the logits of the first queries; a single row,
-    (..., 1, T), as of a mask of padding, serves them all."""
-    if bias is None or bias.shape[-2] == 1:
-        return bias
-    return bias[..., :queries, :]
+def masked(bias: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to the logits, (B, H, T, T) or nothing yet, with -inf where a query may not look."""
+    if bias is None:
+        bias = torch.zeros((), dtype=dtype, device=mask.device)
+    return torch.where(mask, bias, -torch.inf)
 
 
 def fused(

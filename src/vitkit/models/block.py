@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from vitkit.models.attention import Attention, AttentionPositions
 from vitkit.models.config import ViTConfig
-from vitkit.models.inference.dense import Dense
-from vitkit.models.resnets.backbone import Grid
+from vitkit.models.layers import Dense
+from vitkit.models.tiling import Grid
 
 
 class QuickGelu(nn.Module):

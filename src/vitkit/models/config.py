@@ -4,10 +4,16 @@ Table 1 are in zoo.py; what the settings must be is in config_checks.py."""
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from vitkit.models.config_checks import NEEDS_CLASS_TOKEN, STATES, are_sides, check
-from vitkit.models.positions.kinds import POSITION_KINDS
-from vitkit.models.resnets.backbone import Backbone, Grid, as_pair, backbone_from
-from vitkit.models.tiling import Tiling, as_side
+from vitkit.models.ancestors.backbone import Backbone, backbone_from
+from vitkit.models.config_checks import (
+    NEEDS_CLASS_TOKEN,
+    POSITION_KINDS,
+    STATES,
+    PositionKind,
+    are_sides,
+    check,
+)
+from vitkit.models.tiling import Grid, Tiling, as_pair, as_side
 
 # How many of the first tokens a pooling reads; poolings that are not here read all tokens.
 TOKENS_READ = {"token": 1, "distilled": 2}
@@ -94,7 +100,7 @@ class ViTConfig:
     patches are then projected without a bias."""
     layer_scale: float | None = None
     """First value of a learned factor for every channel of a branch (LayerScale; DINOv2, DeiT III);
-    None is none."""
+    None: there is none."""
     positions: Literal[
         "none",
         "learned",
@@ -193,19 +199,24 @@ class ViTConfig:
         return int(self.has_class_token) + self.registers
 
     @property
+    def position_kind(self) -> PositionKind:
+        """What is true of positions of this kind."""
+        return POSITION_KINDS[self.positions]
+
+    @property
     def prefix_rows(self) -> int:
         """How many of the tokens before the patches, the first ones, have a row in the position
         table."""
         if self.prefix_positions is not None:
             return self.prefix_positions
-        if POSITION_KINDS[self.positions].has_prefix_rows:
+        if self.position_kind.has_prefix_rows:
             return self.prefix
         return 0
 
     @property
     def resolved_inject(self) -> Literal["stem", "every", "shared"]:
         """Where the positions enter: what `inject` says, or the default of their kind."""
-        return self.inject or POSITION_KINDS[self.positions].default_inject
+        return self.inject or self.position_kind.default_inject
 
     @property
     def pooled_width(self) -> int:
@@ -271,7 +282,7 @@ class ViTConfig:
         new = replace(self, **changes)
         if new.grid == self.grid:
             return new
-        kind = POSITION_KINDS[self.positions]
+        kind = self.position_kind
         if not kind.any_grid:
             raise ValueError(
                 f"{self.positions} positions of {self.grid[0]} x {self.grid[1]} patches have no "

@@ -1,10 +1,14 @@
-"""What a Vision Transformer's settings must be, alone and together: each refusal is one sentence with
-the value. `ViTConfig` (config.py) calls `check` on whatever is made of it."""
+"""What the settings of a model must be, alone and together: each refusal is one sentence with the value.
 
-from typing import TYPE_CHECKING
+`check` is for Vision Transformers; `check_types` holds the fields of any configuration to their types.
+"""
 
-from vitkit.models.positions.kinds import POSITION_KINDS
-from vitkit.models.resnets.backbone import as_pair, check_types
+import sys
+from dataclasses import dataclass, fields
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
+
+from vitkit.models.tiling import as_pair
 
 if TYPE_CHECKING:
     from vitkit.models.config import ViTConfig
@@ -15,9 +19,48 @@ NEEDS_CLASS_TOKEN = ("token", "distilled", "token-gap", "token-quarters")
 STATES = {"distilled": 2, "token-gap": 2, "token-quarters": 5}
 
 
+@dataclass(frozen=True)
+class PositionKind:
+    """The defaults are those of fixed positions that are added at the stem."""
+
+    default_inject: Literal["stem", "every", "shared"] = "stem"
+    """Where it enters if ViTConfig.inject is left open."""
+    adds_to_tokens: bool = True
+    """Whether it is added to tokens; otherwise it acts within attention."""
+    has_tables: bool = False
+    """Whether it has parameters."""
+    has_prefix_rows: bool = False
+    """Whether its table has rows for the tokens before the patches, as ViTConfig.prefix_positions
+    counts them. (Relative positions need none: such a token has offsets like any other.)"""
+    any_grid: bool = True
+    """Whether it has a meaning on another grid than the one it was made for."""
+    keeps_trained_grid: bool = False
+    """Whether a model for another size remembers the grid that it was trained on
+    (ViTConfig.position_grid), as its positions cannot be resampled."""
+    width_multiple: int = 1
+    """What the width of a token must be a multiple of."""
+    head_multiple: int = 1
+    """What the width of a head must be a multiple of."""
+
+
+POSITION_KINDS = {
+    "none": PositionKind(),
+    "learned": PositionKind(has_tables=True, has_prefix_rows=True),
+    "learned2d": PositionKind(has_tables=True, has_prefix_rows=True, width_multiple=2),
+    "relative": PositionKind("every", adds_to_tokens=False, has_tables=True, any_grid=False),
+    "sincos": PositionKind(width_multiple=4),
+    "sincos-1d": PositionKind(any_grid=False, width_multiple=2),
+    "sincos-moco": PositionKind(width_multiple=4),
+    "sincos-mae": PositionKind(width_multiple=4),
+    "rotary": PositionKind(
+        "shared", adds_to_tokens=False, keeps_trained_grid=True, head_multiple=4
+    ),
+    "rotary-dinov3": PositionKind("shared", adds_to_tokens=False, head_multiple=4),
+}
+
+
 def check(config: "ViTConfig") -> None:
-    """Raises ValueError for a setting that is not of its type, is out of its range, or cannot go with
-    the others."""
+    """Raise ValueError for a setting of the wrong type, out of its range, or at odds with others."""
     _check_sides(config)
     check_types(config)
     _check_numbers(config)
@@ -121,7 +164,7 @@ def _check_pooling(config: "ViTConfig") -> None:
 
 
 def _check_positions(config: "ViTConfig") -> None:
-    kind = POSITION_KINDS[config.positions]
+    kind = config.position_kind
 
     # Kinds with an x and a y split a width between them.
     if config.width % kind.width_multiple:
@@ -182,8 +225,69 @@ def _check_axial(config: "ViTConfig") -> None:
             f"an axial model has no place in its rows and columns for {config.prefix} tokens "
             'before the patches; choose pool "gap", "map", "corner" or "none", and no registers'
         )
-    if not POSITION_KINDS[config.positions].adds_to_tokens:
+    if not config.position_kind.adds_to_tokens:
         raise ValueError(
             f"{config.positions} positions are made for attention among all tokens; an axial "
             "model takes those that are added to tokens: learned, learned2d, sincos, or none"
         )
+
+
+# Of any configuration
+
+
+def check_types(config: object) -> None:
+    """Raise ValueError if a field holds a value that its type does not allow: a name that is not in a
+    Literal, a text for a number, a number that is not finite."""
+    type_of = get_type_hints(type(config))  # objects, where a file's annotations are strings too
+    for field in fields(config):
+        # The members of "A | B", or the one type that it is
+        members = (type_of[field.name],)
+        if get_origin(type_of[field.name]) in (Union, UnionType):
+            members = get_args(type_of[field.name])
+
+        value = getattr(config, field.name)
+        if not any(_is_of(value, member) for member in members):
+            expected = ", or ".join(_in_words(member) for member in members)
+            raise ValueError(f"{field.name} is {repr(value)[:200]}; it is {expected}")
+
+
+def _is_of(value: object, kind: object) -> bool:
+    """Whether a value is of a type, as far as configurations have types."""
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if get_origin(kind) is tuple:
+        inner, *others = get_args(kind)
+        any_length = others == [Ellipsis]
+        if not isinstance(value, tuple) or not (any_length or len(value) == 1 + len(others)):
+            return False
+        return all(_is_of(item, inner) for item in value)
+    if kind is float:
+        return _is_number(value)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a finite number, which one from a file may not be."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
+
+
+def _in_words(kind: object) -> str:
+    """A type, for people."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    if get_origin(kind) is tuple:
+        inner, *others = get_args(kind)
+        if others == [Ellipsis]:
+            return f"a list, each {_in_words(inner)}"
+        return f"{1 + len(others)} values, each {_in_words(inner)}"
+    words = {
+        float: "a finite number",
+        int: "a whole number",
+        bool: "true or false",
+        NoneType: "None",
+    }
+    return words.get(kind, f"a {getattr(kind, '__name__', kind)}")

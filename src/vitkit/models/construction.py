@@ -1,20 +1,74 @@
-"""From a configuration to its model, and how many parameters that has."""
+"""Models from names and configurations: created, made for another size of images (Section 3.2) or
+another stride, and made for inference.
+
+No function changes the model that it is given; weights that stay as they are share its memory.
+"""
+
+import copy
+from dataclasses import asdict, fields
+from itertools import chain
+from typing import TypeVar
 
 import torch
 from torch import nn
 
+from vitkit.models.ancestors.backbone import ResNetConfig
 from vitkit.models.ancestors.lenet import LeNet, LeNetConfig
+from vitkit.models.ancestors.resnet import Conv, ResNet
 from vitkit.models.config import ViTConfig
-from vitkit.models.resnets.backbone import ResNetConfig
-from vitkit.models.resnets.convolution import Conv
-from vitkit.models.resnets.resnet import ResNet
+from vitkit.models.positions import SinCosPositions
+from vitkit.models.tiling import Grid
 from vitkit.models.vision_transformer import VisionTransformer
+from vitkit.models.zoo import ModelConfig, named
 
-ModelConfig = ViTConfig | ResNetConfig | LeNetConfig
 Model = VisionTransformer | ResNet | LeNet
 MODELS = {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}
+KINDS = {config.kind: config for config in MODELS}
 # Layers whose weight is a kernel: what weight decay shrinks, if it leaves out the rest.
 KERNEL_LAYERS = (nn.Linear, nn.Conv2d, Conv)
+AnyModel = TypeVar("AnyModel", bound=nn.Module)
+
+
+def create(
+    model: ModelConfig | str,
+    device: torch.device | str = "cpu",
+    seed: int | None = None,
+    **changes,
+) -> Model:
+    """A model with the official initial weights: `create("B/16", classes=10)` or `create(config)`.
+
+    `seed` makes the weights repeatable, whatever the device, and leaves torch's own generator as it
+    was. Raises ValueError for an unknown name or setting.
+    """
+    config = model
+    if isinstance(model, str):
+        config = named(model, **changes)
+    elif changes:
+        raise ValueError(
+            f"changes ({', '.join(changes)}) go with a model's name; use dataclasses.replace on a "
+            "config"
+        )
+
+    # Shapes first, then memory. On the CPU: a GPU would draw other numbers from the same seed
+    with torch.device("meta"):
+        network = build(config)
+    network.to_empty(device="cpu")
+
+    # NaN everywhere, so that a parameter without an initialisation cannot go unnoticed
+    with torch.no_grad():
+        for tensor in chain(network.parameters(), network.buffers()):
+            if tensor.is_floating_point():  # BatchNorm counts its batches in integers
+                tensor.fill_(torch.nan)
+
+    # The weights, and torch's generator as it was
+    with torch.no_grad(), torch.random.fork_rng([], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        network.init_weights()
+    missed = [name for name, tensor in network.state_dict().items() if tensor.isnan().any()]
+    if missed:
+        raise RuntimeError(f"init_weights() never touched {', '.join(missed)}")
+    return network.to(device)
 
 
 def build(config: ModelConfig) -> Model:
@@ -27,3 +81,120 @@ def parameters(config: ModelConfig) -> int:
     """How many numbers a model learns. Takes no memory."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in build(config).parameters())
+
+
+def config_to_dict(config: ModelConfig) -> dict:
+    """A configuration as a dict of JSON values, its kind among them; `config_from` is the way back."""
+    return {"kind": config.kind, **asdict(config)}
+
+
+def config_from(values: dict) -> ModelConfig:
+    """The configuration that `config_to_dict` made this of, or JSON of it; a ViTConfig if it names no kind.
+
+    Raises ValueError or TypeError for anything else.
+    """
+    settings = dict(values)
+    kind = settings.pop("kind", "vit")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"it is a model of kind {kind!r}; there are {', '.join(KINDS)}")
+    known = {field.name for field in fields(KINDS[kind])}
+    unknown = settings.keys() - known
+    if unknown:
+        raise ValueError(
+            f"it has settings that this version does not know: {', '.join(sorted(unknown))}"
+        )
+    return KINDS[kind](**settings)
+
+
+def resized(model: AnyModel, image: Grid, method: str | None = None) -> AnyModel:
+    """The model for images of (height, width), in the same mode.
+
+    Position tables are resampled by `method`, one of RESAMPLE. None is the model's own, with which
+    the new model computes what the model itself does when it is fed images of that size. Raises
+    ValueError for a size that the model cannot be made for, and for a model that was made for
+    inference.
+    """
+    check_not_for_inference(model)
+    return _with_tables(model, model.config.resized(image, method))
+
+
+def with_stride(
+    model: VisionTransformer,
+    stride: int | Grid | None,
+    image: Grid | None = None,
+    method: str | None = None,
+) -> VisionTransformer:
+    """The model with patches at other distances, in the same mode: the same projection E cuts them,
+    and position tables are resampled to the new grid, as `resized` does.
+
+    `stride`, in pixels, and `image` are as in `ViTConfig.with_stride`, which raises ValueError.
+    """
+    check_not_for_inference(model)
+    return _with_tables(model, model.config.with_stride(stride, image, method))
+
+
+def check_not_for_inference(model: nn.Module) -> None:
+    """Raise ValueError for a model that was made for inference."""
+    if getattr(model, "inference_only", False):
+        raise ValueError("this model was made for inference; resize the one that it was made from")
+
+
+def _with_tables(model: AnyModel, config: ModelConfig) -> AnyModel:
+    """The model of a configuration that differs from the model's own in its grid, with the model's
+    weights."""
+    with torch.device("meta"):  # shapes only: the weights are the model's
+        new = type(model)(config)
+
+    # The weights, with new tables for those modules whose tables are of one size of images.
+    weights = dict(model.state_dict())
+    with torch.no_grad():
+        for name, module in new.named_modules():
+            if hasattr(module, "resampled"):
+                old = model.get_submodule(name)
+                for key, table in module.resampled(old).items():
+                    weights[f"{name}.{key}"] = table
+    new.load_state_dict(weights, assign=True)
+
+    # What is not in the weights: which of them are frozen, and the model's modes.
+    old_parameters = dict(model.named_parameters())
+    for name, parameter in new.named_parameters():
+        parameter.requires_grad_(old_parameters[name].requires_grad)
+    new.recompute = model.recompute
+    return new.train(model.training)
+
+
+def for_inference(model: AnyModel, image: Grid | None = None) -> AnyModel:
+    """A model that gives the same answers in evaluation mode, with less work in every pass.
+
+    What can be computed once is: positions are resampled to `image`, (height, width), fixed
+    positions are stored, kernels are standardised. Its weights are not the model's any more, so it
+    is not for training or saving, as its `inference_only` says.
+
+    It may be moved and converted without a change to the model itself. An update of that model's
+    weights in place is not followed. Raises ValueError for a size that the model cannot be made
+    for.
+    """
+    if image is not None and tuple(image) != tuple(model.config.image):
+        model = resized(model, image)
+    deployed = copy.deepcopy(model, memo=same_memory(model))
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        for module in deployed.modules():
+            if isinstance(module, Conv):
+                module.standardise_once()
+            elif isinstance(module, SinCosPositions):
+                module.store_table(device)
+    deployed.inference_only = True
+    return deployed.eval()
+
+
+def same_memory(model: nn.Module) -> dict[int, torch.Tensor]:
+    """The memo of a copy.deepcopy that copies everything but the numbers: for each tensor of the
+    model a new one, frozen, in the same memory."""
+    tensors = {}
+    for tensor in chain(model.parameters(), model.buffers()):
+        shared = tensor.detach()
+        if isinstance(tensor, nn.Parameter):
+            shared = nn.Parameter(shared, requires_grad=False)
+        tensors[id(tensor)] = shared
+    return tensors

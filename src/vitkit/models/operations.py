@@ -11,12 +11,13 @@ exaFLOPs seem to come from does not: `padded_taps=False`.
 from math import prod
 from typing import NamedTuple
 
+from vitkit.models.ancestors.backbone import Backbone, ResNetConfig
 from vitkit.models.ancestors.lenet import LeNetConfig
-from vitkit.models.ancestors.local import WINDOW, split_channels
+from vitkit.models.ancestors.mixers import WINDOW, split_channels
+from vitkit.models.ancestors.resnet import same_padding
 from vitkit.models.config import ViTConfig
-from vitkit.models.construction import ModelConfig
-from vitkit.models.resnets.backbone import Backbone, Grid, ResNetConfig
-from vitkit.models.resnets.convolution import same_padding
+from vitkit.models.tiling import Grid
+from vitkit.models.zoo import ModelConfig
 
 
 class Cost(NamedTuple):
@@ -154,7 +155,7 @@ def backbone_macs(config: Backbone, channels: int, image: Grid, padded_taps: boo
     for stage, (before, after) in enumerate(config.stage_grids(image)):
         inner = config.channels * 2**stage
 
-        # The first unit: with the stride, which the first stage has not, and a shortcut
+        # The first unit: with a shortcut, and the stride, except in the first stage
         stride = 2
         if stage == 0:
             stride = 1

@@ -7,105 +7,94 @@ Legend: B batch, N patches, T tokens, D width, H heads, D_h width of a head, K c
 grid of patches. z are the tokens' final states, y is what the head reads.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from vitkit.models.attention import Attention
 from vitkit.models.block import Mlp
 from vitkit.models.config import ViTConfig
-from vitkit.models.inference.dense import Dense
-from vitkit.models.resnets.backbone import Grid
+from vitkit.models.layers import Dense
+from vitkit.models.tiling import Grid
 
 
-class FirstTokens(nn.Module):
-    """The class token (the paper), or that and the distillation token after it (DeiT)."""
+class Pooling(nn.Module):
+    """A pooling without parameters: one of the functions in POOL, by the name in the configuration."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
+        self.prefix = config.prefix
         self.tokens_read = config.tokens_read
+        self.read = POOL[config.pool]
 
     def forward(self, z: Tensor, grid: Grid) -> Tensor:
-        """(B, T, D) -> (B, D), or of two tokens (B, 2·D)."""
-        # Eq. 4: y = LN(z_L^0), where LN came before.
-        return z[:, : self.tokens_read].flatten(1)
+        """(B, T, D) -> y: (B, D), several times D, or (B, T, D) without a pooling."""
+        return self.read(z, self.prefix, grid)
 
 
-class Mean(nn.Module):
-    """Global average pooling: the mean of the patches (App. D.3)."""
-
-    tokens_read = None
-
-    def __init__(self, config: ViTConfig):
-        super().__init__()
-        self.prefix = config.prefix
-
-    def forward(self, z: Tensor, grid: Grid) -> Tensor:
-        """(B, T, D) -> (B, D)."""
-        patches = z[:, self.prefix :]  # (B, N, D)
-        return patches.mean(1)
+# From the states of all tokens, (B, T, D), `prefix` of them before the patches, to y
 
 
-class TokenAndMean(nn.Module):
-    """The class token and the mean of the patches, side by side (DINOv2's linear classifier)."""
-
-    tokens_read = None
-
-    def __init__(self, config: ViTConfig):
-        super().__init__()
-        self.mean = Mean(config)
-
-    def forward(self, z: Tensor, grid: Grid) -> Tensor:
-        """(B, T, D) -> (B, 2·D)."""
-        return torch.cat([z[:, 0], self.mean(z, grid)], -1)
+def class_token(z: Tensor, prefix: int, grid: Grid) -> Tensor:
+    """(B, D). Eq. 4: y = LN(z_L^0), where LN came before."""
+    return z[:, 0]
 
 
-class TokenAndQuarters(nn.Module):
-    """The class token and the means of the patches in the four quarters of the image, side by side:
-    the head can tell where in the image something is, which a mean of all patches cannot."""
-
-    tokens_read = None
-
-    def __init__(self, config: ViTConfig):
-        super().__init__()
-        self.prefix = config.prefix
-
-    def forward(self, z: Tensor, grid: Grid) -> Tensor:
-        """(B, T, D) -> (B, 5·D): the class token, then upper left, upper right, lower left and lower
-        right. The middle row or column of an odd side is in both halves."""
-        height, width = grid
-        patches = z[:, self.prefix :].unflatten(1, grid)  # (B, h, w, D)
-        parts = [z[:, 0]]
-        for half in (patches[:, : (height + 1) // 2], patches[:, height // 2 :]):
-            for quarter in (half[:, :, : (width + 1) // 2], half[:, :, width // 2 :]):
-                parts.append(quarter.mean((1, 2)))  # (B, D)
-        return torch.cat(parts, -1)
+def two_tokens(z: Tensor, prefix: int, grid: Grid) -> Tensor:
+    """(B, 2·D): the class token and the distillation token after it (DeiT)."""
+    return z[:, :2].flatten(1)
 
 
-class FirstPatch(nn.Module):
-    """The patch in the top left corner, as the published Axial-ViT has it (App. D.6)."""
-
-    tokens_read = None
-
-    def __init__(self, config: ViTConfig):
-        super().__init__()
-        self.prefix = config.prefix
-
-    def forward(self, z: Tensor, grid: Grid) -> Tensor:
-        """(B, T, D) -> (B, D)."""
-        return z[:, self.prefix]
+def mean(z: Tensor, prefix: int, grid: Grid) -> Tensor:
+    """(B, D): global average pooling, the mean of the patches (App. D.3)."""
+    return z[:, prefix:].mean(1)
 
 
-class EveryToken(nn.Module):
-    """No pooling: the head answers for every token."""
+def token_and_mean(z: Tensor, prefix: int, grid: Grid) -> Tensor:
+    """(B, 2·D): the class token and the mean of the patches (DINOv2's linear classifier)."""
+    return torch.cat([z[:, 0], z[:, prefix:].mean(1)], -1)
 
-    tokens_read = None
 
-    def __init__(self, config: ViTConfig):
-        super().__init__()
+def token_and_quarters(z: Tensor, prefix: int, grid: Grid) -> Tensor:
+    """(B, 5·D): the class token and the means of the patches in the upper left, upper right, lower
+    left and lower right of the image, so that the head can tell where in it something is. The middle
+    row or column of an odd side is in both halves."""
+    height, width = grid
+    patches = z[:, prefix:].unflatten(1, grid)  # (B, h, w, D)
+    parts = [z[:, 0]]
+    for half in (patches[:, : (height + 1) // 2], patches[:, height // 2 :]):
+        for quarter in (half[:, :, : (width + 1) // 2], half[:, :, width // 2 :]):
+            parts.append(quarter.mean((1, 2)))  # (B, D)
+    return torch.cat(parts, -1)
 
-    def forward(self, z: Tensor, grid: Grid) -> Tensor:
-        """(B, T, D) -> (B, T, D), unchanged."""
-        return z
+
+def first_patch(z: Tensor, prefix: int, grid: Grid) -> Tensor:
+    """(B, D): the patch in the top left corner, as the published Axial-ViT has it (App. D.6)."""
+    return z[:, prefix]
+
+
+def every_token(z: Tensor, prefix: int, grid: Grid) -> Tensor:
+    """(B, T, D), unchanged: no pooling, the head answers for every token."""
+    return z
+
+
+POOL: dict[str, Callable[[Tensor, int, Grid], Tensor]] = {
+    "token": class_token,
+    "distilled": two_tokens,
+    "gap": mean,
+    "token-gap": token_and_mean,
+    "token-quarters": token_and_quarters,
+    "corner": first_patch,
+    "none": every_token,
+}
+
+
+def build_pool(config: ViTConfig) -> nn.Module:
+    """The pooling of a configuration."""
+    if config.pool == "map":
+        return AttentionPool(config)
+    return Pooling(config)
 
 
 class AttentionPool(nn.Module):
@@ -154,15 +143,3 @@ class DistilledHead(nn.Module):
         """(B, 2·D) -> (B, K)."""
         token, distilled = y.chunk(2, -1)  # (B, D) each
         return (self.token(token) + self.distilled(distilled)) / 2
-
-
-POOL: dict[str, type[nn.Module]] = {
-    "token": FirstTokens,
-    "distilled": FirstTokens,
-    "gap": Mean,
-    "token-gap": TokenAndMean,
-    "token-quarters": TokenAndQuarters,
-    "map": AttentionPool,
-    "corner": FirstPatch,
-    "none": EveryToken,
-}

@@ -1,11 +1,12 @@
-"""How patches lie over an image: how large they are, and how far apart (Eq. 1).
+"""Grids, and how patches lie over an image: how large they are, and how far apart (Eq. 1).
 
 Legend: (h, w) the grid of patches; every pair is (height, width).
 """
 
 from typing import NamedTuple
 
-from vitkit.models.resnets.backbone import Grid, as_pair
+Grid = tuple[int, int]
+"""(height, width), of an image in pixels, or of what lies over it in patches or positions."""
 
 
 class Tiling(NamedTuple):
@@ -50,6 +51,13 @@ class Tiling(NamedTuple):
         rows, columns = self.grid(image)
         return self.image((max(rows, 1), max(columns, 1)))
 
+    def check(self, image: Grid) -> None:
+        """Raise ValueError for an image of (height, width) that whole patches do not cover."""
+        if not self.fits(image):
+            raise ValueError(
+                f"{self.misfit(image)}; resize it to {self.sizes(image)} (its Preprocessing does)"
+            )
+
     def misfit(self, image: Grid) -> str:
         """Why an image of (height, width) does not fit, as the first half of a sentence."""
         height, width = self.size
@@ -72,8 +80,18 @@ class Tiling(NamedTuple):
         return f"a height that is a multiple of {height} and a width that is a multiple of {width}"
 
 
+def as_pair(value: object) -> object:
+    """A height and a width from what people and JSON write: one number for a square, or a list.
+    Anything else stays as it is, and `check_types` refuses it."""
+    if isinstance(value, int):
+        return value, value
+    if isinstance(value, list):
+        return tuple(value)
+    return value
+
+
 def as_side(value: object) -> object:
-    """As `as_pair`, the way back: one number if both sides are the same, as configurations keep it."""
+    """One number if both sides are the same, as configurations keep a square; else what `as_pair` gives."""
     pair = as_pair(value)
     if isinstance(pair, tuple) and len(pair) == 2 and pair[0] == pair[1]:
         return pair[0]

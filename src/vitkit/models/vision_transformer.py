@@ -17,18 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitkit.models.ancestors.axial import AxialBlock
+from vitkit.models.ancestors.mixers import AxialBlock
+from vitkit.models.ancestors.resnet import ResNetStem
 from vitkit.models.attention import AttentionPositions
 from vitkit.models.block import Block
 from vitkit.models.config import ViTConfig
-from vitkit.models.inference.dense import Dense
-from vitkit.models.init import init_children, init_head, lecun_normal_
-from vitkit.models.pooling import POOL, DistilledHead
-from vitkit.models.positions.embeddings import build_positions
-from vitkit.models.positions.kinds import POSITION_KINDS
-from vitkit.models.resnets.backbone import Grid
-from vitkit.models.resnets.resnet import ResNetStem
-from vitkit.models.stems import Patches, check_images
+from vitkit.models.layers import Dense, check_images, init_children, init_head, lecun_normal_
+from vitkit.models.pooling import DistilledHead, build_pool
+from vitkit.models.positions import build_positions
+from vitkit.models.tiling import Grid, Tiling
 
 BLOCKS = {"full": Block, "axial": AxialBlock}
 
@@ -72,7 +69,7 @@ class VisionTransformer(nn.Module):
 
         # Eq. 4: LN, and which token y is
         self.norm = nn.LayerNorm(config.width, config.eps)
-        self.pool = POOL[config.pool](config)
+        self.pool = build_pool(config)
 
         # The head: one layer, with a hidden one before it in pre-training
         self.representation = None
@@ -200,7 +197,7 @@ class VisionTransformer(nn.Module):
         positions = self.positions
         if self.config.resolved_inject == "every":
             positions = self.positions[i]
-        if POSITION_KINDS[self.config.positions].adds_to_tokens:
+        if self.config.position_kind.adds_to_tokens:
             return positions.add(z, grid), None
         return z, positions.in_attention(grid)
 
@@ -240,3 +237,27 @@ class VisionTransformer(nn.Module):
             nn.init.zeros_(self.representation.bias)
         init_head(self.head, self.config.head_bias)
         init_children(self)
+
+
+class Patches(nn.Module):
+    """x_p E of Eq. 1: cut the image into P x P patches and project each.
+
+    A convolution does both. In the paper its stride is its kernel.
+    """
+
+    def __init__(self, channels: int, width: int, patches: Tiling, bias: bool = True):
+        super().__init__()
+        self.patches = patches
+        self.project = nn.Conv2d(channels, width, patches.size, patches.stride, bias=bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, D, h, w); without overlap H is h·P. Raises ValueError for sides that
+        whole patches do not cover."""
+        self.patches.check(images.shape[-2:])
+        return self.project(images)
+
+    def init_weights(self) -> None:
+        """Flax's default for a dense layer of the P·P·C numbers of a patch."""
+        lecun_normal_(self.project.weight)
+        if self.project.bias is not None:
+            nn.init.zeros_(self.project.bias)

@@ -4,10 +4,12 @@ import re
 from dataclasses import fields, replace
 from difflib import get_close_matches
 
+from vitkit.models.ancestors.backbone import DIALECTS, UNITS, Backbone, ResNetConfig
 from vitkit.models.ancestors.lenet import LeNetConfig
 from vitkit.models.config import ViTConfig
-from vitkit.models.construction import ModelConfig
-from vitkit.models.resnets.backbone import DIALECTS, UNITS, Backbone, Grid, ResNetConfig, as_pair
+from vitkit.models.tiling import Grid, as_pair
+
+ModelConfig = ViTConfig | ResNetConfig | LeNetConfig
 
 # fmt: off
 SIZES = {
@@ -49,21 +51,18 @@ VIT_NAME = re.compile(
 RESNET_NAME = re.compile(
     r"(?P<kind>BiT-|BN-|Axial-|Local-|Augmented-)?R(?P<layers>\d+)(x(?P<factor>\d+))?"
 )
+# fmt: off
 # What the first word of a ResNet's name changes of a Backbone.
 RESNET_KINDS = {
     None: {},
     "BiT-": {"order": "pre", **DIALECTS["bit"]},
-    "BN-": {
-        "norm": "batch",
-        "norm_eps": 1e-5,
-        "standardise": "none",
-        "padding": "even",
-        "pool": "even",
-    },
+    "BN-": {"norm": "batch", "norm_eps": 1e-5, "standardise": "none",
+            "padding": "even", "pool": "even"},
     "Axial-": {"mixer": "axial"},
     "Local-": {"mixer": "local"},
     "Augmented-": {"mixer": "augmented"},
 }
+# fmt: on
 
 
 def named(name: str, **changes) -> ModelConfig:

@@ -1,1 +1,1 @@
-"""What is measured inside a model, a file a figure: arrays, not pictures."""
+"""What is measured inside a model, and drawn: from a model and images to arrays, and to a figure."""

@@ -6,12 +6,17 @@ Legend: B images, K classes, S steps, R random orders, N patches, (h, w) the gri
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from vitkit.inspection.figures.batches import class_numbers, small_batches
+from vitkit.inspection.figures.passes import class_numbers, small_batches
+from vitkit.inspection.plots import LIGHT, Theme, panels, themed
 from vitkit.weights import Classifier
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +70,7 @@ def occlusion_curves(
     A covered patch has the image's mean colour. It computes B · (steps + 1) · 2 · (1 + orders)
     images.
 
-    Raises ValueError for maps that do not fit the images, for steps or orders that there are not,
+    Raises ValueError for maps that do not fit the images, for impossible numbers of steps or orders,
     for a class that is not there, and for a model without a head.
     """
     _check(classifier, images, maps, steps, orders)
@@ -131,7 +136,8 @@ def _check(classifier: Classifier, images: Tensor, maps: Tensor, steps: int, ord
     config = classifier.model.config
     if not config.classes or not config.pools:
         raise ValueError(
-            "the model has no head that answers an image, so covering parts of one changes no answer"
+            "the model has no head that answers an image, so covering parts of one changes no "
+            "answer"
         )
     fits = maps.ndim == 3 and len(maps) == len(images)
     if not fits or images.shape[2] % maps.shape[1] or images.shape[3] % maps.shape[2]:
@@ -145,3 +151,35 @@ def _check(classifier: Classifier, images: Tensor, maps: Tensor, steps: int, ord
             f"{steps} steps and {orders} random orders; a map of {patches} patches has 1 to "
             f"{patches} steps, and at least one order is needed to compare with"
         )
+
+
+def draw_occlusion(occlusion: Occlusion, theme: Theme = LIGHT, title: str = "the map") -> "Figure":
+    """How the answer goes as patches are covered, and as they are shown: in the order of a map, and
+    at random, each the mean of the images with its area. title: which map."""
+    figure, cells = panels(2)
+    ways = {
+        "covered, the highest first": (occlusion.deletion, occlusion.random_deletion),
+        "shown, the highest first": (occlusion.insertion, occlusion.random_insertion),
+    }
+    corners = ("upper right", "lower right")  # where there are no curves
+    for axes, (way, curves), corner in zip(cells, ways.items(), corners, strict=True):
+        colours = (theme.first, theme.faint)
+        for name, curve, colour in zip(("map", "random"), curves, colours, strict=True):
+            area = float(occlusion.area(curve).mean())
+            style = "o-"
+            if name == "random":
+                style = "--"
+            axes.plot(
+                100 * occlusion.shares, curve.mean(0), style, markersize=4, color=colour,
+                label=f"{name}, area {area:.2f}",
+            )  # fmt: skip
+        axes.set(xlabel=f"patches {way} (%)", ylabel="the class's probability", ylim=(0, None))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=8, loc=corner)
+    count = len(occlusion.classes)
+    gain = float(occlusion.gain.mean())
+    figure.suptitle(
+        f"Occlusion by {title}, {count:,} images: {gain:+.2f} against random",
+        fontsize=11,
+    )
+    return themed(figure, theme)

@@ -1,5 +1,5 @@
 // The page of inspection: a photograph, and what each of its patches looks at.
-// The numbers are in the element "data", as explored.py packs them: a layer has a table of what the
+// The numbers are in the element "data", as attention_tables.py packs them: a layer has a table of what the
 // model's head reads, and one with a row for each cell of patches.
 "use strict";
 

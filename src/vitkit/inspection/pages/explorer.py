@@ -1,7 +1,7 @@
 """The page of inspection: photographs, and what each patch of them looks at in every layer and head,
 in one file that needs no network.
 
-explored.py computes what is on it, explorer.js shows it.
+attention_tables.py computes what is on it, explorer.js shows it.
 """
 
 import base64
@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from vitkit.data import Picture, picture_for_people
-from vitkit.inspection.figures.explored import DETAILS, Detail, Explored, explored, most_bytes
-from vitkit.inspection.figures.layers import READER, check_transformer, layer_names
-from vitkit.inspection.pages.html import Active, Block, embedded, paragraph, write_page
-from vitkit.inspection.plots.figures import whole_pixels
+from vitkit.inspection.figures.passes import READER, check_transformer, layer_names
+from vitkit.inspection.pages.attention_tables import DETAILS, Detail, Explored, explored, most_bytes
+from vitkit.inspection.pages.html import Active, Block, embedded, paragraph, part, write_page
+from vitkit.inspection.photographs import whole_pixels
 from vitkit.models import Grid, ViTConfig
 from vitkit.system.console.text import counted, printable_name
 from vitkit.weights import Classifier
@@ -37,7 +37,7 @@ def write_explorer(
     """Write a page on which the attention of a model can be explored, whole or not at all; returns
     its path.
 
-    pictures: what the model is shown, from `vitkit.data.open_image`. sections: blocks of page.py
+    pictures: what the model is shown, from `vitkit.data.open_image`. sections: blocks of html.py
     that follow below the photographs. megabytes: a limit on the size of the photographs and their
     attention; if all of it would be larger, fewer layers are kept, or the mean of the heads, or
     squares of patches, and the page says so.
@@ -61,13 +61,13 @@ def write_explorer(
     # The page
     blocks = [
         paragraph(_facts(classifier, config, grid), "faint"),
-        _file("explorer.html"),
+        part("explorer.html"),
         *(paragraph(sentence, "faint") for sentence in _notes(config)),
     ]
     coarser = _coarser(config, detail, megabytes)
     if coarser:
         blocks.append(paragraph(coarser, "faint"))
-    active = Active(_file("explorer.js"), _file("explorer.css"), data)
+    active = Active(part("explorer.js"), part("explorer.css"), data)
     return write_page(path, title, [*blocks, *sections], active)
 
 
@@ -83,6 +83,9 @@ def _data(
     for layer in looked.layers:  # as the last photograph has them, and every other
         facts = {"name": layer.name, "heads": layer.heads, "reach": layer.reach}
         layers.append({**facts, "patches": bool(layer.patches)})
+    cell = "patch"
+    if detail.block > 1:
+        cell = f"square of {detail.block} × {detail.block} patches"
     config = classifier.model.config
     return {
         "grid": grid,
@@ -91,7 +94,7 @@ def _data(
         "pixels": config.tiling.image(grid),
         "block": detail.block,
         "cells": detail.cells(grid),
-        "cell": _cell(detail),
+        "cell": cell,
         "prefix": prefix_names(config),
         "reader": READER.get(config.pool),
         "layers": layers,
@@ -100,8 +103,8 @@ def _data(
 
 
 def chosen_detail(config: ViTConfig, grid: Grid, photographs: int, megabytes: float) -> Detail:
-    """The finest detail with which so many photographs stay below a limit. Raises ValueError if there
-    is none."""
+    """The finest detail that keeps so many photographs below a limit. Raises ValueError if none
+    does."""
     for detail in DETAILS:
         total = photographs * (most_bytes(config, grid, detail) + PHOTOGRAPH_BYTES)
         if total <= megabytes * MEGABYTE:
@@ -161,13 +164,6 @@ def _answers(classifier: Classifier, logits: Tensor) -> list[tuple[str, str]]:
     return answers
 
 
-def _cell(detail: Detail) -> str:
-    """What a cell is called."""
-    if detail.block == 1:
-        return "patch"
-    return f"square of {detail.block} × {detail.block} patches"
-
-
 def _facts(classifier: Classifier, config: ViTConfig, grid: Grid) -> str:
     """What the model is, in a line."""
     height, width = classifier.preprocessing.size
@@ -221,8 +217,3 @@ def _coarser(config: ViTConfig, detail: Detail, megabytes: float) -> str:
         f"So that the photographs take less than {megabytes:g} MB, this page has "
         f"{', and '.join(coarser)}; fewer photographs leave room for more."
     )
-
-
-def _file(name: str) -> Block:
-    """A part of the page from the file beside this one."""
-    return Block(Path(__file__).with_name(name).read_text("utf-8"))

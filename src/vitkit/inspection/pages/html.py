@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from vitkit.inspection.plots.contact_sheet import Tile
-from vitkit.inspection.plots.figures import SMALL
-from vitkit.inspection.plots.themes import DARK, LIGHT, Theme
+from vitkit.inspection.photographs import SMALL, Tile
+from vitkit.inspection.plots import DARK, LIGHT, Theme
 from vitkit.system.storage.files import MARK, write_where_said
 
 if TYPE_CHECKING:
@@ -31,57 +30,6 @@ QUALITY = 85  # of JPEGs
 DPI = 130  # of a figure
 CSS_PIXELS = 90  # of a page, for an inch of a figure
 WIDE = 600  # CSS pixels of a figure that cannot be read at the width of a telephone
-
-# Light and dark as the reader's system has it; on a telephone, tables scroll and pictures stand one
-# below the other
-STYLE = """
-:root {
-  color-scheme: light dark;
-  --ink: #1b1f24; --faint: #59636e; --paper: #ffffff; --line: #d1d9e0; --box: #f6f8fa;
-  --right: #1a7f37; --wrong: #c62828; --accent: 31 119 180;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --ink: #e6edf3; --faint: #9198a1; --paper: #0d1117; --line: #3d444d; --box: #151b23;
-    --right: #3fb950; --wrong: #ff7b72; --accent: 88 166 255;
-  }
-  .drawing { filter: invert(1) hue-rotate(180deg); mix-blend-mode: screen }
-}
-body {
-  font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  margin: 2rem auto; max-width: 60rem; padding: 0 1rem; overflow-wrap: anywhere;
-}
-h1 { font-size: 1.5rem; line-height: 1.25 }
-h2 { font-size: 1.15rem; margin-top: 2.5rem }
-.faint, caption, summary, small { color: var(--faint) }
-.scrolls { overflow-x: auto }
-table { border-collapse: collapse; overflow-wrap: normal }
-td, th { padding: .2rem .9rem .2rem 0; text-align: left; border-bottom: 1px solid var(--line) }
-th { font-weight: 600 }
-td { font-variant-numeric: tabular-nums; white-space: nowrap }
-.wraps td { white-space: normal; overflow-wrap: anywhere; min-width: 5.5rem }
-@media (max-width: 30rem) { table { font-size: .875rem } td, th { padding-right: .6rem } }
-img { max-width: 100% }
-.wide img { max-width: max(100%, 36rem); height: auto }
-pre { background: var(--box); padding: 1rem; overflow: auto }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 1rem }
-.headline { font-size: 2.5rem; line-height: 1.2; margin: 0; font-variant-numeric: tabular-nums }
-.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: 1rem }
-.gallery figure { margin: 0; font-size: .85rem; line-height: 1.35 }
-.gallery img { width: 100%; aspect-ratio: 1; object-fit: contain; background: var(--box) }
-.gallery .small { image-rendering: pixelated }
-.pairs { grid-template-columns: repeat(auto-fill, minmax(16rem, 1fr)) }
-.pairs img { aspect-ratio: 2 }
-.right { color: var(--right) }
-.wrong { color: var(--wrong) }
-.matrix { font-size: .85rem }
-.matrix td, .matrix th { padding: .15rem .4rem; border: 0; text-align: right }
-.matrix td { min-width: 1.6rem; text-align: center }
-.matrix tr:first-child th {
-  writing-mode: vertical-rl; transform: rotate(180deg); padding: .4rem .15rem; font-weight: 400;
-}
-.matrix tr + tr th { position: sticky; left: 0; background: var(--paper); font-weight: 400 }
-"""
 
 
 class Block(str):
@@ -96,14 +44,21 @@ def block(content: str) -> Block:
 
 
 def tag(name: str, content: str, style: str = "") -> Block:
-    """An HTML element with this content; `style` is one of the classes of STYLE."""
-    attribute = f" class={style}" if style else ""
+    """An HTML element with this content; `style` is one of the classes of page.css."""
+    attribute = ""
+    if style:
+        attribute = f" class={style}"
     return Block(f"<{name}{attribute}>{block(content)}</{name}>")
 
 
 def join(texts: Iterable[str]) -> Block:
     """Blocks, or texts that are escaped, one after the other."""
     return Block("".join(block(text) for text in texts))
+
+
+def part(file: str) -> Block:
+    """What a file beside this one holds."""
+    return Block(Path(__file__).with_name(file).read_text("utf-8"))
 
 
 @dataclass(frozen=True)
@@ -113,7 +68,7 @@ class Active:
     script: str
     """JavaScript. It may read `data` from the element of that id."""
     style: str
-    """Its CSS, beside STYLE."""
+    """Its CSS, beside page.css."""
     data: dict
     """Plain values."""
 
@@ -121,7 +76,9 @@ class Active:
 def page(title: str, blocks: Iterable[Block], active: Active | None = None) -> str:
     """A whole page under its title. It may load nothing, and no script but that of `active` runs."""
     allowed = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    style = STYLE
+    # Light and dark as the reader's system has it; on a telephone, tables scroll and pictures stand
+    # one below the other
+    style = part("page.css")
     body = [tag("h1", title), *blocks]
     if active is not None:
         digest = base64.b64encode(hashlib.sha256(active.script.encode()).digest()).decode()
@@ -134,7 +91,7 @@ def page(title: str, blocks: Iterable[Block], active: Active | None = None) -> s
     head = (
         "<meta charset=utf-8><meta name=viewport content='width=device-width, initial-scale=1'>"
         f'<meta http-equiv=Content-Security-Policy content="{allowed}">'
-        f"{tag('title', title)}<style>{style}</style>"
+        f"{tag('title', title)}<style>\n{style}</style>"
     )
     return (
         f"<!doctype html><!-- {MARK} --><html lang=en><head>{head}</head>"
@@ -172,8 +129,8 @@ def folded(title: str, *blocks: str) -> Block:
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), wraps: bool = False) -> Block:
-    """Rows of cells; the first cell of each is its heading. Cells of sentences, not numbers, are to
-    be wrapped."""
+    """Rows of cells; the first cell of each is its heading. `wraps` breaks the lines of cells that hold
+    sentences."""
     lines = []
     if header:
         lines.append(tag("tr", join(tag("th", cell) for cell in header)))
@@ -195,8 +152,8 @@ def bullets(items: Iterable[str]) -> Block:
 
 
 def matrix(names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[int]]) -> Block:
-    """A table of counts, each on a ground that is the darker the larger its share of its row. Zeros
-    are left empty."""
+    """A table of counts: the larger a count's share of its row, the darker its background. Zeros are
+    left empty."""
     header = join(tag("th", name) for name in ("", *columns))
     lines = [tag("tr", header)]
     for name, row in zip(names, cells, strict=True):
@@ -213,25 +170,23 @@ def matrix(names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequenc
 def gallery(tiles: Iterable[Tile], wide: bool = False) -> Block:
     """A contact sheet whose rows fit the reader's window: pictures, with their captions below.
     `wide` ones are about twice as wide as high."""
-    figures = []
-    for tile in tiles:
-        style = {True: "right", False: "wrong", None: ""}[tile.right]
-        caption = tag("figcaption", tile.caption, style)
-        note = tag("small", tile.note)
-        figures.append(tag("figure", join([_thumbnail(tile, wide), caption, note])))
-    style = '"gallery pairs"' if wide else "gallery"
-    return tag("div", join(figures), style)
-
-
-def _thumbnail(tile: Tile, wide: bool) -> Block:
-    """The tile's picture, embedded."""
-    style = ""
-    if max(tile.pixels.shape[:2]) < SMALL:
-        style = "class=small "
     longest = THUMBNAIL
     if wide:
         longest *= 2
-    return Block(f'<img {style}alt="" src="{embedded(tile.pixels, longest)}">')
+    figures = []
+    for tile in tiles:
+        style = ""
+        if max(tile.pixels.shape[:2]) < SMALL:
+            style = "class=small "
+        image = Block(f'<img {style}alt="" src="{embedded(tile.pixels, longest)}">')
+        style = {True: "right", False: "wrong", None: ""}[tile.right]
+        caption = tag("figcaption", tile.caption, style)
+        note = tag("small", tile.note)
+        figures.append(tag("figure", join([image, caption, note])))
+    style = "gallery"
+    if wide:
+        style = '"gallery pairs"'
+    return tag("div", join(figures), style)
 
 
 def embedded(pixels: np.ndarray, longest: int) -> str:
@@ -247,21 +202,23 @@ def embedded(pixels: np.ndarray, longest: int) -> str:
     return _embedded(buffer, "jpeg")
 
 
-def picture(figure: "Figure", alt: str) -> Block:
+def picture(figure: "Figure", alt: str, style: str = "photographs") -> Block:
     """A figure of photographs as an embedded PNG; `alt` says what is on it."""
-    return _image(figure, alt, "photographs")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI)
+    return Block(f'<img class={style} alt="{block(alt)}" src="{_embedded(buffer, "png")}">')
 
 
 def drawing(figure: "Figure", alt: str) -> Block:
     """A figure of lines as an embedded PNG, whose black and white change places on a dark page."""
-    return _image(figure, alt, "drawing")
+    return picture(figure, alt, "drawing")
 
 
 def themed_figure(
     draw: Callable[[Theme], "Figure"], alt: str, of_photographs: bool = False
 ) -> Block:
-    """A figure that `draw` makes in the colours of a theme, embedded twice: a light and a dark one, of
-    which the reader's system chooses. They are PNGs, or JPEGs if most of it is photographs. On a
+    """A figure that `draw` makes in the colours of a theme, embedded twice: a light and a dark one, and
+    the reader's system chooses. They are PNGs, or JPEGs if most of it is photographs. On a
     telephone a wide one scrolls."""
     kind = "png"
     settings = {}
@@ -285,12 +242,6 @@ def themed_figure(
         f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
         f'<img width={width} alt="{block(alt)}" src="{light}"></picture></div>'
     )
-
-
-def _image(figure: "Figure", alt: str, style: str) -> Block:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI)
-    return Block(f'<img class={style} alt="{block(alt)}" src="{_embedded(buffer, "png")}">')
 
 
 def _embedded(buffer: io.BytesIO, kind: str) -> str:

@@ -1,1 +1,1 @@
-"""What came before, and beside: LeNet, axial and local attention."""
+"""What came before, and beside: ResNets and the stems of hybrids, LeNet, axial and local attention."""

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.init import init_head, lecun_normal_
-from vitkit.models.resnets.backbone import Grid, check_types
-from vitkit.models.stems import check_images
+from vitkit.models.config_checks import check_types
+from vitkit.models.layers import check_images, init_head, lecun_normal_
+from vitkit.models.tiling import Grid
 
 
 @dataclass(frozen=True)

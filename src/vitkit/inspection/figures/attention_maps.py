@@ -1,0 +1,149 @@
+"""Where a model looks: Attention Rollout through all layers (Fig. 6 and 14, App. D.8), and the raw
+attention of one.
+
+Where the head reads is the class token in the paper; what other poolings read is in `reading`.
+`darkened` in photographs.py draws the maps over a photograph.
+
+Legend: B batch, K classes, H heads, N patches, T tokens (N, and the prefix before them: the class token
+and registers), (h, w) the grid of patches.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitkit.inspection.figures.passes import (
+    POOLING,
+    among_all,
+    attention_by_layer,
+    check_has_attention,
+    check_number,
+    check_patch,
+    check_transformer,
+    in_float32,
+    layer_names,
+    map_of,
+    of_heads,
+    reading,
+)
+from vitkit.weights import Classifier
+
+
+def rollout(classifier: Classifier, images: Tensor) -> Tensor:
+    """Attention Rollout: how much of each patch reaches what the head reads, through all layers.
+
+    Prepared images, uint8 (B, 3, H, W) -> float32 (B, h, w) on the CPU.
+
+    With A_l the attention of layer l, averaged over its heads, it is the head's row of
+
+        Â_L ... Â_2 Â_1,   Â_l = (A_l + I), each row divided by its sum
+
+    (Abnar and Zuidema 2020; the identity is the residual connection). The row sums to one over all
+    tokens. What reaches the tokens before the patches is left out here, so a map sums to less.
+
+    Raises ValueError for a model without attention among patches, and for one that answers for each
+    of its tokens.
+    """
+    _, weights = logits_and_rollout(classifier, images)
+    return weights
+
+
+def logits_and_rollout(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Classifier.logits, float32 (B, K) on the model's device, and `rollout`, both from one pass.
+
+    Keeps one layer's attention in memory at a time. Raises ValueError as `rollout` does.
+    """
+    config = check_has_attention(classifier)
+    logits, product, shares = rolled(classifier, images)
+    return logits, map_of(shares, product, config, classifier.model.grid(images))
+
+
+class Rolled(NamedTuple):
+    """What one pass tells of attention through all layers; all on the model's device."""
+
+    logits: Tensor
+    """Classifier.logits: float32 (B, K), or (B, T, K) of a model that answers for each token."""
+    product: Tensor
+    """Â_L ... Â_1: how much of each token, a column, reaches each final one: float32 (B, T, T)."""
+    shares: Tensor
+    """How much of each final token the head reads, as `reading` has it: (B, T) or (1, T)."""
+
+
+@torch.no_grad()
+def rolled(classifier: Classifier, images: Tensor) -> Rolled:
+    """The product of all layers of attention, of which `rollout` is the head's row: prepared images,
+    uint8 (B, 3, H, W).
+
+    Keeps one layer's attention in memory at a time. Raises ValueError for a model without attention
+    among patches; the head of one that answers for each of its tokens reads none, zeros.
+    """
+    config = check_transformer(classifier)
+    grid = classifier.model.grid(images)
+    tokens = config.prefix + grid[0] * grid[1]
+    identity = torch.eye(tokens, device=classifier.device)
+    product = identity.expand(len(images), -1, -1)  # (B, T, T)
+
+    def multiply(layer: int, weights: Tensor) -> None:
+        nonlocal product
+        step = among_all(of_heads(weights, None), layer, config, grid) + identity
+        step = step / step.sum(-1, keepdim=True)
+        with in_float32(step):
+            product = step @ product
+
+    with attention_by_layer(classifier.model, multiply) as record:
+        logits = classifier.logits(images)
+    shares = reading(config, tokens, record.attention).to(product.device)
+    return Rolled(logits, product, shares)
+
+
+@torch.no_grad()
+def raw_attention(
+    classifier: Classifier,
+    images: Tensor,
+    layer: int,
+    head: int | None = None,
+    query: tuple[int, int] | None = None,
+) -> Tensor:
+    """Raw attention of one layer: how much one token looks at each patch.
+
+    Prepared images, uint8 (B, 3, H, W) -> float32 (B, h, w) on the CPU. A map sums to one together
+    with the token's look at the tokens before the patches.
+
+    layer: which of `layer_names`, from 0. head: from 0, or None for the mean of all. query: the
+    patch that looks, (row, column) from 0, or None for what the head reads: in the paper's models
+    the class token.
+
+    Raises ValueError for a layer, head or patch that is not there, and as `rollout` does.
+    """
+    config = check_has_attention(classifier)
+    grid = classifier.model.grid(images)
+    names = layer_names(config)
+    check_number("layer", layer, len(names), "layers of attention")
+    if head is not None:
+        check_number("head", head, config.heads, "heads")
+    check_patch("query", query, grid)
+    if query is not None and names[layer] == POOLING:
+        raise ValueError(
+            "query is a patch, and in the pooling a learned query looks at the patches; give None"
+        )
+    wanted = []
+
+    def keep(number: int, weights: Tensor) -> None:
+        if number == layer:
+            wanted.append(among_all(of_heads(weights, head), layer, config, grid))
+
+    with attention_by_layer(classifier.model, keep) as record:
+        classifier.features(images)
+
+    # The learned query of a MAP head looks at patches only
+    if names[layer] == POOLING:
+        return of_heads(record.attention[-1], head)[:, 0].unflatten(1, grid).cpu()
+
+    # Of the tokens, the one that looks
+    tokens = config.prefix + grid[0] * grid[1]
+    shares = reading(config, tokens, record.attention)
+    if query is not None:
+        shares = torch.zeros(1, tokens)
+        shares[0, config.prefix + query[0] * grid[1] + query[1]] = 1
+    return map_of(shares, wanted[0], config, grid)

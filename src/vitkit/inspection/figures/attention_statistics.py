@@ -1,0 +1,223 @@
+"""Attention by head and depth, averaged over images: how far apart a patch and what it attends to are
+(Fig. 7 right, Fig. 11, App. D.7), and how many tokens a head spreads its attention over.
+
+"This 'attention distance' is analogous to receptive field size in CNNs" (Section 4.5).
+
+Legend: B batch, H heads, L layers of attention, N patches, T tokens, (h, w) the grid of patches.
+"""
+
+from dataclasses import dataclass
+from math import log
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitkit.inspection.figures.passes import (
+    POOLING,
+    Images,
+    attention_by_layer,
+    check_transformer,
+    is_of_columns,
+    layer_names,
+    same_grid,
+    small_batches,
+)
+from vitkit.inspection.plots import LIGHT, Theme, dots_by_depth, of_images, panels, themed
+from vitkit.models import Grid, ViTConfig
+from vitkit.weights import Classifier
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# Distance
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionDistance:
+    """How far the heads look, averaged over queries and images."""
+
+    plain: Tensor
+    """Pixels, float64 (L, H). What a patch gives to the tokens before the patches, which are
+    nowhere, counts as a distance of 0."""
+    renormalised: Tensor
+    """Pixels, float64 (L, H). The mean over the patches that are attended to alone: their weights
+    divided by their sum."""
+    prefix_share: Tensor
+    """From 0 to 1, float64 (L, H): how much of its attention a patch gives to the tokens before the
+    patches (class token, registers)."""
+    layers: tuple[str, ...]
+    """A name for each of the L layers."""
+    uniform: tuple[float, ...]
+    """Pixels, for each of the L layers: the mean distance if every patch attended alike to all
+    patches that it can attend to, which in an axial layer are those of its row or column."""
+    images: int
+    """How many there were."""
+
+
+@torch.no_grad()
+def attention_distance(classifier: Classifier, images: Images) -> AttentionDistance:
+    """The mean attention distance of every head of every layer.
+
+    images: prepared, uint8 (B, 3, H, W), or batches of them; the mean is a running one, so there
+    may be any number. The size of the images may be any that the model takes; all have one size.
+
+    For a patch q, its distance is the sum over patches k of the weight that q gives to k times the
+    distance of their centres, in pixels of the image that the model gets. The mean is over all
+    patches q and all images. The paper does not say what the class token does to it: it is no
+    query here, and as a key it is treated in both ways (`plain`, `renormalised`).
+
+    Of a hybrid, a patch is what lies under it in the image: the patch size times the ResNet's
+    stride. An axial layer looks along rows, or columns. A MAP head's query is nowhere, so its
+    layer is left out.
+
+    Raises ValueError for a model without attention among patches, if there are no images, and for
+    images of several sizes.
+    """
+    config = check_transformer(classifier)
+    layers = tuple(name for name in layer_names(config) if name != POOLING)
+    sums = torch.zeros(3, len(layers), config.heads, dtype=torch.float64)
+    count = 0
+    grid = None
+
+    def see(layer: int, weights: Tensor) -> None:
+        distances = _distances(layer, config, grid).to(weights.device)
+        sums[:, layer] += _measure(weights, distances, config.prefix)
+
+    for batch in small_batches(classifier, images):
+        grid = same_grid(grid, classifier.model.grid(batch))
+        with attention_by_layer(classifier.model, see):
+            classifier.features(batch)
+        count += len(batch) * grid[0] * grid[1]  # queries
+    means = sums / count
+    uniform = tuple(float(_distances(i, config, grid).mean()) for i in range(len(layers)))
+    images_seen = count // (grid[0] * grid[1])
+    return AttentionDistance(means[0], means[1], means[2], layers, uniform, images_seen)
+
+
+def _measure(weights: Tensor, distances: Tensor, prefix: int) -> Tensor:
+    """The sums over images and queries of what AttentionDistance has, by head: (B, H, T, T) ->
+    float64 (3, H) on the CPU."""
+    among_patches = weights[:, :, prefix:, prefix:].float()  # (B, H, N, N)
+    plain = (among_patches * distances).sum(-1)  # (B, H, N)
+    given = among_patches.sum(-1)  # (B, H, N), what patches get
+    # Weights so small that they are zero in float32 have no direction: the distance is 0
+    renormalised = plain / given.clamp(min=torch.finfo(torch.float32).tiny)
+    of_queries = torch.stack([plain, renormalised, 1 - given])  # (3, B, H, N)
+    return of_queries.cpu().double().sum((1, 3))
+
+
+def patch_distances(grid: Grid, stride: Grid) -> Tensor:
+    """The distance between the centres of every two patches, in pixels: float32 (N, N). `stride` is
+    that of neighbours, down and across."""
+    rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
+    centres = torch.stack([rows.flatten(), columns.flatten()], 1) * torch.tensor(stride).double()
+    differences = centres[:, None] - centres  # (N, N, 2)
+    return differences.square().sum(-1).sqrt().float()
+
+
+def _distances(layer: int, config: ViTConfig, grid: Grid) -> Tensor:
+    """The distances within the sequences of a layer: those of the grid, a row or a column."""
+    stride = config.tiling.stride
+    if config.mixer != "axial":
+        return patch_distances(grid, stride)
+    if is_of_columns(layer, config):
+        return patch_distances((grid[0], 1), stride)
+    return patch_distances((1, grid[1]), stride)
+
+
+def draw_distance(distance: AttentionDistance, theme: Theme = LIGHT) -> "Figure":
+    """Fig. 7 (right) and Fig. 11: a dot for each head, by depth, and their mean; the class token's
+    share counted as 0, left out, and, in a panel of its own, drawn."""
+    has_prefix = bool(distance.prefix_share.max() > 1e-6)
+    ways = {"": distance.plain}
+    if has_prefix:
+        ways = {
+            "tokens before the patches count as 0": distance.plain,
+            "among the patches alone": distance.renormalised,
+        }
+    figure, cells = panels(len(ways) + has_prefix)
+    positions = np.arange(len(distance.layers))
+    highest = 1.05 * max(*distance.uniform, *(float(values.max()) for values in ways.values()))
+    for axes, (title, values) in zip(cells, ways.items(), strict=False):
+        dots_by_depth(axes, values, distance.layers, theme)
+        axes.plot(positions, distance.uniform, "--", color=theme.faint, label="all patches alike")
+        axes.set_title(title, fontsize=9)
+        axes.set(ylabel="mean attention distance (pixels)", ylim=(0, highest))
+        axes.legend(fontsize=8, loc="lower right")
+    if has_prefix:
+        dots_by_depth(cells[-1], 100 * distance.prefix_share, distance.layers, theme)
+        cells[-1].set_title("what patches give to the tokens before them", fontsize=9)
+        cells[-1].set(ylabel="share of the attention (%)", ylim=(0, 100))
+    figure.suptitle(f"Mean attention distance, {of_images(distance.images)}", fontsize=11)
+    return themed(figure, theme)
+
+
+# Entropy
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionEntropy:
+    """How evenly the heads look, averaged over queries and images."""
+
+    nats: Tensor
+    """float64 (L, H). From 0, all attention on one token, to `highest`, all tokens alike; e to its
+    power is a number of tokens."""
+    layers: tuple[str, ...]
+    """A name for each of the L layers; a MAP head's comes last."""
+    highest: tuple[float, ...]
+    """For each of the L layers the entropy of uniform attention, the logarithm of the number of
+    tokens that can be looked at."""
+    images: int
+    """How many there were."""
+
+
+@torch.no_grad()
+def attention_entropy(classifier: Classifier, images: Images) -> AttentionEntropy:
+    """The mean entropy of the attention of every head of every layer, -sum_k a_k ln(a_k).
+
+    images: prepared, uint8 (B, 3, H, W), or batches of them; the mean is a running one, over all
+    images and all tokens as queries, the class token included. A MAP head has one query.
+
+    A head of low entropy in all images looks at one place; where the entropy of all heads falls
+    towards 0 in training, it is about to diverge (Zhai et al. 2023).
+
+    Raises ValueError for a model without attention among patches, if there are no images, and for
+    images of several sizes.
+    """
+    config = check_transformer(classifier)
+    layers = layer_names(config)
+    sums = torch.zeros(len(layers), config.heads, dtype=torch.float64)
+    queries = torch.zeros(len(layers), 1, dtype=torch.float64)
+    highest = [0.0] * len(layers)
+    grid = None
+    count = 0
+
+    def see(layer: int, weights: Tensor) -> None:
+        entropies = torch.special.entr(weights.float()).sum(-1)  # (B, H, T)
+        sums[layer] += entropies.cpu().double().sum((0, 2))
+        queries[layer] += entropies[:, 0].numel()
+        highest[layer] = log(weights.shape[-1])
+
+    for batch in small_batches(classifier, images):
+        grid = same_grid(grid, classifier.model.grid(batch))
+        with attention_by_layer(classifier.model, see) as record:
+            classifier.features(batch)
+        if config.pool == "map":
+            see(len(layers) - 1, record.attention[-1])  # (B, H, 1, N)
+        count += len(batch)
+    return AttentionEntropy(sums / queries, layers, tuple(highest), count)
+
+
+def draw_entropy(entropy: AttentionEntropy, theme: Theme = LIGHT) -> "Figure":
+    """A dot for each head, by depth, and their mean; above, the entropy of uniform attention."""
+    figure, (axes,) = panels(1)
+    dots_by_depth(axes, entropy.nats, entropy.layers, theme)
+    positions = np.arange(len(entropy.layers))
+    axes.plot(positions, entropy.highest, "--", color=theme.faint, label="all tokens alike")
+    axes.set(ylabel="entropy of the attention (nats)", ylim=(0, 1.08 * max(entropy.highest)))
+    axes.set_title(f"Attention entropy, {of_images(entropy.images)}", fontsize=11)
+    axes.legend(fontsize=8, loc="lower right")
+    return themed(figure, theme)

@@ -1,0 +1,231 @@
+"""What of an image speaks for one class: attention weighted by the gradient of that class's logit
+(Chefer et al. 2021). Attention alone is the same for every class.
+
+Neither function keeps the attention, or the graph of the backward pass, of more than one block.
+
+Legend: B batch, K classes, H heads, T tokens, Q the first of them that are computed, N patches,
+D width, D_h width of a head, L blocks, (h, w) the grid of patches.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from vitkit.inspection.figures.passes import (
+    among_all,
+    check_has_attention,
+    class_numbers,
+    in_float32,
+    reading,
+)
+from vitkit.models import ScaledDotProduct, VisionTransformer, attention_weights, not_compiled
+from vitkit.weights import Classifier, evaluating
+
+Update = Callable[[Tensor, Tensor], Tensor]
+"""How the head's row, (B, T), goes through a layer's weighted attention, (B, T, T) or (B, Q, T)."""
+
+
+def class_relevance(
+    classifier: Classifier, images: Tensor, target: int | Tensor | None = None
+) -> Tensor:
+    """The relevance of each patch for a class, by the rules of Chefer, Gur and Wolf (2021b, "Generic
+    Attention-model Explainability").
+
+    Prepared images, uint8 (B, 3, H, W) -> float32 (B, h, w) on the CPU, not negative.
+
+    With A_l the attention of layer l, and ∇A_l the gradient of the class's logit by it, it is the
+    head's row of
+
+        (I + Ā_L) ... (I + Ā_1),   Ā_l = the mean over heads of (∇A_l ⊙ A_l)⁺
+
+    where ⁺ sets what is negative to 0. Where the head reads is as in `rollout`; of a MAP head it
+    is the row of Ā of its own attention.
+
+    target: the class, from 0, or one for each image (B,); None is the likeliest class.
+
+    Raises ValueError for a class that is not there, for a model without a head, and as `rollout`
+    does.
+    """
+
+    def mean_of_positive(weighted: Tensor) -> Tensor:
+        return weighted.clamp(min=0).mean(1)  # (B, H, T, T) -> (B, T, T)
+
+    def update(row: Tensor, weighted: Tensor) -> Tensor:
+        return row + _through(row, weighted)
+
+    return _propagate(classifier, images, target, mean_of_positive, update)
+
+
+def gradient_rollout(
+    classifier: Classifier, images: Tensor, target: int | Tensor | None = None
+) -> Tensor:
+    """Attention Rollout for a class: each layer's attention is weighted by the gradient of the
+    class's logit.
+
+    As `class_relevance`, but for the mean over heads, which is taken before the negative is set to
+    0, and rows that are divided by their sum, as rollout's are: it is the head's row of
+
+        Â_L ... Â_1,   Â_l = I + (the mean over heads of ∇A_l ⊙ A_l)⁺, each row divided by its sum
+
+    ("Gradient Attention Rollout", J. Gildenblat's vit-explain). Heads that contradict each other
+    cancel here; there they do not.
+    """
+
+    def positive_of_mean(weighted: Tensor) -> Tensor:
+        return weighted.mean(1).clamp(min=0)  # (B, H, T, T) -> (B, T, T)
+
+    def update(row: Tensor, weighted: Tensor) -> Tensor:
+        # A row of Â: what stays with the token itself, and what comes from the others
+        share = row[:, : weighted.shape[1]] / (1 + weighted.sum(-1))  # (B, Q)
+        stays = torch.cat([share, row[:, weighted.shape[1] :]], 1)
+        return stays + _through(share, weighted)
+
+    return _propagate(classifier, images, target, positive_of_mean, update)
+
+
+def _through(row: Tensor, weighted: Tensor) -> Tensor:
+    """The row, (B, T), times the first rows of a matrix, (B, Q, T): (B, T)."""
+    queries = weighted.shape[1]
+    return (row[:, None, :queries] @ weighted)[:, 0]
+
+
+@dataclass
+class _Attended:
+    """What went into a layer of attention, and what came out."""
+
+    weights: Callable[[], Tensor]
+    """Computes the weights, (B, H, Q, T)."""
+    values: Tensor
+    """(B, H, T, D_h)."""
+    output: Tensor
+    """(B, H, Q, D_h), within a graph."""
+
+    @torch.no_grad()
+    def weighted(self, gradient: Tensor) -> Tensor:
+        """∇A ⊙ A, float32 (B, H, Q, T), from the gradient by the output: as the output is A v, the
+        gradient by A is that by the output times vᵀ."""
+        by_weights = gradient.float() @ self.values.float().mT
+        return by_weights * self.weights().float()
+
+
+@dataclass
+class _Pass:
+    """What a forward pass leaves for the way back."""
+
+    logits: Tensor
+    """(B, K), whose graph reaches down to `last_state` and no further."""
+    last_state: Tensor
+    """What the last block gave, (B, Q, D)."""
+    calls: list[tuple[tuple, dict]]
+    """The arguments of each block."""
+    pooling: list[_Attended]
+    """The attention of a MAP head, if there is one."""
+
+
+def _propagate(
+    classifier: Classifier,
+    images: Tensor,
+    target: int | Tensor | None,
+    of_heads: Callable[[Tensor], Tensor],
+    update: Update,
+) -> Tensor:
+    """The head's row, taken through the layers from the last to the first: (B, h, w) on the CPU."""
+    config = check_has_attention(classifier)
+    if not config.classes:
+        raise ValueError(
+            "the model has no head, so there is no class that a patch could speak for; rollout shows "
+            "what its features look at"
+        )
+    model = classifier.model
+    grid = model.grid(images)
+    tokens = config.prefix + grid[0] * grid[1]
+    with (
+        torch.inference_mode(False),  # whatever the caller has switched off
+        torch.enable_grad(),
+        in_float32(model.norm.weight),
+        not_compiled(),
+        evaluating(model),
+    ):
+        pixels = classifier.preprocessing.normalise(images.to(classifier.device))
+
+        # Forward, and from the logit back to the last block's states
+        forward = _forward(model, pixels)
+        score = _of_target(forward.logits, target).sum()
+        ends = [forward.last_state, *(layer.output for layer in forward.pooling)]
+        gradient, *by_pooling = torch.autograd.grad(score, ends)
+
+        # Where the head reads
+        if forward.pooling:
+            by_probe = of_heads(forward.pooling[0].weighted(by_pooling[0]))[:, 0]  # (B, N)
+            row = by_probe.new_zeros(len(images), tokens)
+            row[:, config.prefix :] = by_probe
+        else:
+            row = reading(config, tokens, []).to(pixels.device).expand(len(images), -1)
+
+        # Each block again, from the last: its gradients, and the row through its layers
+        for i in reversed(range(len(model.blocks))):
+            arguments, settings = forward.calls[i]
+            state = arguments[0].detach().requires_grad_()
+            with _seen(model.blocks[i]) as layers:
+                after = model.blocks[i](state, *arguments[1:], **settings)
+            outputs = [layer.output for layer in layers]
+            gradient, *by_output = torch.autograd.grad(after, [state, *outputs], gradient)
+            for j in reversed(range(len(layers))):  # an axial block has two
+                weighted = of_heads(layers[j].weighted(by_output[j]))
+                row = update(row, among_all(weighted, j, config, grid))
+    return row[:, config.prefix :].unflatten(1, grid).detach().cpu()
+
+
+def _forward(model: VisionTransformer, pixels: Tensor) -> _Pass:
+    """A pass over normalised images that keeps what each block got, but the graph of none."""
+    calls = []
+    last = []
+
+    def before(block: nn.Module, arguments: tuple, settings: dict) -> tuple[tuple, dict]:
+        """Cut the graph before a block, so that only one block's is there at a time."""
+        arguments = (arguments[0].detach(), *arguments[1:])
+        calls.append((arguments, settings))
+        return arguments, settings
+
+    def after_last(block: nn.Module, arguments: tuple, output: Tensor) -> Tensor:
+        """Begin the graph of what follows the blocks."""
+        last.append(output.detach().requires_grad_())
+        return last[0]
+
+    with ExitStack() as hooks:
+        for block in model.blocks:
+            hooks.enter_context(block.register_forward_pre_hook(before, with_kwargs=True))
+        hooks.enter_context(model.blocks[-1].register_forward_hook(after_last))
+        pooling = hooks.enter_context(_seen(model.pool))
+        logits = model(pixels)
+    return _Pass(logits, last[0], calls, pooling)
+
+
+@contextmanager
+def _seen(module: nn.Module) -> Iterator[list[_Attended]]:
+    """A block in which the layers of attention within a module are kept, in the order in which they
+    run."""
+    layers = []
+
+    def hook(layer: ScaledDotProduct, inputs: tuple, output: Tensor) -> None:
+        q, k, v, *bias = inputs
+        layers.append(_Attended(partial(attention_weights, q, k, *bias), v.detach(), output))
+
+    with ExitStack() as hooks:
+        for layer in module.modules():
+            if isinstance(layer, ScaledDotProduct):
+                hooks.enter_context(layer.register_forward_hook(hook))
+        yield layers
+
+
+def _of_target(logits: Tensor, target: int | Tensor | None) -> Tensor:
+    """The logit of each image's class: (B, K) -> (B,). Raises ValueError for classes that are not
+    there."""
+    if target is None:
+        return logits.max(-1).values
+    chosen = class_numbers(target, *logits.shape).to(logits.device)
+    return logits.gather(1, chosen[:, None])[:, 0]

@@ -1,0 +1,266 @@
+"""Photographs as figures: many with a caption each, in rows, and darkened by what a model looks at.
+
+Legend: B images, H W pixels of an image, (h, w) the grid of patches, (m, n) that of cells.
+"""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from math import gcd
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitkit.inspection.plots import LIGHT, Theme, themed
+from vitkit.models import Tiling
+from vitkit.system.storage.files import MARK, write_where_said
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Images with shorter sides are enlarged without smoothing, so that their pixels are seen.
+SMALL = 100
+GAP = 8  # pixels between a photograph and its map
+WIDEST = 6  # pictures in a row
+INCHES = 1.9  # width of a picture
+
+
+# A contact sheet
+
+
+# Of a caption: right, wrong, or neither
+COLOURS = {True: "#1a7f37", False: "#c62828", None: "black"}
+
+
+class Tile(NamedTuple):
+    """One picture of the sheet."""
+
+    pixels: np.ndarray
+    """uint8 (h, w, 3)."""
+    caption: str
+    """The line of text under it."""
+    right: bool | None = None
+    """Whether that is right (drawn in green), wrong (in red) or neither (in black)."""
+    note: str = ""
+    """A second line, which is neither."""
+
+
+def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> Path:
+    """Draw the tiles in rows of `columns` into a PNG file, and return its path.
+
+    Makes the folders above it. Raises ValueError if there are no tiles, and for a file that vitkit
+    did not write.
+    """
+    from matplotlib.figure import Figure
+
+    if not tiles:
+        raise ValueError("no pictures to put on a contact sheet")
+    columns = min(columns, len(tiles))
+    rows = math.ceil(len(tiles) / columns)
+    height = 1.75
+    if any(tile.note for tile in tiles):
+        height = 2.0
+    figure = Figure(figsize=(1.5 * columns, height * rows), dpi=120, layout="constrained")
+    cells = np.ravel(figure.subplots(rows, columns, squeeze=False))
+    for axes in cells:
+        axes.axis("off")
+    for axes, tile in zip(cells, tiles, strict=False):  # the last row may have empty cells
+        show_image(axes, tile.pixels)
+        lines = ((tile.caption, COLOURS[tile.right]), (tile.note, "black"))
+        for i, (text, colour) in enumerate(lines):  # in the middle below the picture
+            axes.annotate(
+                _shortened(text, 28),
+                xy=(0.5, 0),
+                xycoords="axes fraction",
+                xytext=(0, -4 - 11 * i),
+                textcoords="offset points",
+                ha="center",
+                va="top",
+                fontsize=8,
+                color=colour,
+            )
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Comment": MARK})
+    path = Path(path)
+    write_where_said(path, buffer.getvalue())
+    return path
+
+
+def _shortened(text: str, longest: int) -> str:
+    """At most so many characters, as matplotlib draws them as they are."""
+    if len(text) > longest:
+        text = f"{text[: longest - 3]}..."
+    return text.replace("$", r"\$")  # which would begin a formula
+
+
+# Rows of images
+
+
+def image_rows(columns: Mapping[str, np.ndarray]) -> "Figure":
+    """A table of images: columns by their names, N images uint8 (N, h, w, 3) each, in N rows."""
+    from matplotlib.figure import Figure
+
+    count = len(next(iter(columns.values())))
+    size = (1.6 * len(columns), 1.6 * count + 0.3)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(count, len(columns), squeeze=False)
+    for j, (name, images) in enumerate(columns.items()):
+        grid[0, j].set_title(name, fontsize=9)
+        for i, image in enumerate(images):
+            show_image(grid[i, j], image)
+    return figure
+
+
+def show_image(axes: "Axes", image: np.ndarray) -> None:
+    """Draw an image, uint8 (h, w, 3), without axes around it."""
+    interpolation = "antialiased"
+    if max(image.shape) < SMALL:
+        interpolation = "nearest"
+    axes.imshow(image, interpolation=interpolation)
+    axes.axis("off")
+
+
+# Maps over photographs
+
+
+def draw_looked(
+    images: np.ndarray, maps: Mapping[str, Tensor], theme: Theme = LIGHT, names: Sequence[str] = ()
+) -> "Figure":
+    """Fig. 6 and 14: photographs, uint8 (B, H, W, 3), each beside itself darkened by maps (B, h, w)
+    that are not negative, by their titles. names: a line below each photograph."""
+    figure, cells = cells_beside(images, tuple(maps), names)
+    box = (0, 0, *images.shape[1:3])
+    for i, image in enumerate(images):
+        for axes, weights in zip(cells[i], maps.values(), strict=True):
+            show_image(axes, darkened(image, weights[i].numpy(), box))
+    return themed(figure, theme)
+
+
+def darkened(
+    pixels: np.ndarray, weights: np.ndarray, box: tuple[float, float, float, float]
+) -> np.ndarray:
+    """A photograph that is dark where a map has little weight, as Fig. 6 has it: uint8 (H, W, 3).
+
+    pixels: the photograph, uint8 (H, W, 3). weights: a map of the patches, (h, w), not negative.
+    box: where in the photograph the patches lie, (top, left, height, width) in its pixels, as
+    `Preprocessing.visible` says; around it all is dark.
+
+    The map is enlarged smoothly and divided by its maximum, which keeps its pixels as they are.
+    """
+    # The map at the size of its box
+    largest = max(float(weights.max()), np.finfo(np.float32).tiny)
+    share = Image.fromarray((weights / largest).astype(np.float32))
+    rows, columns = whole_pixels(box, pixels.shape[:2])
+    size = (columns.stop - columns.start, rows.stop - rows.start)
+    enlarged = np.asarray(share.resize(size, Image.Resampling.BILINEAR))
+
+    # Channel by channel, as photographs are large and floating point numbers four times as large
+    drawn = np.zeros_like(pixels)
+    for channel in range(3):
+        drawn[rows, columns, channel] = (pixels[rows, columns, channel] * enlarged).round()
+    return drawn
+
+
+def beside(pixels: np.ndarray, weights: np.ndarray, least: int) -> np.ndarray:
+    """A photograph, and on its right the same, dark where a map has little weight: uint8
+    (H, 2 W + GAP, 3).
+
+    pixels: what the model got, uint8 (h, w, 3). weights: a map of its patches, not negative. least:
+    photographs are enlarged until a side has about so many pixels, small ones without smoothing.
+    """
+    height, width = pixels.shape[:2]
+    factor = max(1, round(least / min(height, width)))
+    resample = Image.Resampling.BICUBIC
+    if max(height, width) < SMALL:
+        resample = Image.Resampling.NEAREST
+    size = (width * factor, height * factor)
+    photograph = np.asarray(Image.fromarray(pixels).resize(size, resample))
+    looked = darkened(photograph, weights, (0, 0, *photograph.shape[:2]))
+    gap = np.full((len(photograph), GAP, 3), 255, np.uint8)
+    return np.concatenate([photograph, gap, looked], 1)
+
+
+def whole_pixels(
+    box: tuple[float, float, float, float], size: tuple[int, int]
+) -> tuple[slice, slice]:
+    """The rows and columns of an image of `size` (height, width) that a box (top, left, height,
+    width) covers, at least one of each."""
+    ranges = []
+    for start, length, side in zip(box[:2], box[2:], size, strict=True):
+        first = min(max(round(start), 0), side - 1)
+        end = min(max(round(start + length), first + 1), side)
+        ranges.append(slice(first, end))
+    return ranges[0], ranges[1]
+
+
+def clipped(maps: Tensor, share: float = 0.02) -> Tensor:
+    """Maps, (B, h, w), in which the highest patches of each, so many of all, are drawn alike: a single
+    one often has many times as much as the others, which would all be black."""
+    limits = maps.flatten(1).quantile(1 - share, dim=1)  # (B,)
+    return maps.minimum(limits[:, None, None])
+
+
+def over_image(maps: Tensor, tiling: Tiling) -> Tensor:
+    """Maps of patches, (B, h, w), as maps of cells, (B, m, n): the mean of the patches that a cell is
+    in. Cells are equally large and cover the image; of patches side by side the maps are the same."""
+    if not tiling.overlaps:
+        return maps
+    down = membership(maps.shape[1], tiling.size[0], tiling.stride[0]).to(maps)  # (m, h)
+    across = membership(maps.shape[2], tiling.size[1], tiling.stride[1]).to(maps)  # (n, w)
+    return down @ maps @ across.T
+
+
+def membership(count: int, size: int, stride: int) -> Tensor:
+    """How much of each patch along one side is in a cell's mean: float32 (cells, count), each row
+    with the sum 1."""
+    cell = gcd(size, stride)  # pixels
+    first = torch.arange(count) * (stride // cell)  # of each patch
+    number = torch.arange((size + (count - 1) * stride) // cell)[:, None]
+    inside = (number >= first) & (number < first + size // cell)
+    return inside / inside.sum(1, keepdim=True)
+
+
+def cells_beside(
+    images: np.ndarray, titles: Sequence[str], names: Sequence[str]
+) -> tuple["Figure", list[Sequence["Axes"]]]:
+    """A figure with each photograph, and empty panels beside it: those, image by image. Several
+    photographs are in a row if there is room."""
+    from matplotlib.figure import Figure
+
+    group = 1 + len(titles)  # panels of a photograph
+    in_a_row = min(max(WIDEST // group, 1), len(images))
+    rows = -(-len(images) // in_a_row)
+    height = INCHES * images.shape[1] / images.shape[2] + 0.25
+    size = (INCHES * group * in_a_row, height * rows + 0.2)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, group * in_a_row, squeeze=False)
+    cells = []
+    for i, image in enumerate(images):
+        row, column = divmod(i, in_a_row)
+        photograph, *beside = grid[row, group * column : group * (column + 1)]
+        show_image(photograph, image)
+        if names:
+            name = _shortened(names[i], 30)
+            place = photograph.transAxes
+            photograph.text(0.5, -0.02, name, fontsize=7, ha="center", va="top", transform=place)
+        if row == 0:
+            photograph.set_title("input", fontsize=9)
+            for axes, title in zip(beside, titles, strict=True):
+                axes.set_title(title, fontsize=9)
+        cells.append(beside)
+    for axes in list(grid.flat)[group * len(images) :]:  # the rest of the last row
+        axes.axis("off")
+    return figure, cells
+
+
+def aspect(images: np.ndarray, maps: Tensor) -> float:
+    """How high a number of a map (B, h, w, ...) is by its width, so that the map has the proportions of
+    its image, (B, H, W, 3), whatever those of a patch are."""
+    down = images.shape[1] / maps.shape[1]
+    across = images.shape[2] / maps.shape[2]
+    return down / across

@@ -1,1 +1,0 @@
-"""Arrays and images as pictures."""

@@ -1,1 +1,0 @@
-"""Models as they answer: fewer tokens, fewer blocks, other sizes, faster dense layers."""

@@ -1,1 +1,0 @@
-"""How tokens know where they lie: tables, rotations, biases, and other grids."""

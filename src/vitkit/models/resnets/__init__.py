@@ -1,1 +1,0 @@
-"""BiT ResNets, and the stem of the hybrids."""

@@ -1,0 +1,288 @@
+"""A Vision Transformer's answers with less work, without training: they change a little, so measure
+how much.
+
+Token merging (Bolya et al. 2023, "Token Merging: Your ViT But Faster"): after the attention of each
+block the r most similar pairs of tokens become one token each, so that later blocks compute fewer.
+
+Early exit: an image whose class is sure after a few blocks is not computed by the others. After a
+block, a linear map of the class token foretells what the head will read (Din et al. 2023, "Jump to
+Conclusions: Short-Cutting Transformers With Linear Transformations"), and the model's own head
+answers. The maps are least squares from a model's own states: no labels are needed.
+
+Legend: B batch, T tokens, D width, K classes, H heads, D_h width of a head, r tokens merged in a block,
+s how many patches a token stands for. As in the paper, z are the states of the tokens.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vitkit.models.block import Block
+from vitkit.models.config import ViTConfig
+from vitkit.models.vision_transformer import VisionTransformer
+
+
+def check_class_token(model: nn.Module, shortcut: str) -> None:
+    """Raise ValueError unless a model is a Vision Transformer whose head reads the class token alone,
+    and whose blocks take tokens in any number and know no positions."""
+    if isinstance(model, VisionTransformer):
+        config = model.config
+        reads_it_alone = config.prefix == 1 and config.tokens_read == 1
+        is_the_papers = config.mixer == "full" and config.resolved_inject == "stem"
+        norms_are = config.branch_norm != "after" and config.norm == "tokens"
+        if reads_it_alone and is_the_papers and norms_are:
+            return
+    raise ValueError(
+        f"{shortcut} is for models that answer by a class token alone, with positions added at the "
+        "stem and the paper's blocks; this one is another"
+    )
+
+
+def read(model: VisionTransformer, z: Tensor) -> Tensor:
+    """What the head reads of the last block's tokens: (B, T, D) -> (B, D)."""
+    y = model.norm(z)[:, 0]  # Eq. 4
+    if model.representation is not None:
+        y = torch.tanh(model.representation(y))
+    return y
+
+
+# Token merging
+
+
+class Merging(nn.Module):
+    """A Vision Transformer for inference that merges r tokens in every block but the last, of which
+    the head reads the class token alone."""
+
+    inference_only = True
+
+    def __init__(self, model: VisionTransformer, r: int):
+        """Raises ValueError as `check_can_merge` does."""
+        super().__init__()
+        check_can_merge(model, r)
+        self.model = model
+        self.config = model.config
+        self.head = model.head
+        self.r = r
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, h·P, w·P) normalised images -> (B, K) logits."""
+        return self.head(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the head reads: (B, C, h·P, w·P) -> (B, D)."""
+        z = self.model.embed(images)  # (B, T, D)  Eq. 1
+        sizes = None  # (B, T)  s; each token is one patch
+        *blocks, last = self.model.blocks
+        for block in blocks:
+            z, sizes = merging_block(block, z, sizes, self.r)
+        z = attend(last, z, sizes, queries=1)[0]  # (B, 1, D)
+        z = with_mlp(last, z)
+        return read(self.model, z)
+
+
+def check_can_merge(model: nn.Module, r: int) -> None:
+    """Raise ValueError unless r tokens can be merged in each block of a model."""
+    if r < 0:
+        raise ValueError(f"{r} tokens of a block cannot be merged; it is a number from 0")
+    check_class_token(model, "token merging")
+    patches = math.prod(model.config.grid)
+    most = merging_at_most(1 + patches, r)
+    if r > most:
+        raise ValueError(
+            f"{r} tokens of a block cannot be merged: at most half do, and the model has {patches} "
+            f"patches; give {most} or fewer"
+        )
+
+
+def merging_at_most(tokens: int, r: int) -> int:
+    """How many of r tokens merge in a block of so many tokens: at most half of the patches do."""
+    return min(r, (tokens - 1) // 2)
+
+
+def tokens_left(config: ViTConfig, r: int) -> int:
+    """How many tokens the last block of a model reads if every block before it merges r."""
+    tokens = 1 + math.prod(config.grid)
+    for _ in range(config.depth - 1):
+        tokens -= merging_at_most(tokens, r)
+    return tokens
+
+
+def merging_block(block: Block, z: Tensor, sizes: Tensor | None, r: int) -> tuple[Tensor, Tensor]:
+    """A block with r tokens fewer behind it: (B, T, D) and s, (B, T) or None for ones -> (B, T - r, D)
+    and (B, T - r)."""
+    z, keys = attend(block, z, sizes)
+    if sizes is None:
+        sizes = torch.ones_like(z[..., 0])
+    z, sizes = merged(z, sizes, keys, r)
+    return with_mlp(block, z), sizes
+
+
+def attend(
+    block: Block, z: Tensor, sizes: Tensor | None, queries: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Eq. 2, in which a token that stands for s patches counts s times as a key: softmax(q kᵀ / √D_h +
+    log s). (B, T, D) -> (B, Q, D); and the mean of the heads' keys, (B, T, D_h)."""
+    q, k, v = block.attention.project(block.norm1(z))  # (B, H, T, D_h) each
+    bias = None
+    if sizes is not None:
+        bias = sizes.log()[:, None, None].to(q.dtype)  # (B, 1, 1, T)
+    attended = block.attention.attend(q[:, :, :queries], k, v, bias)  # [:None] is all
+    branch = block.scale1(block.attention.join(attended))
+    return z[:, :queries] + branch, k.mean(1)
+
+
+def with_mlp(block: Block, z: Tensor) -> Tensor:
+    """Eq. 3: (B, T, D) -> (B, T, D)."""
+    return z + block.scale2(block.mlp(block.norm2(z)))
+
+
+def merged(z: Tensor, sizes: Tensor, keys: Tensor, r: int) -> tuple[Tensor, Tensor]:
+    """The tokens with the r most similar pairs merged, each to the mean of its patches: (B, T, D), s of
+    (B, T) and keys (B, T, D_h) -> (B, T - r, D) and (B, T - r). The class token stays first.
+
+    Tokens are taken in turn into two sets; each of the first set has one partner, the most similar of
+    the second by the cosine of their keys, and the r most similar pairs merge (App. D of that paper).
+    At most half of the patches do.
+    """
+    r = merging_at_most(z.shape[1], r)
+    if r == 0:
+        return z, sizes
+
+    # The pairs
+    keys = keys / keys.norm(dim=-1, keepdim=True)
+    similarity = keys[:, ::2] @ keys[:, 1::2].mT  # (B, first set, second set)
+    best, partner = similarity.max(-1)  # (B, first set) each
+    best = torch.cat([torch.full_like(best[:, :1], -torch.inf), best[:, 1:]], 1)  # the class token
+    order = best.argsort(dim=-1, descending=True)
+    leaving = order[:, :r]
+    staying = order[:, r:].sort(dim=-1).values
+    target = partner.gather(1, leaving)  # (B, r)
+
+    # Sums over patches, of states and of their number, then the mean
+    rows = torch.cat([z * sizes[..., None], sizes[..., None]], -1)  # (B, T, D + 1)
+    first = rows[:, ::2]
+    second = rows[:, 1::2].scatter_add(1, _wide(target, rows), _rows(first, leaving))
+    rows = torch.cat([_rows(first, staying), second], 1)  # (B, T - r, D + 1)
+    sizes = rows[..., -1]
+    return rows[..., :-1] / sizes[..., None], sizes
+
+
+def _rows(x: Tensor, indices: Tensor) -> Tensor:
+    """Some rows of each image: (B, T, D) and (B, n) -> (B, n, D)."""
+    return x.gather(1, _wide(indices, x))
+
+
+def _wide(indices: Tensor, x: Tensor) -> Tensor:
+    """(B, n) -> (B, n, D), the same in every channel of x, (B, T, D)."""
+    return indices[..., None].expand(-1, -1, x.shape[-1])
+
+
+# Early exit
+
+
+class Exit(nn.Module):
+    """What foretells the features after a block."""
+
+    def __init__(self, after: int, weight: Tensor, bias: Tensor):
+        """after: blocks that have been computed. weight: (D, D). bias: (D,)."""
+        super().__init__()
+        self.after = after
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Normalised states of the class token, (B, D), -> features (B, D)."""
+        return states @ self.weight.mT + self.bias
+
+
+class EarlyExit(nn.Module):
+    """A Vision Transformer for inference that answers an image after the first exit that is sure."""
+
+    inference_only = True
+
+    def __init__(self, model: VisionTransformer, exits: Sequence[Exit], sure: float):
+        """sure: the probability of the likeliest class, by softmax, that ends the computation. Raises
+        ValueError as `check_can_exit` and `check_sure` do."""
+        super().__init__()
+        check_can_exit(model, [each.after for each in exits])
+        check_sure(sure)
+        self.model = model
+        self.config = model.config
+        self.head = model.head
+        self.exits = nn.ModuleList(exits)
+        self.sure = sure
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, h·P, w·P) normalised images -> (B, K) logits."""
+        logits, _ = self.answer(images)
+        return logits
+
+    def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits, (B, K), and after how many blocks each image had its answer, int64 (B,)."""
+        norm = self.model.norm
+        exits = {each.after: each for each in self.exits}
+        *blocks, last = self.model.blocks
+        z = self.model.embed(images)  # (B, T, D)  Eq. 1
+        waiting = torch.arange(len(z), device=z.device)  # images without an answer
+        # Of the images with an answer: which they are, their logits, and after how many blocks
+        answered = []
+        answers = []
+        depths = []
+
+        # The images that are sure of their class leave
+        for i, block in enumerate(blocks, start=1):
+            z = block(z)
+            if i in exits:
+                logits = self.head(exits[i](norm(z[:, 0])))  # (B, K)
+                is_sure = logits.float().softmax(-1).amax(-1) >= self.sure  # (B,)
+                if is_sure.any():
+                    answered.append(waiting[is_sure])
+                    answers.append(logits[is_sure])
+                    depths.append(torch.full_like(answered[-1], i))
+                    waiting = waiting[~is_sure]
+                    z = z[~is_sure]
+            if not len(waiting):
+                break
+
+        # The others have the whole model's answer
+        if len(waiting):
+            z = last(z, queries=1)
+            answered.append(waiting)
+            answers.append(self.head(read(self.model, z)))
+            depths.append(torch.full_like(waiting, len(blocks) + 1))
+
+        # In the order of the images again
+        order = torch.cat(answered).argsort()
+        return torch.cat(answers)[order], torch.cat(depths)[order]
+
+
+def check_can_exit(model: nn.Module, after: Sequence[int]) -> None:
+    """Raise ValueError unless a model can answer after these numbers of blocks."""
+    check_class_token(model, "early exit")
+    depth = len(model.blocks)
+    for blocks in after:
+        if not 1 <= blocks < depth:
+            raise ValueError(
+                f"an exit after {blocks} blocks is not possible; the model has {depth}, and one is "
+                f"after 1 to {depth - 1}"
+            )
+
+
+def check_sure(sure: float) -> None:
+    """Raise ValueError unless this is a probability above 0."""
+    if not 0 < sure <= 1:
+        raise ValueError(f"an exit is sure from the probability {sure}; it is above 0, up to 1")
+
+
+def states_at(model: VisionTransformer, images: Tensor, after: Sequence[int]) -> list[Tensor]:
+    """The normalised class token after each of these numbers of blocks, and what the head reads last:
+    (B, C, h·P, w·P) -> (B, D) each."""
+    z = model.embed(images)
+    states = []
+    for i, block in enumerate(model.blocks, start=1):
+        z = block(z)
+        if i in after:
+            states.append(model.norm(z[:, 0]))
+    return [*states, read(model, z)]

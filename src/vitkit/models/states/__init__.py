@@ -1,1 +1,0 @@
-"""Hidden states and attention weights of a forward pass."""
