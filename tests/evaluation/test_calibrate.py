@@ -11,7 +11,7 @@ from scipy.special import log_softmax
 from tables import answered
 
 from vitkit.data import Preprocessing
-from vitkit.evaluation.metrics.recalibration import calibrate
+from vitkit.evaluation.metrics.calibration import calibrate
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
 from vitkit.weights import Classifier, convert, load, save
 from vitkit.weights.temperature import with_temperature

@@ -20,13 +20,14 @@ from sklearn.metrics import (
 from tables import answered, classifier_of, part_of, random_answers
 
 from vitkit.evaluation import Classification, Subject, answers_of_logits
-from vitkit.evaluation.metrics import calibration, classification, confusion
+from vitkit.evaluation.metrics import calibration, classification
 from vitkit.evaluation.metrics.calibration import (
     at_coverages,
     coverage_curve,
     perfect_error,
     reliability,
 )
+from vitkit.evaluation.metrics.metric import resampled
 
 
 def measured(given):
@@ -82,7 +83,7 @@ def test_class_scores_and_the_confusion_matrix_are_scikit_learns():
     logits[:, 4] = -9  # nobody gets this answer
     given = answered(logits, targets)
     predicted = logits.argmax(-1).numpy()
-    scores = confusion.class_scores(given)
+    scores = classification.class_scores(given)
     precision, recall, f1, images = precision_recall_fscore_support(
         targets, predicted, zero_division=0
     )
@@ -92,10 +93,10 @@ def test_class_scores_and_the_confusion_matrix_are_scikit_learns():
     assert [score.images for score in scores] == images.tolist()
     assert scores[4].precision is None
 
-    matrix = confusion.confusion_matrix(given)
+    matrix = classification.confusion_matrix(given)
     expected = confusion_matrix(targets, predicted)
     assert (matrix[:, :6] == expected).all() and not matrix[:, 6].any()
-    pairs = confusion.most_confused(given)
+    pairs = classification.most_confused(given)
     np.fill_diagonal(expected, 0)
     assert sum(pair.count for pair in pairs) == expected.sum()
     assert pairs[0].count == expected.max()
@@ -115,7 +116,7 @@ def test_only_classes_that_images_have_are_judged_among_more():
     expected = accuracy_score(targets, logits[:, :3].argmax(-1))
     assert metrics["top1_of_data"].value == pytest.approx(expected)
     assert metrics["top1"].value == accuracy_score(targets, predicted)
-    matrix = confusion.confusion_matrix(given)
+    matrix = classification.confusion_matrix(given)
     assert matrix.shape == (3, 4) and matrix[:, 3].sum() == (predicted > 2).sum()
     assert "top1_of_data" not in measured(answered(logits, np.arange(200) % 10))
 
@@ -162,12 +163,12 @@ def test_a_calibration_error_is_told_from_chance(gap):
     random = np.random.default_rng(0)
     confidence = random.uniform(0.3, 1, 400)
     right = random.random(400) < confidence - gap
-    error = classification.calibration_error(confidence, right)
-    others = classification.resampled(
-        lambda rows: np.array([classification.calibration_error(confidence[rows], right[rows])]),
+    error = calibration.calibration_error(confidence, right)
+    others = resampled(
+        lambda rows: np.array([calibration.calibration_error(confidence[rows], right[rows])]),
         400,
     )
-    low, high = classification.calibration_interval(confidence, right, others[:, 0])
+    low, high = calibration.calibration_interval(confidence, right, others[:, 0])
     assert low <= gap + 0.001 <= high
     assert (error <= perfect_error(confidence)) == (gap == 0)
     assert (low == 0) == (gap == 0)

@@ -12,8 +12,8 @@ import pytest
 
 from vitkit import cli
 from vitkit.data import Preprocessing, open_source
-from vitkit.evaluation.benchmarks import real
-from vitkit.evaluation.benchmarks.real import (
+from vitkit.evaluation.benchmarks import imagenet
+from vitkit.evaluation.benchmarks.imagenet import (
     IMAGES,
     check_names,
     find_real,
@@ -135,7 +135,7 @@ def served(tmp_path, monkeypatch):
     folder.mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(real, "URL", f"http://127.0.0.1:{server.server_port}/real.json")
+    monkeypatch.setattr(imagenet, "URL", f"http://127.0.0.1:{server.server_port}/real.json")
     yield folder
     server.shutdown()
     server.server_close()
@@ -146,7 +146,7 @@ def test_the_published_file_is_downloaded_once_and_no_other(served, monkeypatch)
     (served / "real.json").write_bytes(data)
     with pytest.raises(ValueError, match="is not the published file"):
         find_real("download")
-    monkeypatch.setattr(real, "SHA256", hashlib.sha256(data).hexdigest())
+    monkeypatch.setattr(imagenet, "SHA256", hashlib.sha256(data).hexdigest())
     path = find_real("download")
     assert path.read_bytes() == data and path.is_relative_to(cache_dir())
     (served / "real.json").unlink()

@@ -11,7 +11,7 @@ from scipy.io import savemat
 
 from vitkit import cli
 from vitkit.data import Preprocessing
-from vitkit.evaluation.benchmarks.imagenet_val import IMAGES, find_labels
+from vitkit.evaluation.benchmarks.imagenet import IMAGES, find_labels
 from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
 from vitkit.evaluation.benchmarks.named import SETS, open_named, open_named_parts
 from vitkit.models import create, vit

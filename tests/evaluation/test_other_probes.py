@@ -15,8 +15,7 @@ from vitkit.data import Preprocessing, Source
 from vitkit.data.sources.stores import Arrays
 from vitkit.data.sources.targets import Lists
 from vitkit.evaluation import Features
-from vitkit.evaluation.probes.other_probes import fit_platt, number_probe, several_probe
-from vitkit.evaluation.probes.probing import Probing
+from vitkit.evaluation.probes.probing import Probing, fit_platt, number_probe, several_probe
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
 

@@ -13,7 +13,7 @@ from vitkit.data import Batch, Preprocessing, Source
 from vitkit.data.sources.stores import Arrays
 from vitkit.data.sources.targets import Lists
 from vitkit.evaluation import Errors, MeanAveragePrecision, Part, Subject
-from vitkit.evaluation.metrics.precision import Ranking
+from vitkit.evaluation.metrics.other_targets import Ranking
 from vitkit.weights import Classifier
 
 

@@ -4,7 +4,13 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge as SklearnRidge
 
-from vitkit.evaluation.probes.ridge import LeaveImagesOut, LeaveOneOut, Moments, ridge, targets
+from vitkit.evaluation.probes.closed_forms import (
+    LeaveImagesOut,
+    LeaveOneOut,
+    Moments,
+    ridge,
+    targets,
+)
 
 SHAPES = [(40, 12), (12, 40), (20, 20)]
 

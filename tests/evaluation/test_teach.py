@@ -12,10 +12,18 @@ from safetensors.torch import load_file
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing
-from vitkit.evaluation.probes.memory import FILE, read_memory
+from vitkit.evaluation.probes.closed_forms import Moments
 from vitkit.evaluation.probes.probe import probe
-from vitkit.evaluation.probes.ridge import Moments
-from vitkit.evaluation.probes.teaching import Memory, NewExamples, changed, fit, forgotten, undone
+from vitkit.evaluation.probes.teaching import (
+    FILE,
+    Memory,
+    NewExamples,
+    changed,
+    fit,
+    forgotten,
+    read_memory,
+    undone,
+)
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
 
-from vitkit.evaluation.metrics.temperature import fit_temperature
+from vitkit.evaluation.metrics.calibration import fit_temperature
 
 
 def some(count=300, classes=5, seed=0, noise=1.0):

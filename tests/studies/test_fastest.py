@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from vitkit.studies.drawing import write_figure
-from vitkit.studies.fastest import Fastest, largest
-from vitkit.studies.outcomes import Ask
 from vitkit.studies.paper import STUDIES
-from vitkit.studies.study import Plan, results, run_study
+from vitkit.studies.study import Ask, Plan, results, run_study
+from vitkit.studies.throughput import Fastest, largest
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 7, 64, 100, 1000])

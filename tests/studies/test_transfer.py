@@ -12,8 +12,7 @@ from vitkit.evaluation import Eval, Metric
 from vitkit.evaluation.metrics.metric import NATS, SHARE
 from vitkit.objectives import MaskedPatches
 from vitkit.studies import transfer
-from vitkit.studies.regularising import Regularisation
-from vitkit.studies.selecting import best, select
+from vitkit.studies.selection import Regularisation, best, select
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, train
 from vitkit.training.record.log import last_metrics, read_metrics

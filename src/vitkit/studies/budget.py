@@ -14,7 +14,7 @@ from typing import NamedTuple
 from vitkit.data import Splits
 from vitkit.evaluation import WHOLE, Eval, learns
 from vitkit.models import create
-from vitkit.studies.cell import Cell, Priced
+from vitkit.studies.grid import Cell, Priced
 from vitkit.system.machine import pick_device, pick_precision
 from vitkit.training import Facts, Recipe, open_others, operations, resolve, seconds_of_a_step
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.evaluation import Metric, plain_number
-from vitkit.studies.cell import Cell
-from vitkit.studies.grid import finished, run_grid
-from vitkit.studies.regularising import Regularisation, regularised
-from vitkit.studies.selecting import (
+from vitkit.studies.grid import Cell, finished, run_grid
+from vitkit.studies.selection import (
     SELECT,
+    Regularisation,
     as_it_ran,
     best,
     by_text,
     rate_cells,
     regularisation_cells,
+    regularised,
     select,
     select_regularisation,
 )

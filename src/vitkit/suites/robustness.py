@@ -4,7 +4,7 @@ what is left of a model's accuracy on other photographs, drawings and corrupted 
 from statistics import mean
 
 from vitkit.evaluation import ALEXNET, COMMON, IMAGENET_C, SETS, SetName, relative_error
-from vitkit.suites.published import REAL
+from vitkit.suites.images import REAL
 from vitkit.suites.run import Outcome
 from vitkit.suites.table import over_seeds
 from vitkit.suites.task import Suite, Task

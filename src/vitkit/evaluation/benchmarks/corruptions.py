@@ -16,8 +16,7 @@ import numpy as np
 
 from vitkit.data import Pixels, Preprocessing, Source, decoded, open_image
 from vitkit.evaluation.metrics.answers import Answers
-from vitkit.evaluation.metrics.intervals import interval_of, resampled
-from vitkit.evaluation.metrics.metric import SHARE, Metric, share_right
+from vitkit.evaluation.metrics.metric import SHARE, Metric, interval_of, resampled, share_right
 from vitkit.system.console.progress import Shown, silent
 
 # The fifteen of ImageNet-C, then four that its authors keep for choosing between methods

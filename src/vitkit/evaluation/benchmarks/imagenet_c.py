@@ -23,8 +23,7 @@ from vitkit.evaluation.benchmarks.corruptions import (
 )
 from vitkit.evaluation.benchmarks.named import IMAGENET_C, Named, open_named
 from vitkit.evaluation.metrics.answers import Answers
-from vitkit.evaluation.metrics.intervals import interval_of, resampled
-from vitkit.evaluation.metrics.metric import RELATIVE_ERROR, Metric
+from vitkit.evaluation.metrics.metric import RELATIVE_ERROR, Metric, interval_of, resampled
 
 KINDS = ("", "noise", "blur", "weather", "digital")
 

@@ -5,9 +5,12 @@ Legend: B batch, N images, K classes of the model, A of them that may be answere
 Choice says otherwise).
 """
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,9 +18,9 @@ from torch import Tensor
 
 from vitkit.data import Batch, Source
 from vitkit.evaluation.benchmarks.choice import Choice, among_all
-from vitkit.evaluation.collecting import collect, concatenated
-from vitkit.evaluation.evaluator import Part
-from vitkit.weights import Classifier
+from vitkit.evaluation.evaluator import Part, collect, concatenated
+from vitkit.system.storage.files import whole
+from vitkit.weights import Classifier, write_safetensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,3 +194,55 @@ def check_targets(source: Source) -> None:
             f"{source.name(i)} has {source.targets[i]}, and there are {len(source.labels)} classes "
             "(0 is the first)"
         )
+
+
+NAMES = ("labels", "notes", "logits")  # of Answers: not among the arrays
+
+
+class Kept(NamedTuple):
+    """Answers, and when and to what they were given."""
+
+    answers: Answers
+    part: str
+    """The part of the data: "test"."""
+    step: int
+    """After how many steps of the training."""
+
+
+def write_answers(path: Path, kept: Kept) -> None:
+    """Write answers as safetensors: an array for each of their fields but the logits. Raises
+    OSError."""
+    import torch
+
+    tensors = {}
+    for field in fields(Answers):
+        if field.name not in NAMES:
+            tensors[field.name] = torch.from_numpy(getattr(kept.answers, field.name))
+    description = {
+        "labels": json.dumps(kept.answers.labels),
+        "notes": json.dumps(kept.answers.notes),
+        "part": kept.part,
+        "step": str(kept.step),
+    }
+    with whole(path) as new:
+        write_safetensors(new, tensors, description)
+
+
+def read_answers(path: Path) -> Kept | None:
+    """What `write_answers` wrote; None if there is no such file, or if it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as opened:
+            values = opened.metadata()
+            arrays: dict[str, np.ndarray] = {}
+            for field in fields(Answers):
+                if field.name not in NAMES:
+                    arrays[field.name] = opened.get_tensor(field.name)
+        if len({len(array) for array in arrays.values()}) > 1:
+            return None
+        labels = tuple(json.loads(values["labels"]))
+        notes = tuple(json.loads(values["notes"]))
+        return Kept(Answers(labels, notes, **arrays), values["part"], int(values["step"]))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return None

@@ -14,8 +14,14 @@ import numpy as np
 
 from vitkit.evaluation.metrics.answers import Answers
 from vitkit.evaluation.metrics.classification import RESAMPLED, figures_of
-from vitkit.evaluation.metrics.intervals import interval_of, resampled
-from vitkit.evaluation.metrics.metric import SHARE, Metric, difference_of, wilson
+from vitkit.evaluation.metrics.metric import (
+    SHARE,
+    Metric,
+    difference_of,
+    interval_of,
+    resampled,
+    wilson,
+)
 from vitkit.system.console.text import counted
 
 

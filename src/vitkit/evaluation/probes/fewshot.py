@@ -23,8 +23,8 @@ from torch import Tensor
 from vitkit.data import Source, TargetKind, subset
 from vitkit.evaluation.evaluator import Part, Subject
 from vitkit.evaluation.metrics.metric import COUNT, DEVIATION, NUMBER, SHARE, Metric, wilson
+from vitkit.evaluation.probes.closed_forms import ridge, targets
 from vitkit.evaluation.probes.features import features
-from vitkit.evaluation.probes.ridge import ridge, targets
 from vitkit.system.console.text import counted
 
 FIXED = 10  # l2 = 2^10

@@ -15,23 +15,23 @@ from vitkit.evaluation.benchmarks.labels import by_position
 from vitkit.evaluation.metrics.answers import Answers
 from vitkit.evaluation.metrics.calibration import (
     Bin,
+    Calibration,
     Covered,
     at_coverages,
     coverage_curve,
     perfect_error,
     reliability,
 )
-from vitkit.evaluation.metrics.classification import classification
-from vitkit.evaluation.metrics.confusion import (
+from vitkit.evaluation.metrics.classification import (
     ClassScore,
     Confused,
     class_scores,
+    classification,
     confusion_matrix,
     most_confused,
 )
 from vitkit.evaluation.metrics.metric import MISFIT, Metric
 from vitkit.evaluation.metrics.paired import Paired
-from vitkit.evaluation.metrics.recalibration import Calibration
 from vitkit.system.console.text import counted
 
 

@@ -1,18 +1,27 @@
-"""ImageNet's validation images as they are passed on without class folders: 50,000 files whose names
-have a number, and a file beside them with the class of each."""
+"""ImageNet's validation images, which are known by the numbers in their names: the files that say of which
+class each is, where they lie in no class folders; and ReaL, which has a list of classes for each."""
 
 import csv
+import hashlib
 import io
+import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
+from vitkit.data import Source
+from vitkit.evaluation.benchmarks.labels import align, imagenet_wordnet
+from vitkit.evaluation.metrics.answers import Answers
+from vitkit.evaluation.metrics.metric import COUNT, Metric, share_right
+from vitkit.system.storage.download import download
+from vitkit.system.storage.files import cache_dir
 
-IMAGES = 50_000
+IMAGES = 50_000  # of which ReaL has no label for 3,163
 CLASSES = 1000
 NAME = re.compile(r"ILSVRC2012_val_(\d{8})")
 MAX_BYTES = 16 << 20  # of a file of labels, which has three megabytes at most
@@ -26,6 +35,28 @@ def number(name: str) -> int | None:
     if not found or not 1 <= int(found[-1]) <= IMAGES:
         return None
     return int(found[-1])
+
+
+def check_names(source: Source) -> None:
+    """Raises ValueError, before a model answers, for an image that is not of ImageNet's validation
+    part."""
+    for index in range(len(source)):
+        _number_of(source, index)
+
+
+def _number_of(source: Source, index: int) -> int:
+    """The number of a validation image. Raises ValueError for another image."""
+    name = source.name(index)
+    found = number(name)
+    if found is None:
+        raise ValueError(
+            f"{name} is not called as an image of ImageNet's validation part is "
+            "(ILSVRC2012_val_00000001.JPEG), so its labels in ReaL are not known"
+        )
+    return found
+
+
+# The class of each image, by a file beside them
 
 
 def find_labels(where: str) -> tuple[np.ndarray, Path]:
@@ -167,10 +198,104 @@ def _text(path: Path) -> str:
 
 
 def _check_size(path: Path) -> None:
-    if path.stat().st_size > MAX_BYTES:
+    """Raises ValueError for a file that cannot be a file of labels."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    if size > MAX_BYTES:
         raise ValueError(f"{path} has more than {MAX_BYTES:,} bytes; a file of labels has fewer")
 
 
 def _check_count(path: Path, count: int) -> None:
     if count != IMAGES:
         raise ValueError(f"{path} has {count:,} lines; ImageNet has {IMAGES:,} validation images")
+
+
+# ReaL (Beyer et al. 2020, Section 4.1 of the ViT paper): new labels, a list of classes for each image
+
+DOWNLOAD = "download"  # instead of a path
+URL = "https://raw.githubusercontent.com/google-research/reassessed-imagenet/25ae4854f875bbae6782fd9ea4a18654f6c89c6c/real.json"
+SHA256 = "d83e9bff374c631aae8439eb064c7019acc56e1b3bc3f56b8380c2a710b0220b"
+
+Lists = list[list[int]]
+
+
+def find_real(path: Path | str) -> Path:
+    """The file at a path; or, for DOWNLOAD, the authors' own, downloaded once to the cache.
+
+    Raises ValueError for a download that fails or is another file than the published one.
+    """
+    if str(path) != DOWNLOAD:
+        return Path(path)
+    target = cache_dir() / "imagenet" / "real.json"
+    try:
+        download(URL, target)
+        digest = hashlib.sha256(target.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(
+            f"{error}; without a network, give the file of "
+            "https://github.com/google-research/reassessed-imagenet as --real real.json"
+        ) from None
+    if digest != SHA256:
+        target.unlink()
+        raise ValueError(
+            f"{URL} is not the published file (its sha256 is {digest}), so it was deleted; try again"
+        )
+    return target
+
+
+def read_real(path: Path | str) -> Lists:
+    """The classes of each validation image, in the images' order; [] for one without a label.
+
+    Raises ValueError for a file that is not the published one, or one like it.
+    """
+    lists = read_json(Path(path))
+    if not isinstance(lists, list) or len(lists) != IMAGES:
+        raise ValueError(
+            f"{path} is not ReaL's real.json, which is a list of {IMAGES:,} lists of classes"
+        )
+    for number, classes in enumerate(lists, 1):
+        is_list = isinstance(classes, list)
+        if not is_list or not all(type(k) is int and 0 <= k < CLASSES for k in classes):
+            raise ValueError(
+                f"{path} has {str(classes)[:100]} for image {number:,}; expected a list of classes "
+                f"from 0 to {CLASSES - 1}"
+            )
+    return lists
+
+
+def read_json(path: Path) -> Any:
+    """What somebody else's JSON file holds. Raises ValueError for a file that cannot be read."""
+    _check_size(path)
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+
+
+def real_accuracy(given: Answers, source: Source, lists: Lists) -> list[Metric]:
+    """real/top1: how often the likeliest class is in an image's list; and real/seen, the images that
+    have a label: the others are left out.
+
+    The images are known by the numbers in their names, in whatever folders they lie. Raises
+    ValueError for an image that is not of ImageNet's validation part, for a model that lacks one of
+    ImageNet's classes, and if no image has a label.
+    """
+    model_class = align(imagenet_wordnet(), given.labels).classes.tolist()
+    right = 0
+    seen = 0
+    for position, index in enumerate(given.indices.tolist()):
+        expected = lists[_number_of(source, index) - 1]
+        if not expected:
+            continue
+        seen += 1
+        if given.predicted[position] in [model_class[k] for k in expected]:
+            right += 1
+    if not seen:
+        raise ValueError(f"none of the {len(given):,} images has a label in ReaL")
+    if not given.finite.all():
+        right = math.nan
+    return [share_right("real/top1", right, seen), Metric("real/seen", seen, COUNT)]

@@ -4,14 +4,11 @@ from typing import Literal
 
 from vitkit.data import TargetKind
 from vitkit.evaluation.benchmarks.labels import align
-from vitkit.evaluation.collecting import collect
-from vitkit.evaluation.evaluator import Eval, Evaluator, Part, Subject
-from vitkit.evaluation.metrics.accuracy import Accuracy
+from vitkit.evaluation.evaluator import Eval, Evaluator, Part, Subject, collect
 from vitkit.evaluation.metrics.answers import Answers, answers, answers_of_logits
-from vitkit.evaluation.metrics.classification import Classification
-from vitkit.evaluation.metrics.errors import Errors
+from vitkit.evaluation.metrics.classification import Accuracy, Classification
 from vitkit.evaluation.metrics.metric import Metric, Unit
-from vitkit.evaluation.metrics.precision import MeanAveragePrecision
+from vitkit.evaluation.metrics.other_targets import Errors, MeanAveragePrecision
 from vitkit.evaluation.probes.features import Features, features
 from vitkit.evaluation.probes.fewshot import Fewshot
 from vitkit.evaluation.probes.neighbours import Neighbours

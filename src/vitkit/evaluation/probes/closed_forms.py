@@ -7,12 +7,19 @@ Numbers are float64: a small l2 is added to sums over all examples. Targets are 
 Legend: N examples, D width, K classes, R the smaller of N and D.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from vitkit.evaluation.metrics.calibration import fit_temperature
+
+STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
+Outcome = TypeVar("Outcome")
 
 
 class Ridge(NamedTuple):
@@ -129,6 +136,9 @@ class Centred:
         return self.ridge.eigenvalues.mean().item() or 1.0
 
 
+# Left-out answers
+
+
 class LeaveOneOut:
     """The examples of a fit, and the exact answer to each by a fit of all others."""
 
@@ -147,6 +157,11 @@ class LeaveOneOut:
         if len(x) < x.shape[1]:
             e = self.fit.ridge.eigenvalues
             self.parts = torch.where(e > 0, self.parts / e.clamp(min=1e-300), 0)
+
+    @property
+    def scale(self) -> float:
+        """The mean eigenvalue."""
+        return self.fit.scale
 
     def scores(self, l2: float) -> Tensor:
         """The scores of each example by the fit without it: (N, K).
@@ -209,6 +224,63 @@ class LeaveImagesOut:
         change = torch.linalg.solve(one - own, residuals)  # (N, V, K)
         fitted = self.asked @ coordinates + self.target_mean
         return fitted - (towards[:, None] @ change)[:, 0]
+
+
+def best_left_out(
+    fit: LeaveOneOut | LeaveImagesOut, judge: Callable[[Tensor], tuple[float, Outcome]]
+) -> tuple[float, Outcome]:
+    """The l2 whose left-out answers have the least loss, and what `judge` has made of them: from left-out
+    scores (N, K), it returns their loss and whatever else is wanted of the best."""
+    chosen = None
+    least = torch.inf
+    for strength in STRENGTHS:
+        l2 = strength * fit.scale
+        loss, outcome = judge(fit.scores(l2))
+        if loss < least:
+            least = loss
+            chosen = (l2, outcome)
+    return chosen
+
+
+def best_for_classes(
+    fit: LeaveOneOut | LeaveImagesOut, classes: Tensor
+) -> tuple[float, float, Tensor]:
+    """For one class each, (N,): the l2 whose left-out answers have the least cross-entropy, each l2 at
+    its best temperature; that temperature, and the logits (N, K)."""
+    temperature = None
+
+    def judge(scores: Tensor) -> tuple[float, tuple[float, Tensor]]:
+        nonlocal temperature  # that of the l2 before is near
+        scores = with_whole_classes(scores, classes)
+        temperature = fit_temperature(scores, classes, temperature)
+        logits = scores / temperature
+        return F.cross_entropy(logits, classes).item(), (temperature, logits)
+
+    l2, (temperature, logits) = best_left_out(fit, judge)
+    return l2, temperature, logits
+
+
+def with_whole_classes(scores: Tensor, classes: Tensor) -> Tensor:
+    """Left-out scores (N, K) of least squares, whose targets are 1 for an example's class and -1 for
+    the others, as if the other examples of its class counted for as much as the whole class.
+
+    Where one of four is left out, its class has lost a quarter of its weight and the others nothing,
+    so the example would be given to another class more often than a new one is. In its own column
+    each of the n - 1 others counts n / (n - 1) times: least squares are linear in their targets, so
+    the score, counted from 0, is that many times as large. The only example of a class keeps its
+    score.
+    """
+    counts = classes.bincount(minlength=scores.shape[1]).double()  # (K,)
+    n = counts[classes]  # (N,)
+    more = torch.where(n > 1, n / (n - 1).clamp(min=1), 1)
+    scores = (scores + 1) / 2  # for targets of 1 and 0
+    own = scores.gather(1, classes[:, None])
+    scores = scores.scatter(1, classes[:, None], more[:, None] * own)
+
+    # The mean score of a class is now its n of N - 1; with the example it is n of N
+    count = len(classes)
+    scores = scores - counts / (count * (count - 1))
+    return 2 * scores - 1
 
 
 def targets(classes: Tensor, count: int) -> Tensor:

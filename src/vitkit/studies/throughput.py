@@ -5,26 +5,29 @@ more, by the system's own limit; on a GPU it has what the GPU has.
 """
 
 import json
+import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
-from torch import nn
 
 from vitkit.evaluation import COUNT, Metric, Unit
-from vitkit.models import create, for_inference, named
+from vitkit.models import ModelConfig, create, for_inference, named
 from vitkit.system.machine import autocast, pick_device, pick_precision
-from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.processes.ranks import from_rank_0, process_group
 
 RATE = Unit("images per second", "images per second", "higher", ",.1f")
 MOST = 1 << 16  # images of a batch
 CLOSE = 16  # the search ends within one sixteenth of the largest batch
 GIB = 1 << 30
-CHILD = "from vitkit.studies.fastest import child; child()"
+BATCH = 64  # images of a pass, if no batch is searched for
+PASSES = 5  # that are timed then, after one that warms up
+CHILD = "from vitkit.studies.throughput import child; child()"
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,29 @@ class Fastest:
             last = run.stderr.strip().splitlines()[-1:]
             raise ValueError(f"{self.model} cannot be measured: {''.join(last)}")
         return tried
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Images per second of a model's forward pass in batches of BATCH, on random images."""
+
+    model: ModelConfig
+    """The model."""
+
+    def measure(self, device: str) -> list[Metric]:
+        """The speed of the fastest pass."""
+        with process_group(device) as own_device:
+            model = for_inference(create(self.model, own_device, 0))
+            height, width = model.config.image
+            images = torch.rand(BATCH, model.config.channels, height, width, device=own_device)
+            precision = pick_precision("auto", own_device).precision
+            times = []
+            for _ in range(1 + PASSES):
+                began = time.perf_counter()
+                with torch.inference_mode(), autocast(own_device, precision):
+                    model(images).sum().item()  # waits for a GPU
+                times.append(time.perf_counter() - began)
+        return [Metric("images/s", BATCH / min(times[1:]), RATE)]
 
 
 def largest(fits: Callable[[int], bool], most: int = MOST) -> int:
@@ -129,20 +155,6 @@ def child() -> None:
     largest(fits)
 
 
-def images_per_second(model: nn.Module, batch: int, device: torch.device, rounds: int = 5) -> float:
-    """The speed of the fastest of some forward passes of random images, after one that warms up."""
-    height, width = model.config.image
-    images = torch.rand(batch, model.config.channels, height, width, device=device)
-    precision = pick_precision("auto", device).precision
-    times = []
-    for _ in range(1 + rounds):
-        began = time.perf_counter()
-        with torch.inference_mode(), autocast(device, precision):
-            model(images).sum().item()  # waits for a GPU
-        times.append(time.perf_counter() - began)
-    return batch / min(times[1:])
-
-
 def _passes(forward: Callable[[int], float], batch: int, seconds: float) -> Iterator[float]:
     """The times of passes: of the first alone, if it is long; else of those that follow."""
     first = forward(batch)
@@ -158,9 +170,6 @@ def _passes(forward: Callable[[int], float], batch: int, seconds: float) -> Iter
 
 def _limit(more: int) -> None:
     """Let this process have so many more bytes of memory, and no more."""
-    import resource
-    from pathlib import Path
-
     lines = Path("/proc/self/status").read_text().splitlines()
     now = next(int(line.split()[1]) for line in lines if line.startswith("VmData"))
     resource.setrlimit(resource.RLIMIT_DATA, (now * 1024 + more, resource.RLIM_INFINITY))

@@ -1,15 +1,21 @@
-"""Scaling laws: error as a saturating power law of images or operations, with its uncertainty.
+"""What the runs of a study say, and how surely: means with their deviation, differences beyond chance,
+and scaling laws.
 
-error(x) = floor + scale · x^-power: a part that more of x removes, and a part that it does not.
+A scaling law is a saturating power law of images or operations. error(x) = floor + scale · x^-power: a
+part that more of x removes, and a part that it does not.
 
 Legend: P points (values of x), S runs (seeds) at a point, R resamples.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+
+from vitkit.evaluation import Metric
 
 RESAMPLES = 500
 LEAST_POINTS = 3  # three numbers are fitted
@@ -19,6 +25,79 @@ POWERS = 0.01 * STEP ** np.arange(190)  # up to 2.7
 FLAT = 0.01  # an error that falls by less than this, from the least x to the most, does not fall
 Points = Mapping[float, Sequence[float]]
 """The errors of the runs at each x."""
+
+
+# Means of runs that differ by their seed, and what chance makes of them
+
+
+def mean_and_deviation(metrics: Sequence[Metric]) -> tuple[float, float]:
+    """The mean of some runs' values, and their sample standard deviation; NaN for one run."""
+    values = [metric.value for metric in metrics]
+    deviation = math.nan
+    if len(values) > 1:
+        deviation = statistics.stdev(values)
+    return statistics.fmean(values), deviation
+
+
+def cell_text(metrics: Sequence[Metric]) -> str:
+    """The mean and the standard deviation of some runs: "41.3 ± 0.6", in percent of a share; "–" if
+    there are none."""
+    if not metrics:
+        return "–"
+    scale = metrics[0].unit.scale
+    mean, deviation = mean_and_deviation(metrics)
+    if math.isnan(deviation):
+        return f"{mean * scale:.1f}"
+    return f"{mean * scale:.1f} ± {deviation * scale:.1f}"
+
+
+@cache  # a tenth of a second
+def _range_of_chance(groups: int, freedom: int) -> float:
+    """The range of so many means by chance, in standard errors, that 95 % of studies stay below."""
+    from scipy.stats import studentized_range
+
+    return float(studentized_range.ppf(0.95, groups, freedom))
+
+
+def noise(groups: Iterable[Sequence[Metric]]) -> list[str]:
+    """The least difference of two means that is more than chance, by the deviation within all groups
+    together: a sentence for two that were chosen beforehand (Student's t), and one for the best and
+    the worst of all, which chance alone puts farther apart (Tukey's studentized range)."""
+    from scipy.stats import t
+
+    several = [group for group in groups if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in several)
+    if not freedom:
+        return ["one run of each kind says nothing about chance: give several --seeds"]
+    squares = sum(
+        statistics.variance([m.value for m in group]) * (len(group) - 1) for group in several
+    )
+    deviation = math.sqrt(squares / freedom)
+    runs = min(len(group) for group in several)
+    least = t.ppf(0.975, freedom) * deviation * math.sqrt(2 / runs)
+    scale = several[0][0].unit.scale
+    sentence = (
+        f"runs that differ by their seed alone deviate by {deviation * scale:.1f}; so two means of "
+        f"{runs} runs differ by more than chance from {least * scale:.1f} on (95 %, for one comparison)"
+    )
+    if len(several) < 2:
+        return [sentence]
+
+    # The best and the worst of all
+    means = [statistics.fmean(m.value for m in group) for group in several]
+    spread = max(means) - min(means)
+    by_chance = _range_of_chance(len(several), freedom) * deviation / math.sqrt(runs)
+    verdict = "more"
+    if spread <= by_chance:
+        verdict = "no more, so this study shows no difference"
+    of_all = (
+        f"the best and the worst of {len(several)} differ by {spread * scale:.1f}, and by chance alone "
+        f"they differ by up to {by_chance * scale:.1f}: {verdict}"
+    )
+    return [sentence, of_all]
+
+
+# Scaling laws
 
 
 class Law(NamedTuple):
