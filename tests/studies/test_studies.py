@@ -22,7 +22,7 @@ from vitkit.evaluation.metrics.metric import SHARE, Metric
 from vitkit.models import create, vit
 from vitkit.models.positions.resampling import RESAMPLE, resample
 from vitkit.objectives import MaskedPatches
-from vitkit.studies.base import on_a_share, resnet_like, small_vit
+from vitkit.studies.base import check_square_patches, on_a_share, resnet_like, small_vit
 from vitkit.studies.budget import Budget, plan
 from vitkit.studies.drawing import write_figure
 from vitkit.studies.grid import _check_cells, most_shards, of_shard
@@ -35,7 +35,6 @@ from vitkit.studies.study import (
     _decide,
     begin,
     refuse_without_accuracy,
-    results,
     run_study,
 )
 from vitkit.studies.uncertainty import noise
@@ -205,25 +204,6 @@ def test_of_two_processes_that_decide_at_once_the_first_decides_for_both(ask, tm
     assert not list(tmp_path.glob("study.json.*"))
 
 
-@pytest.mark.slow
-def test_shards_and_drawing_again_give_the_same(ask, tmp_path):
-    small = replace(ask, seeds=1)
-    study = STUDIES["self-supervision"]
-    asked, decided = begin(study, small, "20steps", tmp_path / "one", "cpu")
-    whole = run_study(study, asked, decided, tmp_path / "one", "cpu")
-    assert not whole.failures()
-    for shard in ((1, 2), (0, 2)):
-        asked, decided = begin(study, small, "20steps", tmp_path / "two", "cpu")
-        run_study(study, asked, decided, tmp_path / "two", "cpu", shard)
-    parts = results(study, asked, decided, tmp_path / "two")
-    assert [row.metric for row in parts.rows] == [row.metric for row in whole.rows]
-    assert study.table(parts) == study.table(whole)
-    lines = pq.read_table(tmp_path / "two/results.parquet").to_pylist()
-    assert {line["begins"] for line in lines if line["begins"]} == {
-        "from scratch", "masked patch prediction first", "supervised pre-training first",
-    }  # fmt: skip
-
-
 def test_settings_that_a_study_does_not_read_are_refused(ask, tmp_path):
     for name, changes, word in (
         ("pooling", {"model": "B/16"}, "model"),
@@ -239,6 +219,13 @@ def test_settings_that_a_study_does_not_read_are_refused(ask, tmp_path):
     resnet = replace(ask, recipe=resnet_like(ask.recipe), targets=("digits",))
     with pytest.raises(ValueError, match="transfer compares a Vision Transformer"):
         begin(STUDIES["transfer"], resnet, "20steps", tmp_path, "cpu")
+
+
+@pytest.mark.parametrize("settings", [{"patch": (16, 8)}, {"stride": 8}])
+def test_patches_that_are_rectangles_or_overlap_are_not_varied(settings):
+    check_square_patches(vit("mu/16"))
+    with pytest.raises(ValueError, match="leave out model.stride, and give one number for model"):
+        check_square_patches(vit("mu/16", **settings))
 
 
 def test_several_sets_are_pre_trained_on(ask, photographs, tmp_path):

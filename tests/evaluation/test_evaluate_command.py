@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from processes import together
+from tables import saved
 
 from vitkit import cli
 from vitkit.data import Preprocessing
@@ -103,8 +104,7 @@ def test_another_model_that_cannot_answer_is_named_before_the_first_is_measured(
 ):
     names = {"headless": (), "others": ("cat", "dog")}
     for name, labels in names.items():
-        model = create(vit("mu/16", image=(32, 32), classes=len(labels)), seed=0)
-        save(Classifier(model, Preprocessing(size=(32, 32)), labels), tmp_path / name)
+        saved(tmp_path / name, labels)
         words = ("evaluate", models / "one", photographs, "--against", tmp_path / name)
         status, _, err = say(capsys, *words)
         assert status == 1 and f"--against {tmp_path / name}: the " in err

@@ -10,19 +10,17 @@ import pytest
 import torch
 from PIL import Image
 from processes import together
+from tables import saved
 
 from vitkit import cli
-from vitkit.data import Preprocessing, open_source
+from vitkit.data import open_source
 from vitkit.evaluation import features
-from vitkit.models import create, vit
-from vitkit.weights import Classifier, load, save
+from vitkit.weights import load
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    network = create(vit("mu/8", image=(16, 16), depth=1, classes=4), seed=0)
-    classifier = Classifier(network, Preprocessing(size=(16, 16)), tuple("abcd"))
-    return str(save(classifier, tmp_path_factory.mktemp("model")))
+    return saved(tmp_path_factory.mktemp("model"), "abcd", "mu/8", 16, depth=1)
 
 
 @pytest.fixture(scope="module")
