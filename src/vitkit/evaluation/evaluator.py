@@ -55,8 +55,7 @@ def drop(given: "Answers") -> None:
 
 
 def learns(evaluator: "Evaluator") -> bool:
-    """Whether an evaluator fits something to training images, and then measures it: its class says
-    so with `learns = True`."""
+    """Whether an evaluator fits something to training images first: its `learns` is True."""
     return getattr(evaluator, "learns", False)
 
 
@@ -68,8 +67,7 @@ class Part(NamedTuple):
     batches: Iterable[Batch]
     """Every image once, prepared for the model; of several ranks, each has its share of them."""
     train: Source | None = None
-    """Training images of the same data set, for an evaluator that learns from them (`learns`);
-    None if there are none."""
+    """Training images of the same data set for an evaluator that learns; or None."""
     read: Callable[[Source], Iterable[Batch] | None] = no_batches
     """Prepares other images as `batches` are: of `train`, or of some of it."""
     keep: "Callable[[Answers], None]" = drop
@@ -86,10 +84,8 @@ class Evaluator(Protocol):
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields what the model reaches on the images. Runs are compared by the first metric.
-
         Raises ValueError for images that it cannot measure on, and for a model that it cannot
-        measure.
-        """
+        measure."""
 
 
 @dataclass(frozen=True)
@@ -186,10 +182,7 @@ def collect(
 
 def summed(parts: Iterable[Rows]) -> tuple[list[Tensor], int]:
     """The sums of rows over all examples of all ranks: float64 tensors of a row's shape; and the
-    number of examples.
-
-    Raises ValueError if there are none.
-    """
+    number of examples. Raises ValueError if there are none."""
     totals: list[Tensor] = []
     seen = torch.zeros((), dtype=torch.int64)
     for rows in _one_behind(parts):
@@ -204,10 +197,8 @@ def summed(parts: Iterable[Rows]) -> tuple[list[Tensor], int]:
 
 
 def concatenated(parts: Iterable[Rows]) -> list[Tensor]:
-    """The rows of all examples of all ranks: tensors (N, ...) on the CPU.
-
-    Raises ValueError if there are none.
-    """
+    """The rows of all examples of all ranks: tensors (N, ...) on the CPU. Raises ValueError if
+    there are none."""
     # This rank's batches, then all ranks: (rows of a, rows of b), ... -> all of a, all of b
     batches = []
     for rows in _one_behind(parts):
@@ -221,8 +212,7 @@ def concatenated(parts: Iterable[Rows]) -> list[Tensor]:
 
 
 def _one_behind(parts: Iterable[Rows]) -> Iterator[Rows]:
-    """The same parts, each after the next one has begun: while one is brought to the CPU, the device
-    computes the next."""
+    """Yields each part after the next has begun, so that copying overlaps computing."""
     for rows, _ in pairwise(chain(parts, [None])):
         yield rows
 

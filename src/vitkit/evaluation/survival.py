@@ -152,8 +152,7 @@ def _smaller_crop(augmentation: Augmentation, classifier: Classifier) -> Augment
 
 
 def _right(views: Tensor, asked: Tensor, classes: Tensor) -> Tensor:
-    """Which images a head answers rightly that has learned from views of all others: features
-    (N, V, D), those that are asked about (N, D), classes (N,) -> bool (N,)."""
+    """(N, V, D) views, (N, D) asked, (N,) -> which are answered right by all others, bool (N,)."""
     count = int(classes.max()) + 1
     fit = LeaveImagesOut(views, targets(classes, count), asked)
     _, _, logits = best_for_classes(fit, classes)

@@ -112,8 +112,7 @@ def on_a_share(recipe: Recipe, share: float, seed: int) -> Recipe:
 
 
 def measured_by(recipe: Recipe, fewshot: str) -> Recipe:
-    """The same run, compared by the 5-shot accuracy on other images, as the paper's ablations are;
-    by its own accuracy, if `fewshot` is empty."""
+    """The same run, compared by 5-shot accuracy on other images, or else by its own."""
     if not fewshot:
         return replace(recipe, evals=(Eval(Accuracy()),))
     return replace(recipe, evals=(five_shot(fewshot), Eval(Accuracy())))

@@ -99,8 +99,7 @@ def legend(axes: Axes) -> None:
 
 
 def titles(axes: Axes, across: str, groups: Mapping[Any, Sequence[Metric]]) -> None:
-    """The title of the x axis, that of the y axis by what the groups of runs are measured by, and the
-    legend."""
+    """Name both axes, y by what the groups are measured by, and add the legend."""
     axes.set_xlabel(across)
     axes.set_ylabel(axis_title(groups))
     legend(axes)

@@ -152,8 +152,7 @@ def run_grid(
 
 
 def of_shard(cells: Sequence[Cell], shard: tuple[int, int]) -> list[Cell]:
-    """The cells that the i-th of n processes runs: every n-th of those that begin anew, and each
-    that follows one of these."""
+    """Every n-th cell that begins anew, from the i-th on, and those that follow these."""
     index, count = shard
     first = [cell.name for cell in cells if not cell.after]
     own = set(first[index::count])
@@ -178,8 +177,7 @@ def check_shard(shard: tuple[int, int]) -> None:
 
 
 def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
-    """Raises ValueError for a shard that there is not, and for cells that cannot share a directory
-    or a table."""
+    """Raises ValueError for cells that cannot share a directory or a table."""
     check_shard(shard)
     names = [cell.name for cell in cells]
     if len(set(names)) < len(names):
@@ -205,8 +203,7 @@ def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
 
 
 def finished(cells: Sequence[Cell], grid_dir: Path) -> list[str]:
-    """The names of the cells that have run to their end. Raises Occupied if another recipe has in the
-    directory of one."""
+    """The names of the finished cells. Raises Occupied if a directory has another recipe's."""
     return from_rank_0(lambda: [cell.name for cell in cells if _is_finished(cell, grid_dir)])
 
 
@@ -242,8 +239,7 @@ def _has_trained(run_dir: Path) -> bool:
 
 
 def _tabulate(cells: Sequence[Cell], grid_dir: Path) -> list[Row]:
-    """Write the table of all cells that have ended in the directory; returns the rows of those
-    given here, in their order."""
+    """Write the table of all cells in the directory; returns the rows of these, in order."""
     on_this_machine(grid_dir).mkdir(parents=True, exist_ok=True)  # a shard may have no cells
     rows = read_rows(grid_dir)
     write_table(rows, grid_dir / RESULTS)
@@ -253,8 +249,7 @@ def _tabulate(cells: Sequence[Cell], grid_dir: Path) -> list[Row]:
 
 
 def _is_finished(cell: Cell, grid_dir: Path) -> bool:
-    """Whether the cell has run to its end. Raises ValueError if another recipe has in its
-    directory: its results must not be overwritten."""
+    """Whether a cell has run to its end. Raises Occupied if another recipe has."""
     run_dir = grid_dir / cell.name
     record = read_record(run_dir / RECORD)
     if record is None or record["error"] is not None:
@@ -273,8 +268,7 @@ def _is_finished(cell: Cell, grid_dir: Path) -> bool:
 
 
 def _run(cell: Cell, grid_dir: Path, device: str) -> Exception | None:
-    """Run or continue a cell, and write down how it ended; returns its error, None if it did not
-    fail. Raises Occupied."""
+    """Run or continue a cell and write its record; returns the error if it failed."""
     run_dir = grid_dir / cell.name
     recipe = cell.recipe
     error = None
@@ -309,8 +303,7 @@ def _run(cell: Cell, grid_dir: Path, device: str) -> Exception | None:
 
 
 def _measure(measurement: Measurement, run_dir: Path, device: str) -> None:
-    """Measure, and write it as a run writes its evaluations: at step 0. Raises Occupied if the
-    directory has a run in it."""
+    """Measure, and write it as an evaluation at step 0. Raises Occupied if there is a run."""
     earlier = earlier_call(run_dir)
     if earlier.trained:
         refuse_other_recipe(run_dir, earlier.recipe, to_json(measurement, Recipe))

@@ -132,8 +132,7 @@ def select(
 def select_regularisation(
     recipe: Recipe, run_dir: Path, regularisation: Regularisation, device: str = "auto"
 ) -> dict[str, Metric | None]:
-    """What a recipe reaches on held-out images with each regularisation, as `select` does with each
-    rate."""
+    """As `select`, for regularisations instead of rates."""
     return _reached(recipe, regularisation_cells(recipe, regularisation), run_dir, device)
 
 
@@ -171,10 +170,8 @@ def by_text(recipe: Recipe, regularisation: Regularisation) -> dict[str, Recipe]
 
 
 def best(selection: dict[Key, Metric | None]) -> Key:
-    """The key whose metric is best; the first of equal ones, or if all are NaN.
-
-    Raises ValueError if nothing was measured, and if of two values none is better.
-    """
+    """The key whose metric is best; the first of equal ones, or if all are NaN. Raises ValueError
+    if nothing was measured, and if of two values none is better."""
     chosen = None
     for key, metric in selection.items():
         if metric is None:
@@ -208,8 +205,7 @@ def _on_held_out(recipe: Recipe) -> Recipe:
 def _reached(
     recipe: Recipe, cells: dict[Key, Cell], run_dir: Path, device: str
 ) -> dict[Key, Metric | None]:
-    """Run the cells; returns what each reached, at the evaluation that is best by the recipe's `best`,
-    or at the last one."""
+    """Run the cells; returns what each reached at its best evaluation by `best`, or its last."""
     as_they_ran = [as_it_ran(cell, run_dir) for cell in cells.values()]
     rows = run_grid(as_they_ran, run_dir, device, alike=True)
     ended = {row.cell for row in rows if row.error is None}

@@ -166,10 +166,8 @@ class Study:
 
 def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> tuple[Ask, Plan]:
     """What will run: as the directory says, if the study has begun there, else by the budget, which
-    is then written down. Every later call, and every other shard, does the same.
-
-    Raises ValueError for a directory with another study, or another ask, and as `plan` does.
-    """
+    is then written down. Every later call, and every other shard, does the same. Raises ValueError
+    for a directory with another study, or another ask, and as `plan` does."""
     for name in study.needs:
         if not getattr(ask, name):
             raise ValueError(
@@ -215,8 +213,7 @@ def _with_recipe(study: Study, ask: Ask, splits: Splits) -> Ask:
 
 
 def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | None:
-    """The plan of a study that has begun in a directory; None if none has. Raises ValueError if it
-    was another one."""
+    """The plan that a directory has, or None. Raises ValueError for another study's."""
     path = study_dir / RECORD
     if not path.exists():
         return None
@@ -255,8 +252,7 @@ def _recipes(cells: list[Cell]) -> list[Recipe]:
 def _decide(
     study: Study, ask: Ask, budget: str, splits: Splits | None, study_dir: Path, device: str
 ) -> Plan:
-    """Decide on the length of the runs, and write it down; if another process was faster, its
-    decision holds."""
+    """Decide on the length of the runs and write it down; the first process to do so wins."""
     if ask.fewshot:
         refuse_without_parts(ask.fewshot)
     check_can_be_made(study_dir)
@@ -293,8 +289,7 @@ def run_study(
     device: str = "auto",
     shard: tuple[int, int] = (0, 1),
 ) -> Results:
-    """Run every cell that is not finished, and read what all have reached. Raises as `run_grid`
-    does."""
+    """Run every unfinished cell, and read what all have reached. Raises as `run_grid` does."""
     cells = study.cells(ask, decided.steps, study_dir)
     if ask.data:
         counts = {}
@@ -306,8 +301,7 @@ def run_study(
 
 
 def _without_waste(cell: Cell, counts: dict[str, int]) -> Cell:
-    """The same cell; a run that sees fewer images than there are does not decode all of them
-    first."""
+    """Do not decode all images first for a run that sees fewer than there are."""
     run = cell.run()
     if run is None or run.length.n * run.batch >= counts.get(run.data.source, 0):
         return cell

@@ -120,8 +120,7 @@ def largest(fits: Callable[[int], bool], most: int = MOST) -> int:
 
 
 def child() -> None:
-    """What the other process does: it reads its settings from the standard input, and prints
-    [batch, images per second] for each batch that fits."""
+    """What the other process does: settings from stdin; prints [batch, images per second]."""
     settings = json.loads(sys.stdin.read())
     device = pick_device(settings.pop("device"))
     measured = Fastest(**settings)

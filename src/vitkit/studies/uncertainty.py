@@ -40,8 +40,7 @@ def mean_and_deviation(metrics: Sequence[Metric]) -> tuple[float, float]:
 
 
 def cell_text(metrics: Sequence[Metric]) -> str:
-    """The mean and the standard deviation of some runs: "41.3 ± 0.6", in percent of a share; "–" if
-    there are none."""
+    """Mean and standard deviation of runs, in percent: "41.3 ± 0.6"; "–" without runs."""
     if not metrics:
         return "–"
     scale = metrics[0].unit.scale

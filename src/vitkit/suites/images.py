@@ -301,8 +301,7 @@ def _published(task: Task, folder: str) -> Images | None:
 
 
 def _real_file(folder: str, where: str) -> str:
-    """ReaL's file: in the suite's folder, in that of the images or above it, or downloaded before.
-    Raises ValueError if it is nowhere."""
+    """ReaL's file: beside the images, above them, or in the cache. Raises ValueError."""
     places = [Path(folder), Path(where), Path(where).parent, cache_dir() / "imagenet"]
     for place in places:
         if (place / "real.json").is_file():

@@ -72,8 +72,7 @@ class Outcome:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every task has a result, on the images and by the protocol that the suite asks
-        for: only then the mean has the suite's name."""
+        """Whether every task has a result by the suite's rules: so the mean has its name."""
         return not self.deviations and all(task.name in self.metrics for task in self.suite.tasks)
 
 
@@ -186,8 +185,7 @@ def _best(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
 def _selection_cells(
     protocol: FineTuning, model: str, tasks: dict[Task, Images], hints: Hints
 ) -> list[Cell]:
-    """A run on the validation part for each setting and task; none, if there is nothing to
-    choose."""
+    """A run on the validation part for each setting and task; none for a single setting."""
     if len(protocol.settings) == 1:
         return []
     cells = []

@@ -28,8 +28,7 @@ class Line(NamedTuple):
 
 
 def columns(outcome: Outcome) -> list[str]:
-    """What the columns hold: names of what any task has measured, in the order in which they are
-    met."""
+    """The names of the columns: whatever any task has measured."""
     names = {}
     for by_column in outcome.metrics.values():
         for seeds in by_column:

@@ -56,8 +56,7 @@ class Task:
     title: str = ""
     """What a table calls it; by default its name."""
     data: str = ""
-    """Where its images are below the suite's folder; or an address, hf:NAME or digits. By default
-    its name."""
+    """Where its images are: below the suite's folder, or an address. By default its name."""
     columns: Columns = field(default_factory=Columns)
     """Which columns hold the images and the labels; by default found by their names."""
     classes: int = 0
@@ -77,11 +76,9 @@ class Task:
     originals: tuple[Original, ...] = ()
     """Original data sets that it can be made of, if its images are not there: the first that is."""
     named: SetName | None = None
-    """The data set that it is, if nothing is learned from it: the model answers as the authors'
-    protocol has it."""
+    """The data set that the model answers as it is, by its authors' protocol."""
     folders: tuple[str, ...] = ()
-    """Where the images of a named data set may be below the suite's folder; the first that is
-    there."""
+    """Where a named data set may be below the suite's folder; the first that exists."""
     corruption: Corruption | None = None
     """Which of ImageNet-C's corruptions it is."""
     asks_real: bool = False
@@ -135,10 +132,7 @@ class Suite:
 
 def read_suite(path: Path | str) -> Suite:
     """The suite that a TOML file describes: a table [tasks.NAME] for each task, with the settings
-    of Task; `name` is by default the file's.
-
-    Raises ValueError for what is malformed.
-    """
+    of Task; `name` is by default the file's. Raises ValueError for what is malformed."""
     path = Path(path)
     try:
         if path.stat().st_size > MAX_BYTES:

@@ -38,8 +38,7 @@ def number(name: str) -> int | None:
 
 
 def check_names(source: Source) -> None:
-    """Raises ValueError, before a model answers, for an image that is not of ImageNet's validation
-    part."""
+    """Raises ValueError for an image that is not of ImageNet's validation part."""
     for index in range(len(source)):
         _number_of(source, index)
 
@@ -60,11 +59,9 @@ def _number_of(source: Source, index: int) -> int:
 
 
 def find_labels(where: str) -> tuple[np.ndarray, Path]:
-    """The class of each validation image, int64 (IMAGES,), in the order of their numbers; -1 for one
-    that has none; and the file that says so, in the folder of the images or above it.
-
-    Raises ValueError if there is none, and for one that is malformed.
-    """
+    """The class of each validation image, int64 (IMAGES,), in the order of their numbers; -1 for
+    one that has none; and the file that says so, in the folder of the images or above it. Raises
+    ValueError if there is none, and for one that is malformed."""
     folder = Path(where).absolute()
     folders = [folder, *folder.parents][: HIGHER_FOLDERS + 1]
     for folder in folders:
@@ -222,10 +219,8 @@ Lists = list[list[int]]
 
 
 def find_real(path: Path | str) -> Path:
-    """The file at a path; or, for DOWNLOAD, the authors' own, downloaded once to the cache.
-
-    Raises ValueError for a download that fails or is another file than the published one.
-    """
+    """The file at a path; or, for DOWNLOAD, the authors' own, downloaded once to the cache. Raises
+    ValueError for a download that fails or is another file than the published one."""
     if str(path) != DOWNLOAD:
         return Path(path)
     target = cache_dir() / "imagenet" / "real.json"
@@ -247,9 +242,7 @@ def find_real(path: Path | str) -> Path:
 
 def read_real(path: Path | str) -> Lists:
     """The classes of each validation image, in the images' order; [] for one without a label.
-
-    Raises ValueError for a file that is not the published one, or one like it.
-    """
+    Raises ValueError for a file that is not the published one, or one like it."""
     lists = read_json(Path(path))
     if not isinstance(lists, list) or len(lists) != IMAGES:
         raise ValueError(

@@ -107,8 +107,7 @@ class Named(NamedTuple):
     """The WordNet names that are right for each class, if they are several."""
 
     def choice(self, model: Sequence[str]) -> Choice:
-        """What a model with these classes may answer. Raises ValueError for classes of the data
-        that it does not have."""
+        """What a model may answer. Raises ValueError if it does not know a class of the data."""
         labels = self.source.labels
         if self.right:
             _check_known([name for names in self.right for name in names], model)
@@ -141,10 +140,8 @@ def open_named(
     name: SetName, where: str, columns: Columns | None = None, split: str | None = None
 ) -> Named:
     """The images of a named data set to measure on: of several parts the one named, else test, else
-    val.
-
-    Raises ValueError, in one sentence, for images that are not of it, and as `open_source` does.
-    """
+    val. Raises ValueError, in one sentence, for images that are not of it, and as `open_source`
+    does."""
     named = SETS[name]
     right: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
@@ -157,11 +154,9 @@ def open_named(
 
 
 def open_named_parts(name: SetName, where: str, columns: Columns | None = None) -> Parts:
-    """All parts of a named data set, to learn from: its classes by names that people read. Each class
-    is an answer of its own, whatever its authors' protocol counts as the same.
-
-    Raises ValueError as `open_named` does.
-    """
+    """All parts of a named data set, to learn from: its classes by names that people read. Each
+    class is an answer of its own, whatever its authors' protocol counts as the same. Raises
+    ValueError as `open_named` does."""
     if name == "objectnet":
         source, _ = _open_objectnet(where)
         return Parts({"": source}, _fewer(SETS[name], source))
@@ -201,8 +196,7 @@ def _classes(named: NamedSet) -> tuple[str, ...]:
 
 
 def _as_named(name: SetName, source: Source, where: str) -> tuple[Source, tuple[str, ...]]:
-    """The same images with the classes of the data set, and notes on where these are from. Images of
-    ImageNet's validation part may lie in no class folders."""
+    """The same images with the classes of the data set, and notes on where these are from."""
     named = SETS[name]
     if source.target_kind == "none" and name == "imagenet":
         labelled, note = _labelled_by_number(source, where)
@@ -333,8 +327,7 @@ def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
 
 
 def _mappings(images: Path) -> Path:
-    """The folder of the mappings, beside that of the images. Raises ValueError if it is not
-    there."""
+    """The folder of the mappings, beside the images. Raises ValueError if it is missing."""
     for folder in (images.parent / "mappings", images / "mappings"):
         if (folder / FOLDERS).is_file() and (folder / CLASSES).is_file():
             return folder

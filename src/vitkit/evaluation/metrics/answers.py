@@ -25,8 +25,7 @@ from vitkit.weights import Classifier, write_safetensors
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a model answered to each of N images, in the order of the source. Classes are numbers of
-    `labels`."""
+    """A model's answers to N images, in the order of the source. Classes index `labels`."""
 
     labels: tuple[str, ...]
     """The names of the answers: by default of the model's K classes."""
@@ -95,8 +94,7 @@ def answers(
 
 
 def answers_of_logits(classifier: Classifier, source: Source, logits: Tensor) -> Answers:
-    """The same of logits that were computed before, float32 (N, K), a row for each image of the
-    source. Raises ValueError as `answers` does."""
+    """The same for given logits, float32 (N, K), in the order of the source."""
     choice, read = _reading(classifier, source, None, False)
     device = classifier.device
     indices = torch.arange(len(source), device=device)
@@ -111,8 +109,7 @@ Read = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 def _reading(
     classifier: Classifier, source: Source, choice: Choice | None, keep_logits: bool
 ) -> tuple[Choice, Read]:
-    """What may be answered, and what makes the columns of Answers of a batch. Raises ValueError as
-    `answers` does."""
+    """What may be answered, and a function from a batch's logits to the columns of Answers."""
     check_classes(classifier)
     check_targets(source)
     present = np.unique(source.targets)
@@ -210,8 +207,7 @@ class Kept(NamedTuple):
 
 
 def write_answers(path: Path, kept: Kept) -> None:
-    """Write answers as safetensors: an array for each of their fields but the logits. Raises
-    OSError."""
+    """Write all fields but the logits, as safetensors. Raises OSError."""
     import torch
 
     tensors = {}

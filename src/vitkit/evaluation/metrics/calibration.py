@@ -221,8 +221,7 @@ class Calibration(NamedTuple):
     """Likewise."""
 
     def metrics(self) -> list[Metric]:
-        """The temperature, and the calibration error and the loss that it leads to on images that
-        it was not fitted on."""
+        """The temperature, and calibration error and loss on images it was not fitted on."""
         return [
             Metric("temperature", self.temperature, NUMBER),
             Metric("calibrated/calibration_error", self.error_after, MISFIT),
@@ -240,10 +239,8 @@ def check_can_calibrate(classifier: Classifier) -> None:
 
 
 def calibrate(given: Answers) -> Calibration:
-    """Fit the temperature of the smallest loss. `given` has logits.
-
-    Raises ValueError if the answers are no better than chance, and if they are not finite.
-    """
+    """Fit the temperature of the smallest loss. `given` has logits. Raises ValueError if the
+    answers are no better than chance, and if they are not finite."""
     assert given.logits is not None, "ask for the logits"
     if not given.finite.all():
         raise ValueError("the model's outputs are not finite; no temperature can mend that")
@@ -268,8 +265,7 @@ def calibrate(given: Answers) -> Calibration:
 
 
 def _cross_fitted(logits: torch.Tensor, truth: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Confidence and loss of each image, (N,) each, at the temperature of the half of the images
-    that it is not in."""
+    """Confidence and loss, (N,) each, at the temperature of the other half of the images."""
     shuffled = np.random.Generator(np.random.PCG64(0)).permutation(len(truth))
     half = len(truth) // 2
     halves = (torch.from_numpy(shuffled[:half]), torch.from_numpy(shuffled[half:]))

@@ -59,8 +59,7 @@ class Accuracy:
 
 
 def balanced(given: Answers) -> Metric:
-    """The balanced accuracy of the classes that any of the images has; NaN if any logit is not
-    finite."""
+    """The balanced accuracy of the classes that are present; NaN if a logit is not finite."""
     value = math.nan
     if given.finite.all():
         truth, predicted = among_present(given)
@@ -69,8 +68,7 @@ def balanced(given: Answers) -> Metric:
 
 
 def accuracy(given: Answers) -> Iterator[Metric]:
-    """top1, and top5 if there are more than five classes; NaN if any logit is not finite, for the
-    order of such logits means nothing."""
+    """top1, and top5 if there are more than five classes; NaN if any logit is not finite."""
     tops = [1]
     if len(given.labels) > 5:
         tops.append(5)
@@ -92,8 +90,7 @@ RESAMPLED = {
 
 @dataclass(frozen=True)
 class Classification:
-    """What `Accuracy` measures, and balanced accuracy, macro F1 and the calibration error; all with
-    intervals."""
+    """`Accuracy`'s metrics, balanced accuracy, macro F1 and calibration error, with intervals."""
 
     figures: ClassVar = ("top1", "top5", "top1_of_data", *RESAMPLED)
     """What it may measure, so that a wrong `best` of a run is noticed before the run."""
@@ -261,8 +258,7 @@ def unbalanced(counts: np.ndarray) -> bool:
 
 
 def balanced_accuracy(counts: np.ndarray) -> float:
-    """The mean of the classes' recalls, so that each class counts as much as any other. From
-    `counts_of`; classes without an image are left out."""
+    """The mean recall of the classes that have images. From `counts_of`."""
     images, _, right = counts[counts[:, 0] > 0].T
     return float((right / images).mean())
 

@@ -5,7 +5,7 @@ decides anything by it.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
@@ -115,10 +115,8 @@ class Metric:
         return self.unit.range(*self.interval)
 
     def beats(self, other: "Metric") -> bool:
-        """Whether the value is better than the other's; NaN is worse than any number.
-
-        Raises ValueError for different units, and for a unit of which no value is better.
-        """
+        """Whether the value is better than the other's; NaN is worse than any number. Raises
+        ValueError for different units, and for a unit of which no value is better."""
         if self.unit != other.unit or self.unit.better == "neither":
             raise ValueError(
                 f"{self.name} in {self.unit.name} and {other.name} in {other.unit.name} cannot be "
@@ -179,8 +177,7 @@ def number_of(value: float | None, note: str) -> float:
 
 
 def share_right(name: str, right: float, seen: int) -> Metric:
-    """The share of `seen` answers that were right, with its interval; NaN, without one, if `right`
-    is NaN."""
+    """The share of `seen` answers that were right, with its interval; NaN if `right` is NaN."""
     interval = None
     if not math.isnan(right):
         interval = wilson(right, seen)
@@ -225,6 +222,24 @@ def resampled(
     for _ in show(range(resamples), resamples):
         rows.append(statistic(random.integers(0, count, count)))
     return np.stack(rows)
+
+
+def with_intervals(
+    units: Mapping[str, Unit],
+    figures: Callable[[np.ndarray], np.ndarray],
+    count: int,
+    finite: bool = True,
+) -> list[Metric]:
+    """Metrics with these names and units of `count` images, with intervals by resampling the images if
+    all answers are finite. `figures` computes the M values of some images, by their rows."""
+    values = figures(np.arange(count)).tolist()
+    intervals: list = [None] * len(values)
+    if finite:
+        intervals = [interval_of(column) for column in resampled(figures, count).T]
+    metrics = []
+    for (name, unit), value, interval in zip(units.items(), values, intervals, strict=True):
+        metrics.append(Metric(name, value, unit, interval))
+    return metrics
 
 
 def interval_of(values: np.ndarray) -> tuple[float, float] | None:

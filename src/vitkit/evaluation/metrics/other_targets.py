@@ -25,8 +25,7 @@ from vitkit.evaluation.metrics.metric import (
     NATS,
     SHARE,
     Metric,
-    interval_of,
-    resampled,
+    with_intervals,
 )
 
 YES = 0.5  # probability from which an answer counts as yes
@@ -78,21 +77,15 @@ def several(scores: Tensor, yes: Tensor, targets: Tensor) -> list[Metric]:
     Scores, whether each class is answered with yes, and targets that are ones or zeros, (N, K) each.
     Means are over the classes that any image has.
     """
-    values = [math.nan] * len(FIGURES)
-    intervals: list = [None] * len(FIGURES)
     present = (targets > 0).any(0)  # (K,)
-    if present.any() and scores.isfinite().all():
-        figures = _figures(
-            scores[:, present].double().numpy(),
-            yes[:, present].double().numpy(),
-            targets[:, present].double().numpy(),
-        )
-        values = figures(np.arange(len(targets))).tolist()
-        intervals = [interval_of(column) for column in resampled(figures, len(targets)).T]
-    metrics = []
-    for (name, unit), value, interval in zip(FIGURES.items(), values, intervals, strict=True):
-        metrics.append(Metric(name, value, unit, interval))
-    return metrics
+    if not present.any() or not scores.isfinite().all():
+        return [Metric(name, math.nan, unit) for name, unit in FIGURES.items()]
+    figures = _figures(
+        scores[:, present].double().numpy(),
+        yes[:, present].double().numpy(),
+        targets[:, present].double().numpy(),
+    )
+    return with_intervals(FIGURES, figures, len(targets))
 
 
 def _figures(
@@ -119,8 +112,7 @@ def _figures(
 
 
 class Ranking:
-    """Images in the order of their scores for each class, sorted once: average precision of any
-    multiset of them."""
+    """Images sorted once by their scores for each class: average precision of any multiset."""
 
     def __init__(self, scores: np.ndarray, targets: np.ndarray):
         """Scores, and targets that are ones or zeros, (N, K) each."""
@@ -150,8 +142,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Errors:
-    """How far a model's numbers are from the targets, and how much of the targets' variance they
-    explain."""
+    """How far predicted numbers are from the targets, and how much variance they explain."""
 
     figures: ClassVar = ("mae", "r2", "pearson")
     """What it may measure, so that a wrong `best` of a run is noticed before the run."""
@@ -162,11 +153,8 @@ class Errors:
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields mae, the mean absolute error; r2, the share of the variance that is explained;
-        pearson, the linear correlation; and `seen`, the number of images.
-
-        Raises ValueError for a model that does not give one number for each image, and if there is
-        no image.
-        """
+        pearson, the linear correlation; and `seen`, the number of images. Raises ValueError for a
+        model that does not give one number for each image, and if there is no image."""
         classifier = subject.classifier
         if len(classifier.labels) != 1:
             raise ValueError(
@@ -195,21 +183,12 @@ def errors(predicted: Tensor, targets: Tensor) -> list[Metric]:
         error = (x - y).abs().mean().item()
         return np.array([error, explained(x, y), correlation(x, y)])
 
-    values = figures(np.arange(len(targets))).tolist()
-    intervals: list = [None] * len(values)
-    if predicted.isfinite().all():
-        others = resampled(figures, len(targets))
-        intervals = [interval_of(column) for column in others.T]
     units = {"mae": ERROR, "r2": CORRELATION, "pearson": CORRELATION}
-    metrics = []
-    for (name, unit), value, interval in zip(units.items(), values, intervals, strict=True):
-        metrics.append(Metric(name, value, unit, interval))
-    return metrics
+    return with_intervals(units, figures, len(targets), bool(predicted.isfinite().all()))
 
 
 def explained(predicted: Tensor, targets: Tensor) -> float:
-    """R² of (N,) and (N,): 1 is perfect, 0 as good as always predicting the mean; NaN if all
-    targets are equal."""
+    """R² of (N,) and (N,): 1 is perfect; NaN if all targets are equal."""
     spread = (targets - targets.mean()).square().sum().item()
     if spread == 0:
         return math.nan

@@ -182,8 +182,7 @@ class LeaveImagesOut:
     """
 
     def __init__(self, x: Tensor, y: Tensor, asked: Tensor):
-        """Features of the views (N, V, D), what each output should be for an image (N, K), and the
-        features that are asked about (N, D)."""
+        """Learned views (N, V, D), the outputs for each image (N, K), and asked features (N, D)."""
         images, views, width = x.shape
         rows = x.double().reshape(-1, width)
         mean = rows.mean(0)

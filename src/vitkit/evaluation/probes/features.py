@@ -152,8 +152,7 @@ def _exchanged(own: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tenso
 
 
 def _path(classifier: Classifier, source: Source) -> Path | None:
-    """The file for these features; None for a model whose weights are not all tensors, such as a
-    quantised one."""
+    """The file for these features; None for weights that are not all tensors (quantised)."""
     digest = hashlib.sha256(f"{__version__} {arithmetic(classifier)}".encode())
     weights = below_head(classifier)
     if not all(isinstance(weight, Tensor) for weight in weights.values()):

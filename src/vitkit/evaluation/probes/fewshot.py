@@ -210,8 +210,7 @@ def interval(right: np.ndarray) -> tuple[float, float]:
 
 
 def shot_notes(train: Source, test: Source, shots: int) -> list[str]:
-    """What the images lack for so many shots, in sentences: classes with fewer training images, and
-    classes of test images without any."""
+    """Sentences on classes with too few training images, and test classes without any."""
     sentences = []
     count = len(train.labels)
     learned = np.bincount(train.targets, minlength=count)

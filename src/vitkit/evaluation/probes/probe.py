@@ -64,8 +64,7 @@ def linear(x: Tensor, classes: Tensor, count: int) -> Probe:
 
 
 def prototype(x: Tensor, classes: Tensor, count: int) -> Probe:
-    """The class whose mean is nearest: the score is -‖x - mean‖², without the ‖x‖² that all classes
-    share."""
+    """The class whose mean is nearest: -‖x - mean‖², without the ‖x‖² that all classes share."""
     # Distances hardly change if all features move together, and lose fewer digits
     x = x.double()
     centre = x.mean(0)
@@ -141,11 +140,9 @@ FIT: dict[Method, Callable[[Tensor, Tensor, int], Probe]] = {
 
 
 def probe(method: Method, x: np.ndarray, classes: np.ndarray, count: int) -> Probe:
-    """Fit a head to features (N, D) and classes (N,), of `count` classes in all.
-
-    Raises ValueError for fewer than two classes, for a class without an example, and for features
-    that are not finite.
-    """
+    """Fit a head to features (N, D) and classes (N,), of `count` classes in all. Raises ValueError
+    for fewer than two classes, for a class without an example, and for features that are not
+    finite."""
     if not len(classes) or count < 2:
         raise ValueError(f"{len(classes)} examples of {count} classes teach no classifier")
     examples = np.bincount(classes, minlength=count)
@@ -171,8 +168,7 @@ def with_probe(
     labels: tuple[str, ...],
     activation: Activation = "softmax",
 ) -> Classifier:
-    """A classifier whose model has a head of zeros (`adopt`), with the probe in it. The model itself
-    is changed."""
+    """Put a probe into the model's head of zeros (`adopt`), in place."""
     head = classifier.model.head
     weight = fitted.weight.float()
     bias = fitted.bias.float()
@@ -189,8 +185,7 @@ def with_probe(
 
 
 def quality(name: str, logits: Tensor, classes: np.ndarray) -> list[Metric]:
-    """The accuracy and the calibration error of logits (N, K), under this name; empty if there are
-    none."""
+    """Accuracy and calibration error of logits (N, K), under this name; empty without images."""
     if not len(classes):
         return []
     confidence, predicted = logits.softmax(1).max(1)
@@ -212,8 +207,7 @@ def balanced_quality(name: str, logits: Tensor, classes: np.ndarray) -> Metric:
 
 
 def known_classes(source: Source) -> np.ndarray:
-    """The classes that an image of the source has, ascending. Raises ValueError if there are fewer
-    than two."""
+    """The classes that images have, ascending. Raises ValueError if there are fewer than two."""
     classes = np.unique(source.targets)
     if len(classes) < 2:
         names = ", ".join(source.labels[number] for number in classes) or "no class"

@@ -114,8 +114,7 @@ class Probing:
         return number_probe(learned.x, learned.y)
 
     def quality(self, name: str, answers: Tensor, y: np.ndarray) -> list[Metric]:
-        """How good answers (N, K) to images with these targets are, under this name; the first is what
-        they are judged by."""
+        """How good answers (N, K) are, under this name. They are judged by the first metric."""
         if self.kind == "class":
             metrics = quality(name, answers, y)
             if self.balanced and metrics:
@@ -128,8 +127,7 @@ class Probing:
     def qualities(
         self, fitted: Probe, learned: Features, measured: dict[str, Features]
     ) -> list[Metric]:
-        """How good the left-out answers are, and those to images that were not learned from, by the
-        name of their part."""
+        """How good the left-out answers are, and those on other parts, by the part's name."""
         answered = fitted.left_out.isfinite().all(1)
         metrics = self.quality("left_out", fitted.left_out[answered], learned.y[answered.numpy()])
         for name, (x, y) in measured.items():
@@ -174,11 +172,9 @@ def several_probe(x: np.ndarray, y: np.ndarray) -> Probe:
 
 
 def number_probe(x: np.ndarray, y: np.ndarray) -> Probe:
-    """A head of one output, the number in its own unit: features (N, D), numbers (N,). l2 is the one
-    whose left-out answers have the least squared error.
-
-    Raises ValueError for fewer than two different numbers, and for features that are not finite.
-    """
+    """A head of one output, the number in its own unit: features (N, D), numbers (N,). l2 is the
+    one whose left-out answers have the least squared error. Raises ValueError for fewer than two
+    different numbers, and for features that are not finite."""
     refuse_broken(x)
     if len(y) < 2:
         raise ValueError(f"{counted(len(y), 'example')} cannot teach a number; two or more can")

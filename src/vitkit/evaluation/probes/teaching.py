@@ -89,8 +89,7 @@ class Memory:
 
     @cached_property
     def known(self) -> tuple[int, ...]:
-        """The labels, by number, that an example has: the K classes, in the order in which they
-        came."""
+        """The numbers of the K labels that an example has, in the order in which they came."""
         return tuple(sorted({self.examples[i].label for i in self.rows}))
 
     @property
@@ -131,10 +130,7 @@ def digest_of(image: bytes | np.ndarray) -> str:
 
 def remembered(source: Source, learned: Features, labels: Sequence[str], precision: str) -> Memory:
     """What a classifier remembers whose head was solved at once, from the features of a source and
-    their classes, numbers of `labels`. There is nothing to undo.
-
-    Raises BadImage, OSError.
-    """
+    their classes, numbers of `labels`. There is nothing to undo. Raises BadImage, OSError."""
     examples = []
     for i, label in enumerate(learned.y.tolist()):
         digest = digest_of(source.store.read(int(source.rows[i])))
@@ -151,10 +147,8 @@ def changed(
     add: Sequence[NewExamples] = (),
 ) -> Memory:
     """The memory after a change, in this order: examples removed, by number; classes renamed, as
-    (old, new); photographs added.
-
-    Raises ValueError for a class that is not there, and for a new name that another class has.
-    """
+    (old, new); photographs added. Raises ValueError for a class that is not there, and for a new
+    name that another class has."""
     number = len(memory.changes) + 1
 
     # Removed
@@ -227,10 +221,8 @@ def forgotten(memory: Memory) -> Memory:
 
 
 def fit(memory: Memory) -> Probe:
-    """The head of what is remembered, and its answer to each example by a fit without it.
-
-    Raises ValueError for fewer than two classes.
-    """
+    """The head of what is remembered, and its answer to each example by a fit without it. Raises
+    ValueError for fewer than two classes."""
     if len(memory.known) < 2:
         names = " and ".join(memory.classes) or "no class"
         raise ValueError(
@@ -287,8 +279,7 @@ def has_memory(folder: Path) -> bool:
 
 
 def write_memory(folder: Path, memory: Memory, classifier: Classifier) -> Path:
-    """Write the memory of a model directory whose model is `classifier`, whole or not at all; returns
-    the file. Raises OSError."""
+    """Write a model's memory beside it, atomically; returns the file. Raises OSError."""
     values = {
         "version": VERSION,
         "backbone": backbone_digest(classifier),
@@ -331,11 +322,9 @@ def save_taught(folder: Path, classifier: Classifier, memory: Memory, fitted: Pr
 
 
 def read_memory(folder: Path, classifier: Classifier) -> tuple[Memory, bool]:
-    """The memory beside a model that was loaded from a directory; and whether the model's head is the
-    one that was solved from it.
-
-    Raises ValueError for a file that is damaged, and for a model whose features are others now.
-    """
+    """The memory beside a model that was loaded from a directory; and whether the model's head is
+    the one that was solved from it. Raises ValueError for a file that is damaged, and for a model
+    whose features are others now."""
     file = folder / FILE
     try:
         memory, values = _read(file)
@@ -355,8 +344,7 @@ def read_memory(folder: Path, classifier: Classifier) -> tuple[Memory, bool]:
 
 
 def backbone_digest(classifier: Classifier) -> str:
-    """By what one knows that a model's features are the same: the weights below the head, the
-    architecture and the preprocessing."""
+    """Identifies a model's features: weights below the head, architecture, preprocessing."""
     digest = hashlib.sha256(json.dumps(architecture(classifier), sort_keys=True).encode())
     add_weights(digest, below_head(classifier))
     return digest.hexdigest()

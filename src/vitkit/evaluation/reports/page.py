@@ -1,6 +1,6 @@
 """The report of an evaluation as one page that needs no other file, and its contact sheet."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +53,7 @@ Look = Callable[[Picture], np.ndarray]
 
 
 def write_report(path: Path, report: Report, source: Source) -> Path:
-    """Write the page, whole or not at all, and return its path. The pictures are decoded again from
-    the source that was evaluated. Raises OSError."""
+    """Write the page, and return its path. Decodes the pictures again. Raises OSError."""
     first = report.metrics[0]
     interval = first.name
     if first.interval is not None:
@@ -158,19 +157,17 @@ def disagreement_tiles(paired: Paired, source: Source, first_right: bool) -> lis
 
 def _probabilities(report: Report) -> Block:
     """The reliability diagram, and accuracy against coverage."""
-    curves = {
-        "perfect": Curve((0, 100), (0, 100), dashed=True),
-        "this model": _reliability_curve(report.reliability),
-    }
+    curves = {"perfect": Curve((0, 100), (0, 100), dashed=True)}
+    bins_of = {"this model": report.reliability}
     if report.calibration is not None:
-        curves["with the temperature"] = _reliability_curve(report.calibration.bins_after)
+        bins_of["with the temperature"] = report.calibration.bins_after
+    for name, bins in bins_of.items():
+        curves[name] = _curve_of_shares((each.confidence for each in bins), bins)
     diagram = Panel("Reliability", "right, %", curves, "confidence, %", limits=(0, 100))
-    coverage = Panel(
-        "Accuracy against coverage",
-        "right, %",
-        {"": _coverage_curve(report.coverage)},
-        "images that get an answer, %",
-    )
+    few = report.coverage[:: len(report.coverage) // 300 + 1]  # enough points for a curve
+    covered = _curve_of_shares((point.coverage for point in few), few)
+    title = "Accuracy against coverage"
+    coverage = Panel(title, "right, %", {"": covered}, "images that get an answer, %")
     points = [
         (SHARE.text(point.coverage), SHARE.text(point.threshold), SHARE.text(point.accuracy))
         for point in at_coverages(report.coverage)
@@ -209,24 +206,13 @@ def calibration_sentence(report: Report) -> str:
     )
 
 
-def _reliability_curve(bins: Sequence[Bin]) -> Curve:
-    """The accuracy of each bin at its mean confidence, in percent."""
+def _curve_of_shares(xs: Iterable[float], points: Sequence[Bin | Covered]) -> Curve:
+    """The accuracy of some points with its interval, against x, all in percent."""
     return Curve(
-        [100 * each.confidence for each in bins],
-        [100 * each.accuracy for each in bins],
-        [100 * each.interval[0] for each in bins],
-        [100 * each.interval[1] for each in bins],
-    )
-
-
-def _coverage_curve(points: Sequence[Covered]) -> Curve:
-    """The accuracy by coverage, in percent; at most a few hundred points of it."""
-    chosen = points[:: len(points) // 300 + 1]
-    return Curve(
-        [100 * point.coverage for point in chosen],
-        [100 * point.accuracy for point in chosen],
-        [100 * point.interval[0] for point in chosen],
-        [100 * point.interval[1] for point in chosen],
+        [100 * x for x in xs],
+        [100 * point.accuracy for point in points],
+        [100 * point.interval[0] for point in points],
+        [100 * point.interval[1] for point in points],
     )
 
 

@@ -52,8 +52,7 @@ def _shape_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _shapes(base: ViTConfig) -> dict[tuple[str, float], ViTConfig]:
-    """The base and its variations, by what is varied and how. A factor of the patch size is that of
-    the tokens along a side."""
+    """The base and its variations, by what is varied and by which factor."""
     found = {(BASE, 1.0): base}
     for factor in FACTORS:
         depth = max(round(base.depth * factor), 1)

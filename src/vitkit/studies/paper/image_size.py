@@ -33,8 +33,7 @@ TESTED = "fine-tuned at its own size, tested at this"
 
 @dataclass(frozen=True)
 class AtSize:
-    """The accuracy of a finished run's model on the test part at another image size. Equal values
-    measure the same."""
+    """The accuracy of a run's model on the test part at another image size."""
 
     run_dir: str
     """The run."""
