@@ -68,9 +68,9 @@ def noise(groups: Iterable[Sequence[Metric]]) -> list[str]:
     freedom = sum(len(group) - 1 for group in several)
     if not freedom:
         return ["one run of each kind says nothing about chance: give several --seeds"]
-    squares = sum(
-        statistics.variance([m.value for m in group]) * (len(group) - 1) for group in several
-    )
+    squares = 0.0
+    for group in several:
+        squares += statistics.variance([m.value for m in group]) * (len(group) - 1)
     deviation = math.sqrt(squares / freedom)
     runs = min(len(group) for group in several)
     least = t.ppf(0.975, freedom) * deviation * math.sqrt(2 / runs)
@@ -83,7 +83,7 @@ def noise(groups: Iterable[Sequence[Metric]]) -> list[str]:
         return [sentence]
 
     # The best and the worst of all
-    means = [statistics.fmean(m.value for m in group) for group in several]
+    means = [mean_and_deviation(group)[0] for group in several]
     spread = max(means) - min(means)
     by_chance = _range_of_chance(len(several), freedom) * deviation / math.sqrt(runs)
     verdict = "more"

@@ -280,9 +280,11 @@ def _as_they_are(where: str, table: Table, rows: np.ndarray, classes: int) -> np
 def _published(task: Task, folder: str) -> Images | None:
     """The images of such a data set; None if they are not there. Raises ValueError for images that
     are not of it, and if ReaL's file is missing."""
-    paths = [Path(folder) / name for name in task.folders]
-    where = next((str(path) for path in paths if path.exists()), None)
-    if where is None:
+    for name in task.folders:
+        where = str(Path(folder) / name)
+        if Path(where).exists():
+            break
+    else:
         return None
     if task.corruption:
         corrupted = open_corruption(where, task.corruption)

@@ -68,7 +68,8 @@ def _remarks(outcome: Outcome) -> list[str]:
         clean = 1 - over_seeds(outcome.metrics["imagenet"][0]).value
         relative = mean(relative_error(error, clean, name) for name, error in errors.items())
         texts.append(
-            f"relative mCE, of what corruption adds to the error on ImageNet, is {100 * relative:.1f} %"
+            "relative mCE, of what corruption adds to the error on ImageNet, is "
+            f"{100 * relative:.1f} %"
         )
     return texts
 

@@ -114,6 +114,10 @@ class Suite:
         """Whether its tasks are learned: otherwise the model answers as it is."""
         return not all(task.named for task in self.tasks)
 
+    def members(self, group: str) -> list[Task]:
+        """The tasks of a group."""
+        return [task for task in self.tasks if task.group == group]
+
     def only(self, names: Sequence[str]) -> "Suite":
         """The suite with some of its tasks, by their names or those of their groups; all, if no name
         is given. Raises ValueError for a name that it does not have."""

@@ -8,7 +8,7 @@ Legend: B batch, K classes of the model, A of them that may be answered.
 """
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -36,8 +36,7 @@ class Choice:
 
     def to(self, device: torch.device | str) -> "Choice":
         """The same on a device."""
-        answer_of, truth = self.answer_of.to(device), self.truth.to(device)
-        return Choice(self.labels, answer_of, truth, self.notes)
+        return replace(self, answer_of=self.answer_of.to(device), truth=self.truth.to(device))
 
     @cached_property
     def is_of_all_classes(self) -> bool:

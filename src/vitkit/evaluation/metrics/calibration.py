@@ -183,7 +183,8 @@ def fit_temperature(logits: Tensor, classes: Tensor, start: float | None = None)
     expected = ((1 - wrong) * true + wrong * next_likely).mean()
 
     # The zero of the gradient, which grows with b = 1 / T: Newton's method within a bracket
-    low, high = 1 / HOTTEST, 1 / COLDEST
+    low = 1 / HOTTEST
+    high = 1 / COLDEST
     b = 1.0
     if start is not None:
         b = min(max(spread / start, low), high)

@@ -179,7 +179,8 @@ def errors(predicted: Tensor, targets: Tensor) -> list[Metric]:
 
     def figures(rows: np.ndarray) -> np.ndarray:
         some = torch.from_numpy(rows)
-        x, y = predicted[some], targets[some]
+        x = predicted[some]
+        y = targets[some]
         error = (x - y).abs().mean().item()
         return np.array([error, explained(x, y), correlation(x, y)])
 

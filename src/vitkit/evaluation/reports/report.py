@@ -172,7 +172,8 @@ def _notes(given: Answers, source: Source) -> list[str]:
     if count < len(given.labels):
         notes.append(
             f"the images have {count:,} of the {len(given.labels):,} classes that the model may "
-            "answer: top1 counts every other answer as wrong, top1_of_data lets the model choose among these alone"
+            "answer: top1 counts every other answer as wrong, top1_of_data lets the model choose "
+            "among these alone"
         )
     if count == 1:
         notes.append(
@@ -191,8 +192,8 @@ def _notes(given: Answers, source: Source) -> list[str]:
     tied = int(given.tied.sum())
     if tied:
         notes.append(
-            f"on {counted(tied, 'image')} several classes have the highest output; the first of them in the "
-            "model's order counts as the answer"
+            f"on {counted(tied, 'image')} several classes have the highest output; the first of "
+            "them in the model's order counts as the answer"
         )
     limit = perfect_error(given.confidence)
     notes.append(

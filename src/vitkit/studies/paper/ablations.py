@@ -81,16 +81,18 @@ POSITIONS = Study(
     summary="which position embedding, and where it enters (Table 8)",
     measures=(
         "Eight models that differ by their position embeddings alone: none, 1-D, 2-D and relative, "
-        "entering at the stem, at every layer with tables of its own, or at every layer with one table."
+        "entering at the stem, at every layer with tables of its own, or at every layer with one "
+        "table."
     ),
     found=(
-        "Table 8 (ViT-B/16, JFT, 5-shot on ImageNet): without positions 61.4 %, with any of them 64.0 to "
-        "64.3 %: that there are positions matters, which and where does not."
+        "Table 8 (ViT-B/16, JFT, 5-shot on ImageNet): without positions 61.4 %, with any of them "
+        "64.0 to 64.3 %: that there are positions matters, which and where does not."
     ),
     limits=(
-        "A short run shows the gap between none and any, which is the large one. The others lie within "
-        "0.3 points in the paper: to tell those apart takes hundreds of seeds, or the paper's compute. "
-        "Early in training the kinds also differ by how fast they are learned, which longer runs level."
+        "A short run shows the gap between none and any, which is the large one. The others lie "
+        "within 0.3 points in the paper: to tell those apart takes hundreds of seeds, or the "
+        "paper's compute. Early in training the kinds also differ by how fast they are learned, "
+        "which longer runs level."
     ),
     cells=_positions_cells,
     table=_positions_table,
@@ -159,17 +161,17 @@ POOLING = Study(
     name="pooling",
     summary="class token or mean of the patches, at two learning rates (Figure 9)",
     measures=(
-        "The class token and the mean of the patches before the head, each at the recipe's learning rate "
-        "and at 3/8 of it, measured seven times on the way."
+        "The class token and the mean of the patches before the head, each at the recipe's "
+        "learning rate and at 3/8 of it, measured seven times on the way."
     ),
     found=(
-        "Figure 9: the mean of the patches seemed to be worse than the class token, and is as good with a "
-        "learning rate of 3e-4 instead of 8e-4: each has its own."
+        "Figure 9: the mean of the patches seemed to be worse than the class token, and is as good "
+        "with a learning rate of 3e-4 instead of 8e-4: each has its own."
     ),
     limits=(
-        "Which rate is best depends on the length of the run: with a small budget higher rates win, as they "
-        "learn faster, and the paper's finding need not show. Two rates are no search; for one, take "
-        "vitkit finetune --rates, or recipes of your own."
+        "Which rate is best depends on the length of the run: with a small budget higher rates "
+        "win, as they learn faster, and the paper's finding need not show. Two rates are no "
+        "search; for one, take vitkit finetune --rates, or recipes of your own."
     ),
     cells=_pooling_cells,
     table=_pooling_table,
@@ -236,14 +238,19 @@ def _optimizer_draw(results: Results) -> Figure:
 OPTIMIZER = Study(
     name="optimizer",
     summary="Adam or SGD for ResNets (Table 7)",
-    measures="A small and a large ResNet, trained with Adam, and with SGD by BiT's rate and weight decay.",
+    measures=(
+        "A small and a large ResNet, trained with Adam, and with SGD by BiT's rate and weight "
+        "decay."
+    ),
     found=(
-        "Table 7, after seven epochs of JFT: Adam is a little better on average (89.3 and 88.8 % for R50x1, "
-        "94.0 and 93.7 % for R152x2), so the paper compares with ResNets that were trained with Adam."
+        "Table 7, after seven epochs of JFT: Adam is a little better on average (89.3 and 88.8 % "
+        "for R50x1, 94.0 and 93.7 % for R152x2), so the paper compares with ResNets that were "
+        "trained with Adam."
     ),
     limits=(
-        "One rate each: in a short run the better suited rate wins, which is no verdict on an optimiser. "
-        "Recipes of your own can change it. The paper's differences are half a point, on five transfers."
+        "One rate each: in a short run the better suited rate wins, which is no verdict on an "
+        "optimiser. Recipes of your own can change it. The paper's differences are half a point, "
+        "on five transfers."
     ),
     cells=_optimizer_cells,
     table=_optimizer_table,

@@ -118,17 +118,19 @@ SHAPE = Study(
     name="shape",
     summary="depth, width, MLP width and patch size, one at a time (Figure 8)",
     measures=(
-        "The recipe's model with half and twice its depth, its width, its MLP's width and its tokens along a "
-        "side, and with all of them half as large again; accuracy against relative compute."
+        "The recipe's model with half and twice its depth, its width, its MLP's width and its "
+        "tokens along a side, and with all of them half as large again; accuracy against relative "
+        "compute."
     ),
     found=(
-        "Figure 8: depth gains most, up to 64 layers, though less from 16 on; width changes least; smaller "
-        "patches gain without more parameters; growing all dimensions together gains steadily."
+        "Figure 8: depth gains most, up to 64 layers, though less from 16 on; width changes least; "
+        "smaller patches gain without more parameters; growing all dimensions together gains "
+        "steadily."
     ),
     limits=(
-        "With the same number of steps for all, deep and wide models are trained less far for their size, so "
-        "that a short run favours small ones. The paper's lines span a factor of ten in compute, these about "
-        "four."
+        "With the same number of steps for all, deep and wide models are trained less far for "
+        "their size, so that a short run favours small ones. The paper's lines span a factor of "
+        "ten in compute, these about four."
     ),
     cells=_shape_cells,
     table=_shape_table,
@@ -227,17 +229,19 @@ AXIAL = Study(
     name="axial",
     summary="axial attention: accuracy by operations and by speed (Figure 13)",
     measures=(
-        "The recipe's Vision Transformer at its own and at twice its patch size, and a ResNet, each with and "
-        "without axial attention; accuracy against the operations of training, and against the images per "
-        "second of inference."
+        "The recipe's Vision Transformer at its own and at twice its patch size, and a ResNet, "
+        "each with and without axial attention; accuracy against the operations of training, and "
+        "against the images per second of inference."
     ),
     found=(
-        "Figure 13: Axial-ViT-B/32 and B/16 are better than their counterparts at more operations, since each "
-        "block is two; AxialResNet50 looks well by operations and is very slow by the clock."
+        "Figure 13: Axial-ViT-B/32 and B/16 are better than their counterparts at more operations, "
+        "since each block is two; AxialResNet50 looks well by operations and is very slow by the "
+        "clock."
     ),
     limits=(
-        "Axial blocks have twice the layers, so part of a gain is depth; and with an 8 x 8 grid there is little "
-        "that axial attention saves. Speeds are of this machine, whatever else it does meanwhile."
+        "Axial blocks have twice the layers, so part of a gain is depth; and with an 8 x 8 grid "
+        "there is little that axial attention saves. Speeds are of this machine, whatever else it "
+        "does meanwhile."
     ),
     cells=_axial_cells,
     table=_axial_table,

@@ -154,19 +154,19 @@ RESOLUTION = Study(
     name="resolution",
     summary="fine-tuning and inference at other image sizes, every resampling of positions (3.2)",
     measures=(
-        "Published weights, fine-tuned at their own image size and at others, with positions resampled as "
-        "Google, timm, Hugging Face and torchvision do; and the model that was fine-tuned at its own size, "
-        "only tested at the others."
+        "Published weights, fine-tuned at their own image size and at others, with positions "
+        "resampled as Google, timm, Hugging Face and torchvision do; and the model that was "
+        "fine-tuned at its own size, only tested at the others."
     ),
     found=(
-        "Section 3.2: fine-tuning at a higher resolution than that of pre-training helps, so Tables 2 and 5 "
-        "are at 384 to 518 pixels; positions are interpolated in two dimensions. The paper does not compare "
-        "ways to do that."
+        "Section 3.2: fine-tuning at a higher resolution than that of pre-training helps, so "
+        "Tables 2 and 5 are at 384 to 518 pixels; positions are interpolated in two dimensions. "
+        "The paper does not compare ways to do that."
     ),
     limits=(
-        "Small images are enlarged for larger sizes, which adds tokens and no detail: then accuracy grows "
-        "little beyond the images' own size. The methods differ mostly where a model is not fine-tuned; a "
-        "few hundred steps of fine-tuning level them."
+        "Small images are enlarged for larger sizes, which adds tokens and no detail: then "
+        "accuracy grows little beyond the images' own size. The methods differ mostly where a "
+        "model is not fine-tuned; a few hundred steps of fine-tuning level them."
     ),
     cells=_resolution_cells,
     table=_resolution_table,
@@ -271,19 +271,20 @@ SPEED = Study(
     name="speed",
     summary="images per second and the largest batch against the image size (Figure 12)",
     measures=(
-        "Inference of each model at each image size: the most images per second over all sizes of batch, and "
-        "the largest batch that fits into memory, found by doubling and halving. On a CPU a batch may take "
-        "--memory GiB, on a GPU what the GPU has. Random images, in the arithmetic that suits the device."
+        "Inference of each model at each image size: the most images per second over all sizes of "
+        "batch, and the largest batch that fits into memory, found by doubling and halving. On a "
+        "CPU a batch may take --memory GiB, on a GPU what the GPU has. Random images, in the "
+        "arithmetic that suits the device."
     ),
     found=(
-        "Figure 12, on a core of a TPUv3: the growth of the cost with the fourth power of the side begins to "
-        "show for the largest models at the largest sizes alone; Vision Transformers are about as fast as "
-        "ResNets, and fit larger batches."
+        "Figure 12, on a core of a TPUv3: the growth of the cost with the fourth power of the side "
+        "begins to show for the largest models at the largest sizes alone; Vision Transformers are "
+        "about as fast as ResNets, and fit larger batches."
     ),
     limits=(
-        "It needs a machine that does nothing else: other work on it halves the numbers, and not evenly. A "
-        "CPU is at its best with small batches, where a TPU or a GPU is not. Nothing is trained; training "
-        "costs about three times as much."
+        "It needs a machine that does nothing else: other work on it halves the numbers, and not "
+        "evenly. A CPU is at its best with small batches, where a TPU or a GPU is not. Nothing is "
+        "trained; training costs about three times as much."
     ),
     cells=_speed_cells,
     table=_speed_table,
