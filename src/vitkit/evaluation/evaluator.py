@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vitkit.evaluation.metrics.answers import Answers
 
 
+BATCH = 64  # images of a forward pass, unless told
 OWN_PARTS = ("train", "val", "test")  # metrics on what a run holds out begin with these
 FILES = (".csv", ".jsonl", ".parquet", ".tar")  # whose suffix is no part of a name
 
@@ -152,6 +153,11 @@ class Eval:
         return metric
 
 
+# The pass over images that all evaluators share: `collect` goes through the batches, then `summed` or
+# `concatenated` puts together what it gives. Every example counts exactly once, whatever the size of a
+# batch and the number of ranks. B examples of a batch, N of all batches.
+
+
 Rows = tuple[Tensor, ...]
 """Tensors (B, ...) with a row for each example of a batch."""
 
@@ -215,9 +221,6 @@ def _one_behind(parts: Iterable[Rows]) -> Iterator[Rows]:
     """Yields each part after the next has begun, so that copying overlaps computing."""
     for rows, _ in pairwise(chain(parts, [None])):
         yield rows
-
-
-BATCH = 64  # images of a forward pass, unless told
 
 
 def batches_of(

@@ -1,4 +1,11 @@
-"""A cell of a grid: a run, a measurement, or a run that depends on what other cells reached."""
+"""A grid of runs: many recipes in one directory, and one table of what they reached.
+
+Its cells are, for example, learning rates, seeds, the data sets of a suite, or the points of a
+figure. A cell is an ordinary run in a directory of its own, which every command opens; or it
+measures something without training, and its directory holds only what it measured. A grid that
+is run again skips its finished cells, continues the interrupted one and tries failed ones anew. The
+table, `results.parquet`, is made from the files that the cells have written; nothing is run for it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -118,6 +125,9 @@ class Cell:
         if isinstance(self.recipe, Recipe):
             return self.recipe
         return None
+
+
+# Running it
 
 
 def run_grid(

@@ -1,8 +1,9 @@
-"""Weight decay, dropout and label smoothing, chosen on held-out images: what the paper does for its
-smaller pre-training sets (Section 4.3, Figure 3).
+"""Settings chosen on held-out images: learning rates (App. B.1.1), and weight decay, dropout and label
+smoothing, as the paper does for its smaller pre-training sets (Section 4.3, Figure 3). A run for each
+candidate is in the folder select/ of the final run's directory. The test part is not used.
 
-The paper does not state which values it tried. These are those of its Table 3, with and without label
-smoothing.
+The paper does not state which regularisations it tried. These are those of its Table 3, with and without
+label smoothing.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ from vitkit.studies.grid import Cell, run_grid
 from vitkit.studies.rows import METRICS, Setting
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import Recipe, earlier_call, primary_of, read_metrics
+
+Key = TypeVar("Key", float, str)
+SELECT = "select"  # the folder of the runs that choose
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,7 @@ def folder_of(settings: dict[str, Setting]) -> str:
     return "-".join(f"{name.split()[-1]}-{value:g}" for name, value in settings.items())
 
 
-Key = TypeVar("Key", float, str)
-SELECT = "select"  # the folder of the runs that choose
+# Runs that choose
 
 
 def select(

@@ -1,6 +1,6 @@
 """A study: a grid of recipes, what is measured, and the paper's table and figure of it.
 
-Each of the paper's studies is a file in paper/, which makes a `Study`. `begin` decides how long its
+The paper's studies are in paper/, a `Study` each. `begin` decides how long its
 runs are and writes that down, `run_study` runs them, and `results` reads what they reached: table
 and figure are made from that, without running anything.
 """
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+CHECKED = 100_000  # images of a part: to look at more before a study takes minutes
 RECORD = "study.json"  # in a study's directory: what was asked, and the plan
 
 
@@ -328,7 +329,7 @@ def results(study: Study, ask: Ask, decided: Plan, study_dir: Path) -> Results:
     return Results(ask, decided, read(False), read(True))
 
 
-CHECKED = 100_000  # images of a part: to look at more before a study takes minutes
+# What no study can run on: it would fail run by run, so it is refused before anything starts
 
 
 def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:

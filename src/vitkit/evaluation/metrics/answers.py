@@ -1,5 +1,5 @@
 """A model's answers to images with one class each: one pass, from which every number of a report
-is computed.
+is computed; and the file that keeps them, so that what they tell can be asked later.
 
 Legend: B batch, N images, K classes of the model, A of them that may be answered (all, unless a
 Choice says otherwise).
@@ -21,6 +21,8 @@ from vitkit.evaluation.benchmarks.choice import Choice, among_all
 from vitkit.evaluation.evaluator import Part, collect, concatenated
 from vitkit.system.storage.files import whole
 from vitkit.weights import Classifier, write_safetensors
+
+NAMES = ("labels", "notes", "logits")  # of Answers: not among the arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +195,7 @@ def check_targets(source: Source) -> None:
         )
 
 
-NAMES = ("labels", "notes", "logits")  # of Answers: not among the arrays
+# Answers as a file
 
 
 class Kept(NamedTuple):

@@ -31,6 +31,11 @@ BINS = 15  # as in Guo et al. and in most papers since
 COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5)  # that a report's table shows
 
 
+STEPS = 60  # far more than Newton's method takes
+COLDEST = 1e-6
+HOTTEST = 1e6  # bounds of what is returned, in units of the logits' spread
+
+
 class Bin(NamedTuple):
     """The answers whose confidence is in one range."""
 
@@ -147,9 +152,8 @@ def perfect_error(confidence: np.ndarray) -> float:
     return float(np.percentile(errors, 97.5))
 
 
-STEPS = 60  # far more than Newton's method takes
-COLDEST = 1e-6
-HOTTEST = 1e6  # bounds of what is returned, in units of the logits' spread
+# The temperature. It changes no order, and so no accuracy. Logits that it is fitted on must be answers to
+# images that the model has not learned from: held-out ones, or each left out in turn.
 
 
 def fit_temperature(logits: Tensor, classes: Tensor, start: float | None = None) -> float:
@@ -204,6 +208,9 @@ def fit_temperature(logits: Tensor, classes: Tensor, start: float | None = None)
         if abs(b - before) <= 1e-9 * b:
             break
     return spread / b
+
+
+# What a temperature does to a model: `vitkit evaluate --calibrate`
 
 
 class Calibration(NamedTuple):

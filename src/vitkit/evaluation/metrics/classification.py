@@ -1,4 +1,10 @@
-"""Accuracy: how often the likeliest class is the right one."""
+"""Images of one class each: how often the likeliest class is the right one, all other numbers that answers
+are judged by, and which classes are taken for which.
+
+Only classes that any of the images has are judged. An answer outside of them is wrong.
+
+Legend: N images, C classes that any of them has.
+"""
 
 import math
 from collections import Counter
@@ -23,6 +29,15 @@ from vitkit.evaluation.metrics.metric import (
     share_right,
     wilson,
 )
+
+UNBALANCED = 5  # times as many images in the largest class as in the smallest
+# The figures whose intervals are made by resampling, in the order of `figures_of`
+RESAMPLED = {
+    "balanced_accuracy": SHARE,
+    "macro_f1": SHARE,
+    "calibration_error": MISFIT,
+    "loss": NATS,
+}
 
 
 @dataclass(frozen=True)
@@ -77,15 +92,6 @@ def accuracy(given: Answers) -> Iterator[Metric]:
         if not given.finite.all():
             right = math.nan
         yield share_right(f"top{top}", right, len(given))
-
-
-# The figures whose intervals are made by resampling, in the order of `figures_of`
-RESAMPLED = {
-    "balanced_accuracy": SHARE,
-    "macro_f1": SHARE,
-    "calibration_error": MISFIT,
-    "loss": NATS,
-}
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,7 @@ def figures_of(given: Answers) -> Callable[[np.ndarray], np.ndarray]:
     return figures
 
 
-UNBALANCED = 5  # times as many images in the largest class as in the smallest
+# Which classes are taken for which
 
 
 class ClassScore(NamedTuple):

@@ -1,7 +1,9 @@
-"""Metrics: what evaluators measure, each with a name, a value and a unit.
+"""Metrics: what evaluators measure, each with a name, a value, a unit and an interval of 95 % confidence.
 
 The unit decides how a metric is printed, plotted and compared. The name is for people: no code
-decides anything by it.
+decides anything by it. Intervals are Wilson's for shares of images, and by resampling for all else.
+
+Legend: N images, R resamples, M numbers that are computed of each.
 """
 
 import math
@@ -14,6 +16,8 @@ import numpy as np
 from vitkit.system.console.progress import bar, silent
 from vitkit.system.processes.ranks import on_rank_0
 
+RESAMPLES = 1000
+SAME = 1e-12  # resampled values that differ by rounding alone
 # 95 % of a normal distribution lie within so many standard deviations of its mean
 Z_95 = 1.959963984540054
 
@@ -176,6 +180,9 @@ def number_of(value: float | None, note: str) -> float:
     return value
 
 
+# Intervals
+
+
 def share_right(name: str, right: float, seen: int) -> Metric:
     """The share of `seen` answers that were right, with its interval; NaN if `right` is NaN."""
     interval = None
@@ -200,10 +207,6 @@ def wilson(right: float, seen: int) -> tuple[float, float]:
     if right == seen:
         high = 1.0
     return low, high
-
-
-RESAMPLES = 1000
-SAME = 1e-12  # resampled values that differ by rounding alone
 
 
 def resampled(

@@ -1,5 +1,6 @@
-"""Several classes an image: how well a model ranks the images that have a class before those that have
-not (mean average precision), and how good its yes and no to each class are (F1).
+"""Images of several classes each: how well a model ranks those that have a class before those that have not
+(mean average precision), and how good its yes and no are (F1). Images with a number: how far predicted
+numbers are from the targets.
 
 Legend: B batch, N images, K classes of the data.
 """
@@ -138,6 +139,9 @@ class Ranking:
         precision = found / np.maximum(np.cumsum(weights, 0), 1)
         at_threshold = np.take_along_axis(precision, self.run_end, 0)
         return (of_class * at_threshold).sum(0) / np.maximum(found[-1], 1)
+
+
+# Numbers
 
 
 @dataclass(frozen=True)

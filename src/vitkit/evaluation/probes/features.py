@@ -1,4 +1,5 @@
-"""Features: what the head of a model reads, of every image once, and the cache that keeps them.
+"""Features: what the head of a model reads, of every image once; the cache that keeps them, and the files
+that other programs read.
 
 Few-shot evaluation, neighbours, probes and `vitkit features` all begin here.
 
@@ -32,6 +33,9 @@ BATCH = 64  # images of a forward pass on each rank
 EXCHANGED = 64 << 20  # bytes of features that a rank computes before the ranks exchange them
 MAPPED = 256 << 20  # bytes of features from which a file is mapped into memory, not read
 KEPT = 8 << 30  # bytes of features in the cache; those that were used last stay
+
+
+ROWS = 10_000  # that are written to a parquet file together
 
 
 class Features(NamedTuple):
@@ -259,13 +263,14 @@ def _make_room(folder: Path, size: int) -> None:
         total -= bytes
 
 
-ROWS = 10_000  # that are written to a parquet file together
+# Features as a file for other programs
 
-Part = tuple[Source, np.ndarray]
+
+SourceFeatures = tuple[Source, np.ndarray]
 """Images, and their features, float32 (N, D)."""
 
 
-def write_parquet(file: Path, parts: dict[str, Part], facts: dict[str, str]) -> None:
+def write_parquet(file: Path, parts: dict[str, SourceFeatures], facts: dict[str, str]) -> None:
     """Write a row for each image: `key`, its file, or file and row; `part`, if the data has parts;
     its label; `features`, a list of D float32.
 
@@ -287,7 +292,7 @@ def write_parquet(file: Path, parts: dict[str, Part], facts: dict[str, str]) -> 
             writer.write_table(pa.Table.from_arrays(table.columns, schema=schema))
 
 
-def write_npz(file: Path, parts: dict[str, Part], facts: dict[str, str]) -> None:
+def write_npz(file: Path, parts: dict[str, SourceFeatures], facts: dict[str, str]) -> None:
     """Write the arrays of `write_parquet`'s columns, and `class_names`; nothing in them needs
     pickle. Several classes of an image are one string, joined by ", ". Raises OSError."""
     columns = {}
@@ -304,14 +309,14 @@ def write_npz(file: Path, parts: dict[str, Part], facts: dict[str, str]) -> None
         np.savez(opened, **arrays)
 
 
-WRITERS: dict[str, Callable[[Path, dict[str, Part], dict[str, str]], None]] = {
+WRITERS: dict[str, Callable[[Path, dict[str, SourceFeatures], dict[str, str]], None]] = {
     ".parquet": write_parquet,
     ".npz": write_npz,
 }
 """What writes a file, by its suffix."""
 
 
-def _tables(parts: dict[str, Part]) -> Iterator:
+def _tables(parts: dict[str, SourceFeatures]) -> Iterator:
     """The rows of all parts, as pyarrow tables of at most ROWS."""
     import pyarrow as pa
 

@@ -1,5 +1,7 @@
-"""What a probe learns of a data set, whatever its targets are: one class an image, several, or a
-number.
+"""What a probe learns of a data set, whatever its targets are: one class an image, several, or a number.
+
+A score of least squares is no log-odds: for several classes, scores are brought to the scale of a
+sigmoid by two numbers, fitted to the left-out answers (Platt 1999).
 
 Legend: N examples, D width, K outputs of the head.
 """
@@ -31,6 +33,7 @@ from vitkit.system.console.text import counted
 from vitkit.weights import Activation
 
 NUMBER = ("0",)  # the one output of a head for numbers, as training calls it
+STEPS = 60  # of Newton's method, which takes a few
 ACTIVATIONS: dict[TargetKind, Activation] = {
     "class": "softmax",
     "classes": "sigmoid",
@@ -135,7 +138,7 @@ class Probing:
         return metrics
 
 
-STEPS = 60  # of Newton's method, which takes a few
+# Several classes an image, and numbers: least squares in closed form, as for one class each
 
 
 def several_probe(x: np.ndarray, y: np.ndarray) -> Probe:

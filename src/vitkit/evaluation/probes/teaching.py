@@ -31,6 +31,10 @@ from vitkit.weights import DAMAGE, Classifier, adopt, save, write_safetensors
 METHOD = "linear"  # of the probes the one that leaves out exactly
 
 
+FILE = "taught.safetensors"
+VERSION = 1  # of what is written; a larger number is a later vitkit's
+
+
 class Example(NamedTuple):
     """A photograph that was added."""
 
@@ -269,8 +273,9 @@ def _with(memory: Memory, photographs: NewExamples, number: int) -> Memory:
     return replace(memory, x=x, examples=tuple(examples), labels=tuple(labels))
 
 
-FILE = "taught.safetensors"
-VERSION = 1  # of what is written; a larger number is a later vitkit's
+# The file beside the model: features, names and classes, and what was changed. No pixel is in it. It is a
+# safetensors file of one tensor; all else is JSON in its header, under a checksum of both. A photograph
+# takes 4 bytes a feature and about 100 for its name: 0.2 MB for 245 photographs of 192 features.
 
 
 def has_memory(folder: Path) -> bool:

@@ -315,6 +315,9 @@ def _picture(source: Source, index: int) -> Picture:
     return open_image(data, source.name(index))
 
 
+# Corrupted images
+
+
 def robustness_section(found: Robustness) -> Block:
     """Curves, and a table with a row for each corruption."""
     count = len(found.cells)

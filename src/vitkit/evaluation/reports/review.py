@@ -1,5 +1,5 @@
-"""Which images of a data set deserve a second look: labels that are probably wrong, and images
-unlike all others.
+"""Which images of a data set deserve a second look: labels that are probably wrong, and images unlike all
+others; and the page that shows them.
 
 Labels are judged by the closed-form probe: what a fit without an image says of it. One
 decomposition gives the answers for all images, and nothing is trained.
@@ -30,6 +30,9 @@ from vitkit.system.console.text import printable_name
 NEIGHBOURS = 10  # whose mean distance says how unlike others an image is
 FAR = 4.0  # robust standard deviations from which a value is unusual
 AT_ONCE = 1 << 26  # similarities that are computed at once
+
+
+PICTURES = 60  # of each kind; the list has all
 
 
 class Suspect(NamedTuple):
@@ -155,7 +158,7 @@ def unusual_looks(
     return {i: ", ".join(texts) for i, texts in sorted(found.items())}
 
 
-PICTURES = 60  # of each kind; the list has all
+# The page of a review
 
 
 class Finding(NamedTuple):
