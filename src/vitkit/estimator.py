@@ -36,7 +36,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
     images, arrays (h, w, 3) or (h, w) and tensors (3, h, w) of uint8, or of floats from 0 to 1, also
     mixed; or all of them as one array (N, h, w, 3) or (N, h, w), or tensor (N, 3, h, w). They go
     through the model's own preprocessing.
-    Without a `model`, X is features, float (N, D), as `vitkit.evaluation.probes.features` and `vitkit
+    Without a `model`, X is features, float (N, D), as `vitkit.evaluation.features` and `vitkit
     features` make them: several fits then share them.
 
     Parameters

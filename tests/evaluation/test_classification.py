@@ -17,19 +17,20 @@ from sklearn.metrics import (
     precision_recall_fscore_support,
     top_k_accuracy_score,
 )
-from tables import answered, classifier_of, part_of, random_answers
+from tables import answered, classifier_of, measured, part_of, random_answers
 
-from vitkit.evaluation import Classification, Subject, answers_of_logits
-from vitkit.evaluation.metrics import calibration, classification, confusion
+from vitkit.evaluation import Accuracy, answers_of_logits
+from vitkit.evaluation.metrics import calibration, classification
 from vitkit.evaluation.metrics.calibration import (
     at_coverages,
     coverage_curve,
     perfect_error,
     reliability,
 )
+from vitkit.evaluation.metrics.metric import resampled
 
 
-def measured(given):
+def figures(given):
     return {metric.name: metric for metric in classification.classification(given)}
 
 
@@ -51,7 +52,7 @@ def test_metrics_are_those_of_other_libraries(count, classes, seed):
     )
 
     logits, targets = random_answers(count, classes, seed)
-    metrics = {name: metric.value for name, metric in measured(answered(logits, targets)).items()}
+    metrics = {name: metric.value for name, metric in figures(answered(logits, targets)).items()}
     predicted = logits.argmax(-1).numpy()
     probabilities = logits.double().softmax(-1).numpy()
     expected = {
@@ -77,12 +78,36 @@ def test_metrics_are_those_of_other_libraries(count, classes, seed):
         assert metrics[name] == pytest.approx(value.item(), abs=1e-6), name
 
 
+@pytest.mark.parametrize("size", [1, 7, 10, 64])
+def test_every_image_counts_once(size):
+    """Whatever the batch, and whatever fills the last one up."""
+    logits, targets = random_answers(23, 10)
+    classifier = classifier_of(logits)
+    metrics = measured(Accuracy(), classifier, part_of(targets, classifier.labels, size))
+    assert metrics["seen"].value == 23
+    assert metrics["top1"].value == accuracy_score(targets, logits.argmax(1))
+    assert metrics["loss"].value == pytest.approx(
+        log_loss(targets, logits.double().softmax(1), labels=range(10)), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("rare", [3, 2])
+def test_classes_of_unequal_size_count_alike_too(rare):
+    """Ten images of one class, all right, and a few of another, of which one is."""
+    logits = np.eye(3, dtype=np.float32)[[0] * 10 + [1] + [0] * (rare - 1)]
+    part = part_of([0] * 10 + [1] * rare, ("a", "b", "c"))
+    metrics = measured(Accuracy(), classifier_of(logits, ("a", "b", "c")), part)
+    assert ("balanced_accuracy" in metrics) == (rare == 2)  # of five times the images
+    if rare == 2:
+        assert metrics["balanced_accuracy"].value == pytest.approx((1 + 0.5) / 2)
+
+
 def test_class_scores_and_the_confusion_matrix_are_scikit_learns():
     logits, targets = random_answers(300, 6)
     logits[:, 4] = -9  # nobody gets this answer
     given = answered(logits, targets)
     predicted = logits.argmax(-1).numpy()
-    scores = confusion.class_scores(given)
+    scores = classification.class_scores(given)
     precision, recall, f1, images = precision_recall_fscore_support(
         targets, predicted, zero_division=0
     )
@@ -92,10 +117,10 @@ def test_class_scores_and_the_confusion_matrix_are_scikit_learns():
     assert [score.images for score in scores] == images.tolist()
     assert scores[4].precision is None
 
-    matrix = confusion.confusion_matrix(given)
+    matrix = classification.confusion_matrix(given)
     expected = confusion_matrix(targets, predicted)
     assert (matrix[:, :6] == expected).all() and not matrix[:, 6].any()
-    pairs = confusion.most_confused(given)
+    pairs = classification.most_confused(given)
     np.fill_diagonal(expected, 0)
     assert sum(pair.count for pair in pairs) == expected.sum()
     assert pairs[0].count == expected.max()
@@ -108,22 +133,22 @@ def test_only_classes_that_images_have_are_judged_among_more():
     logits, targets = random_answers(200, 10)
     targets = targets % 3
     given = answered(logits, targets)
-    metrics = measured(given)
+    metrics = figures(given)
     predicted = logits.argmax(-1).numpy()
     expected = f1_score(targets, predicted, labels=[0, 1, 2], average="macro")
     assert metrics["macro_f1"].value == pytest.approx(expected)
     expected = accuracy_score(targets, logits[:, :3].argmax(-1))
     assert metrics["top1_of_data"].value == pytest.approx(expected)
     assert metrics["top1"].value == accuracy_score(targets, predicted)
-    matrix = confusion.confusion_matrix(given)
+    matrix = classification.confusion_matrix(given)
     assert matrix.shape == (3, 4) and matrix[:, 3].sum() == (predicted > 2).sum()
-    assert "top1_of_data" not in measured(answered(logits, np.arange(200) % 10))
+    assert "top1_of_data" not in figures(answered(logits, np.arange(200) % 10))
 
 
 def test_intervals_are_scipys_bootstrap():
     logits, targets = random_answers(120, 4)
     given = answered(logits, targets)
-    metrics = measured(given)
+    metrics = figures(given)
     functions = {
         "balanced_accuracy": balanced_accuracy_score,
         "macro_f1": lambda truth, answer: f1_score(truth, answer, average="macro"),
@@ -154,7 +179,7 @@ def test_reliability_bins_hold_every_answer():
         assert (inside.sum(), given.right[inside].mean()) == (each.images, each.accuracy)
         assert each.interval[0] <= each.accuracy <= each.interval[1]
     gaps = sum(each.images * abs(each.accuracy - each.confidence) for each in bins)
-    assert gaps / 400 == pytest.approx(measured(given)["calibration_error"].value)
+    assert gaps / 400 == pytest.approx(figures(given)["calibration_error"].value)
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.15])
@@ -162,12 +187,12 @@ def test_a_calibration_error_is_told_from_chance(gap):
     random = np.random.default_rng(0)
     confidence = random.uniform(0.3, 1, 400)
     right = random.random(400) < confidence - gap
-    error = classification.calibration_error(confidence, right)
-    others = classification.resampled(
-        lambda rows: np.array([classification.calibration_error(confidence[rows], right[rows])]),
+    error = calibration.calibration_error(confidence, right)
+    others = resampled(
+        lambda rows: np.array([calibration.calibration_error(confidence[rows], right[rows])]),
         400,
     )
-    low, high = classification.calibration_interval(confidence, right, others[:, 0])
+    low, high = calibration.calibration_interval(confidence, right, others[:, 0])
     assert low <= gap + 0.001 <= high
     assert (error <= perfect_error(confidence)) == (gap == 0)
     assert (low == 0) == (gap == 0)
@@ -215,7 +240,7 @@ def test_outputs_that_are_not_finite_give_no_numbers(lost):
     logits[7, 2] = lost
     given = answered(logits, targets)
     assert np.flatnonzero(~given.finite).tolist() == [7]
-    for name, metric in measured(given).items():
+    for name, metric in figures(given).items():
         assert math.isnan(metric.value) == (name != "seen"), name
         assert metric.interval is None
 
@@ -225,19 +250,19 @@ def test_of_classes_with_the_same_logit_the_first_is_the_answer():
     assert given.predicted.tolist() == [0] * 12
     assert given.rank.tolist() == [0, 1, 2] * 4
     assert given.tied.all()
-    assert measured(given)["top1"].value == pytest.approx(1 / 3)
+    assert figures(given)["top1"].value == pytest.approx(1 / 3)
 
 
 def test_images_of_one_class_have_all_numbers():
     logits, _ = random_answers(40, 3)
-    metrics = measured(answered(logits, [1] * 40))
+    metrics = figures(answered(logits, [1] * 40))
     assert metrics["balanced_accuracy"].value == metrics["top1"].value
     assert metrics["top1_of_data"].value == 1
     assert not any(math.isnan(metric.value) for metric in metrics.values())
 
 
 def test_one_image_is_enough():
-    metrics = measured(answered(torch.tensor([[0.0, 1.0]]), [1]))
+    metrics = figures(answered(torch.tensor([[0.0, 1.0]]), [1]))
     assert metrics["top1"].value == metrics["macro_f1"].value == 1
     assert metrics["top1"].interval[0] < 0.3  # but it says little
     for name in ("macro_f1", "balanced_accuracy", "calibration_error", "loss"):
@@ -245,7 +270,7 @@ def test_one_image_is_enough():
 
 
 def test_answers_that_are_all_right_have_no_interval_of_no_width():
-    metrics = measured(answered(torch.eye(3).repeat(4, 1) + torch.rand(12, 3) / 2, [0, 1, 2] * 4))
+    metrics = figures(answered(torch.eye(3).repeat(4, 1) + torch.rand(12, 3) / 2, [0, 1, 2] * 4))
     assert metrics["macro_f1"].value == 1
     assert metrics["macro_f1"].interval is None
     assert metrics["loss"].interval is not None
@@ -257,35 +282,5 @@ def test_a_class_that_does_not_exist_is_named():
         answered(logits, [0, 1, 3, 2])
     with pytest.raises(ValueError, match="no image to evaluate on"):
         answered(logits, [])
-
-
-# Ranks
-
-
-def test_three_ranks_give_the_numbers_of_one(tmp_path):
-    """31 images: no number of ranks divides them."""
-    alone = rank_metrics()
-    assert alone["seen"].value == 31
-    file = tmp_path / "store"
-    start = torch.multiprocessing.start_processes
-    start(of_a_rank, (file, tmp_path), nprocs=3, start_method="fork")
-    for rank in range(3):
-        theirs = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
-        assert theirs == alone
-
-
-def rank_metrics(rank=0, ranks=1):
-    logits, targets = random_answers(31, 6)
-    classifier = classifier_of(logits)
-    part = part_of(targets, classifier.labels, 4, rank, ranks)
-    metrics = Classification().measure(Subject(classifier), part)
-    return {metric.name: metric for metric in metrics}
-
-
-def of_a_rank(rank, file, folder):
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=3)
-    torch.save(rank_metrics(rank, 3), folder / f"{rank}.pt")
-    dist.destroy_process_group()
+    with pytest.raises(ValueError, match="no classification head"):
+        answered(torch.zeros(4, 0), [0, 0], names=("a",))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from vitkit.data import Batch
-from vitkit.evaluation.collecting import collect, concatenated, summed
+from vitkit.evaluation.evaluator import collect, concatenated, summed
 
 
 def batches(count, size):

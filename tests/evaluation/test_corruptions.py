@@ -20,7 +20,7 @@ from vitkit.evaluation.benchmarks.corruptions import (
     prepare_once,
     robustness,
 )
-from vitkit.evaluation.metrics.accuracy import accuracy
+from vitkit.evaluation.metrics.classification import accuracy
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
 

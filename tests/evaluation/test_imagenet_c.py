@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from pictures import encoded, photograph
-from tables import answered
+from tables import answered, saved
 
 from vitkit import cli
 from vitkit.data import Preprocessing
@@ -20,8 +20,6 @@ from vitkit.evaluation.benchmarks.imagenet_c import (
     robustness_on_files,
 )
 from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
-from vitkit.models import create, vit
-from vitkit.weights import Classifier, save
 from vitkit.weights.labels import imagenet_labels
 
 WORDNET = imagenet_wordnet()
@@ -119,8 +117,7 @@ def test_nothing_is_cropped():
 def test_the_command_writes_a_table_a_page_and_numbers(tmp_path, capsys):
     put_corruption(tmp_path / "c/weather/fog")
     put_corruption(tmp_path / "c/weather/snow")
-    model = create(vit("mu/16", image=(32, 32), classes=1000), seed=0)
-    save(Classifier(model, Preprocessing(size=(32, 32)), imagenet_labels()), tmp_path / "model")
+    saved(tmp_path / "model", imagenet_labels())
     words = ["evaluate", str(tmp_path / "model"), str(tmp_path / "c"), "--as", "imagenet-c"]
     words += ["--device", "cpu", "--workers", "0"]
     files = [str(tmp_path / "r.html"), str(tmp_path / "r.json")]
@@ -138,8 +135,7 @@ def test_the_command_writes_a_table_a_page_and_numbers(tmp_path, capsys):
     # The folder without --as, and a model of other classes
     assert cli.main(words[:3]) == 1
     assert "--as imagenet-c measures each of them" in capsys.readouterr().err
-    model = create(vit("mu/16", image=(32, 32), classes=3), seed=0)
-    save(Classifier(model, Preprocessing(size=(32, 32)), ("a", "b", "c")), tmp_path / "other")
+    saved(tmp_path / "other", "abc")
     assert cli.main([words[0], str(tmp_path / "other"), *words[2:]]) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "does not know 2 of these 2 (tench, " in said and "its own are a, b, c; " in said

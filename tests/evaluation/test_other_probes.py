@@ -9,16 +9,15 @@ import pytest
 import torch
 from pictures import encoded
 from sklearn.linear_model import LogisticRegression, Ridge
+from tables import saved
 
 from vitkit import cli
-from vitkit.data import Preprocessing, Source
+from vitkit.data import Source
 from vitkit.data.sources.stores import Arrays
 from vitkit.data.sources.targets import Lists
 from vitkit.evaluation import Features
-from vitkit.evaluation.probes.other_probes import fit_platt, number_probe, several_probe
-from vitkit.evaluation.probes.probing import Probing
-from vitkit.models import create, vit
-from vitkit.weights import Classifier, load, save
+from vitkit.evaluation.probes.probing import Probing, fit_platt, number_probe, several_probe
+from vitkit.weights import load
 
 
 def some(count=80, width=10, seed=0):
@@ -138,9 +137,7 @@ def squares(tmp_path, monkeypatch):
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    config = vit("mu/16", image=(32, 32), classes=2)
-    classifier = Classifier(create(config, seed=0), Preprocessing(size=(32, 32)), ("0", "1"))
-    save(classifier, tmp_path / "model")
+    saved(tmp_path / "model", "01")
     return tmp_path
 
 

@@ -11,8 +11,8 @@ import torch
 from tables import answered, classifier_of, part_of, random_answers
 
 from vitkit.evaluation import answers
+from vitkit.evaluation.metrics.calibration import calibrate
 from vitkit.evaluation.metrics.paired import paired
-from vitkit.evaluation.metrics.recalibration import calibrate
 from vitkit.evaluation.reports.page import disagreement_tiles, mistake_tiles, write_report
 from vitkit.evaluation.reports.report import report
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from pictures import make_photographs
 from PIL import Image
+from tables import saved
 
 from vitkit.cli import main
 from vitkit.curation import repeats, survey
-from vitkit.data import Preprocessing, open_image, open_splits, picture_to_look_at, without
+from vitkit.data import open_image, open_splits, picture_to_look_at, without
 from vitkit.evaluation.probes.probe import probe
 from vitkit.evaluation.reports.review import (
     label_suspects,
@@ -18,8 +19,6 @@ from vitkit.evaluation.reports.review import (
     robust_deviations,
     unusual_looks,
 )
-from vitkit.models import create, vit
-from vitkit.weights import Classifier, save
 
 
 def clusters(count, width=16, classes=5, seed=0):
@@ -105,9 +104,7 @@ def troubled(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    network = create(vit("mu/8", image=(16, 16), depth=1, classes=2), seed=0)
-    classifier = Classifier(network, Preprocessing(size=(16, 16)), ("a", "b"))
-    return str(save(classifier, tmp_path_factory.mktemp("model")))
+    return saved(tmp_path_factory.mktemp("model"), "ab", "mu/8", 16, depth=1)
 
 
 def test_every_trouble_is_found(troubled, model, tmp_path, capsys):

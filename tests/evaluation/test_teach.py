@@ -9,15 +9,22 @@ import pytest
 import torch
 from pictures import make_photographs
 from safetensors.torch import load_file
+from tables import saved
 
 from vitkit.cli import main
-from vitkit.data import Preprocessing
-from vitkit.evaluation.probes.memory import FILE, read_memory
+from vitkit.evaluation.probes.closed_forms import Moments
 from vitkit.evaluation.probes.probe import probe
-from vitkit.evaluation.probes.ridge import Moments
-from vitkit.evaluation.probes.teaching import Memory, NewExamples, changed, fit, forgotten, undone
-from vitkit.models import create, vit
-from vitkit.weights import Classifier, load, save
+from vitkit.evaluation.probes.teaching import (
+    FILE,
+    Memory,
+    NewExamples,
+    changed,
+    fit,
+    forgotten,
+    read_memory,
+    undone,
+)
+from vitkit.weights import load, save
 
 # What is remembered
 
@@ -142,8 +149,7 @@ def animals(tmp_path, monkeypatch):
         pixels = np.clip(random.normal((60, 190, 60), 40, (30, 30, 3)), 0, 255).astype(np.uint8)
         save_picture(Path(f"more/green/{i}.jpg"), pixels)
         save_picture(Path(f"more/red/n{i}.jpg"), pixels[:, :, [1, 0, 2]])
-    network = create(vit("mu/8", image=(16, 16), depth=1, classes=2), seed=0)
-    save(Classifier(network, Preprocessing(size=(16, 16)), ("a", "b")), "model")
+    saved("model", "ab", "mu/8", 16, depth=1)
     return "animals"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tables import saved
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing
@@ -165,8 +166,7 @@ def test_predict_says_that_an_image_is_unknown(photographs, tmp_path, monkeypatc
     from PIL import Image
 
     monkeypatch.chdir(tmp_path)
-    network = create(vit("mu/8", image=(16, 16), depth=1), seed=0)
-    save(Classifier(network, Preprocessing(size=(16, 16)), ()), "model")
+    saved("model", (), "mu/8", 16, depth=1)
     assert main(["teach", "model", "colours", "--add", str(photographs)]) == 0
     stripes = np.zeros((40, 40, 3), np.uint8)
     stripes[::4] = (0, 255, 0)

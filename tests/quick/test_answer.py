@@ -16,7 +16,7 @@ from vitkit.data import Augmentation, Preprocessing, open_splits
 from vitkit.data.sources.tables import Columns
 from vitkit.evaluation import Features, Metric, features
 from vitkit.evaluation.metrics.metric import SHARE
-from vitkit.evaluation.probes.memory import read_memory
+from vitkit.evaluation.probes.teaching import read_memory
 from vitkit.models import create, vit
 from vitkit.quick import answer
 from vitkit.quick.candidates import (

@@ -1,12 +1,7 @@
 """A grid of runs on the digits: what is skipped, continued and reported, and the table of it."""
 
 import io
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from contextlib import redirect_stderr
 from dataclasses import replace
 
@@ -149,53 +144,3 @@ def test_what_is_no_grid_is_refused(cells, tmp_path):
     other = replace(cells[0], recipe=replace(cells[0].recipe, batch=25))
     with pytest.raises(ValueError, match="seed-0 holds a run of another recipe .batch: 50 -> 25"):
         run_grid([other, cells[1]], tmp_path, "cpu")
-
-
-RUNNER = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-from vitkit.data import Augmentation, Preprocessing
-from vitkit.models import ViTConfig
-from vitkit.studies import Cell, run_grid
-from vitkit.system.span import Span
-from vitkit.training import Data, Recipe
-
-data = Data(
-    "digits",
-    preprocessing=Preprocessing(size=(8, 8)),
-    augmentation=Augmentation(crop="none"),
-    workers=0,
-)
-recipe = Recipe(
-    ViTConfig(width=24, depth=1, mlp=48, heads=2, patch=2, image=(8, 8), classes=0),
-    data,
-    length=Span(60),
-    batch=20,
-    evaluate_every=Span(60),
-    save_every=Span(5),
-)
-cells = [Cell(f"seed-{seed}", replace(recipe, seed=seed), {"seed": seed}) for seed in range(2)]
-run_grid(cells, Path(sys.argv[1]), "cpu")
-"""
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_it_ends_with_the_same_table(tmp_path):
-    def runner(name):
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", RUNNER, str(tmp_path / name)]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
-
-    assert runner("whole").wait() == 0
-    for seconds in (0.0, 0.3, 0.8, 1.4):
-        process = runner("killed")
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "killed/seed-0/metrics.jsonl").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert runner("killed").wait() == 0
-    assert table(tmp_path / "killed") == table(tmp_path / "whole")

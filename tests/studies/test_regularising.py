@@ -10,11 +10,9 @@ from vitkit.cli import main
 from vitkit.models import LeNetConfig, vit
 from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.studies import Cell, read_rows, run_grid, transfer
-from vitkit.studies.cell import Best
-from vitkit.studies.grid import of_shard
-from vitkit.studies.outcomes import Ask
-from vitkit.studies.paper import STUDIES, data_size
-from vitkit.studies.regularising import (
+from vitkit.studies.grid import Best, of_shard
+from vitkit.studies.paper import STUDIES, scaling
+from vitkit.studies.selection import (
     USUAL,
     Regularisation,
     folder_of,
@@ -22,7 +20,7 @@ from vitkit.studies.regularising import (
     regularisation_text,
     regularised,
 )
-from vitkit.studies.study import begin, run_study
+from vitkit.studies.study import Ask, begin, run_study
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
 from vitkit.training.record.metrics import read_metrics
@@ -148,7 +146,7 @@ def test_a_cell_follows_the_best_of_others(tiny, tmp_path):
 
 @pytest.mark.slow
 def test_the_study_says_what_it_chose(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(data_size, "SHARES", (1.0, 0.1))
+    monkeypatch.setattr(scaling, "SHARES", (1.0, 0.1))
     study = STUDIES["data-size"]
     recipe = replace(tiny, average=0.0, precision="float32", batch=20)
     asked = Ask(data="digits", recipe=recipe, seeds=1, regularise=True)

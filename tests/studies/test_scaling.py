@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from vitkit.studies.scaling import answer, fit, law_text
+from vitkit.studies.uncertainty import answer, fit, law_text
 
 XS = (1e3, 3e3, 1e4, 3e4, 1e5)
 

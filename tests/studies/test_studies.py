@@ -22,15 +22,22 @@ from vitkit.evaluation.metrics.metric import SHARE, Metric
 from vitkit.models import create, vit
 from vitkit.models.positions import RESAMPLE, resample
 from vitkit.objectives import MaskedPatches
-from vitkit.studies.base import on_a_share, resnet_like, small_vit
+from vitkit.studies.base import check_square_patches, on_a_share, resnet_like, small_vit
 from vitkit.studies.budget import Budget, plan
 from vitkit.studies.drawing import write_figure
 from vitkit.studies.grid import _check_cells, most_shards, of_shard
-from vitkit.studies.outcomes import Ask, Results, noise
-from vitkit.studies.paper import STUDIES, compute, data_size, positions
-from vitkit.studies.refusals import refuse_without_accuracy
+from vitkit.studies.paper import STUDIES, scaling
 from vitkit.studies.rows import Row
-from vitkit.studies.study import Plan, _decide, begin, results, run_study
+from vitkit.studies.study import (
+    Ask,
+    Plan,
+    Results,
+    _decide,
+    begin,
+    refuse_without_accuracy,
+    run_study,
+)
+from vitkit.studies.uncertainty import noise
 from vitkit.training import Optim, train
 from vitkit.training.data import divide
 from vitkit.weights import Classifier, load, save
@@ -77,7 +84,7 @@ def test_what_is_no_budget_is_refused(text):
 
 def test_the_steps_use_up_the_budget(ask, digits, tmp_path):
     def grid(steps):
-        return positions.cells(ask, steps, tmp_path)
+        return STUDIES["positions"].cells(ask, steps, tmp_path)
 
     by_steps = plan(grid, Budget(200, "steps"), digits, "cpu")
     assert (by_steps.steps, by_steps.runs) == (200, 16)
@@ -197,25 +204,6 @@ def test_of_two_processes_that_decide_at_once_the_first_decides_for_both(ask, tm
     assert not list(tmp_path.glob("study.json.*"))
 
 
-@pytest.mark.slow
-def test_shards_and_drawing_again_give_the_same(ask, tmp_path):
-    small = replace(ask, seeds=1)
-    study = STUDIES["self-supervision"]
-    asked, decided = begin(study, small, "20steps", tmp_path / "one", "cpu")
-    whole = run_study(study, asked, decided, tmp_path / "one", "cpu")
-    assert not whole.failures()
-    for shard in ((1, 2), (0, 2)):
-        asked, decided = begin(study, small, "20steps", tmp_path / "two", "cpu")
-        run_study(study, asked, decided, tmp_path / "two", "cpu", shard)
-    parts = results(study, asked, decided, tmp_path / "two")
-    assert [row.metric for row in parts.rows] == [row.metric for row in whole.rows]
-    assert study.table(parts) == study.table(whole)
-    lines = pq.read_table(tmp_path / "two/results.parquet").to_pylist()
-    assert {line["begins"] for line in lines if line["begins"]} == {
-        "from scratch", "masked patch prediction first", "supervised pre-training first",
-    }  # fmt: skip
-
-
 def test_settings_that_a_study_does_not_read_are_refused(ask, tmp_path):
     for name, changes, word in (
         ("pooling", {"model": "B/16"}, "model"),
@@ -231,6 +219,13 @@ def test_settings_that_a_study_does_not_read_are_refused(ask, tmp_path):
     resnet = replace(ask, recipe=resnet_like(ask.recipe), targets=("digits",))
     with pytest.raises(ValueError, match="transfer compares a Vision Transformer"):
         begin(STUDIES["transfer"], resnet, "20steps", tmp_path, "cpu")
+
+
+@pytest.mark.parametrize("settings", [{"patch": (16, 8)}, {"stride": 8}])
+def test_patches_that_are_rectangles_or_overlap_are_not_varied(settings):
+    check_square_patches(vit("mu/16"))
+    with pytest.raises(ValueError, match="leave out model.stride, and give one number for model"):
+        check_square_patches(vit("mu/16", **settings))
 
 
 def test_several_sets_are_pre_trained_on(ask, photographs, tmp_path):
@@ -331,34 +326,32 @@ def test_a_broken_image_is_named_before_anything_runs(ask, photographs, tmp_path
 
 def test_shares_of_few_images_that_are_the_same_are_one(ask, tmp_path, monkeypatch):
     few = subset(open_splits("digits").train, range(10))
-    monkeypatch.setattr(
-        data_size, "open_splits", lambda data: Splits(few, None, None, (), (), None)
-    )
-    cells = data_size.cells(replace(ask, seeds=1), 20, tmp_path)
+    monkeypatch.setattr(scaling, "open_splits", lambda data: Splits(few, None, None, (), (), None))
+    cells = STUDIES["data-size"].cells(replace(ask, seeds=1), 20, tmp_path)
     assert sorted({cell.settings["images"] for cell in cells}) == [1, 3, 10]
     assert len({cell.name for cell in cells}) == len(cells)
 
 
 def test_the_models_of_compute_are_of_three_families(ask):
-    families = [family for family, _ in compute.models(ask.recipe.model)]
-    assert [families.count(name) for name in compute.FAMILIES] == [3, 2, 3]
+    families = [family for family, _ in scaling.families(ask.recipe.model)]
+    assert [families.count(name) for name in scaling.FAMILIES] == [3, 2, 3]
 
 
 def test_the_laws_answer_questions(ask, tmp_path):
     reached = invented(STUDIES["data-size"], ask, tmp_path)
-    sentences = data_size.predict(reached, "5000")
+    sentences = STUDIES["data-size"].predict(reached, "5000")
     assert len([s for s in sentences if "with 5,000 images: " in s]) == 3
     with pytest.raises(ValueError, match="'many'; data-size takes a number of images"):
-        data_size.predict(reached, "many")
+        STUDIES["data-size"].predict(reached, "many")
     for nonsense in ("nan", "inf", "0", "-5"):
         with pytest.raises(ValueError, match="it is 1 image or more"):
-            data_size.predict(reached, nonsense)
+            STUDIES["data-size"].predict(reached, nonsense)
     reached = invented(STUDIES["compute"], ask, tmp_path)
-    assert any("exaFLOPs: " in s for s in compute.predict(reached, "1e-6"))
+    assert any("exaFLOPs: " in s for s in STUDIES["compute"].predict(reached, "1e-6"))
     for nonsense in ("nan", "inf", "0", "-1"):
         with pytest.raises(ValueError, match="it is a number of exaFLOPs above 0"):
-            compute.predict(reached, nonsense)
-    by_name = compute.predict(reached, "BiT-R50x1")
+            STUDIES["compute"].predict(reached, nonsense)
+    by_name = STUDIES["compute"].predict(reached, "BiT-R50x1")
     assert by_name[0].startswith("ResNet with ")
 
 
@@ -385,7 +378,7 @@ def test_a_shard_without_cells_has_nothing_to_do(capsys, tmp_path):
 
 def test_cells_that_follow_others_are_no_shards_of_their_own(ask, tmp_path):
     """Of the regularisation of a model on a part of the images, all runs are one shard."""
-    cells = data_size.cells(replace(ask, regularise=True), 20, tmp_path)
+    cells = STUDIES["data-size"].cells(replace(ask, regularise=True), 20, tmp_path)
     most = most_shards(cells)
     assert most == 3 * 2 + 3 * 3  # three models on all images with two seeds, and on three parts
     shards = [of_shard(cells, (i, most + 2)) for i in range(most + 2)]

@@ -10,9 +10,9 @@ from pictures import encoded
 
 from vitkit.data import Columns, open_parts
 from vitkit.suites import VTAB, Outcome
-from vitkit.suites.original import Original, Place, select_from, where_is
+from vitkit.suites.images import find, select_from, where_is
 from vitkit.suites.run import _deviations
-from vitkit.suites.task import find
+from vitkit.suites.task import Original, Place
 from vitkit.weights.adaptation.statements import Hints
 
 TASKS = {task.name: task for task in VTAB.tasks}

@@ -11,9 +11,9 @@ from vitkit import cli
 from vitkit.data import Preprocessing
 from vitkit.evaluation import Metric
 from vitkit.evaluation.benchmarks.corruptions import COMMON
+from vitkit.evaluation.benchmarks.imagenet import IMAGES
 from vitkit.evaluation.benchmarks.imagenet_c import ALEXNET, relative_error
 from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
-from vitkit.evaluation.benchmarks.real import IMAGES
 from vitkit.evaluation.metrics.metric import RELATIVE_ERROR, share_right
 from vitkit.models import create, vit
 from vitkit.suites import ROBUSTNESS, Outcome

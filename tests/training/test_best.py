@@ -20,15 +20,12 @@ from vitkit.evaluation import (
     Neighbours,
     answers_of_logits,
 )
-from vitkit.evaluation.collecting import concatenated
-from vitkit.evaluation.metrics.errors import errors
+from vitkit.evaluation.evaluator import batches_of, concatenated
 from vitkit.evaluation.metrics.metric import SHARE
-from vitkit.evaluation.metrics.precision import several
-from vitkit.evaluation.passes import batches_of
+from vitkit.evaluation.metrics.other_targets import errors, several
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, Supervised
 from vitkit.objectives.patches import Reconstruction
-from vitkit.studies.cell import Cell
-from vitkit.studies.grid import run_grid
+from vitkit.studies.grid import Cell, run_grid
 from vitkit.system.span import Span
 from vitkit.training import Interrupted, last_metrics, read_metrics, read_run, train
 from vitkit.training.record.metrics import best_step

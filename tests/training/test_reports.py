@@ -9,7 +9,7 @@ import pytest
 
 from vitkit import models
 from vitkit.cli import main
-from vitkit.evaluation.metrics.answer_files import read_answers
+from vitkit.evaluation.metrics.answers import read_answers
 from vitkit.objectives import MaskedAutoencoder
 from vitkit.recipes import recipe
 from vitkit.system.span import Span

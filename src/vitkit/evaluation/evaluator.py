@@ -7,19 +7,33 @@ with the two methods of `Evaluator`, whose `measure` reads the images with `coll
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from vitkit.data import Batch, Columns, Source, TargetKind
+from vitkit.data import (
+    Batch,
+    Columns,
+    Source,
+    TargetKind,
+    WholePictures,
+    default_workers,
+    eval_batches,
+)
 from vitkit.evaluation.metrics.metric import Metric
+from vitkit.system.console.progress import bar
+from vitkit.system.processes.ranks import from_every_rank, on_rank_0, sum_over_ranks, world
 from vitkit.system.span import Span
-from vitkit.weights import Classifier
+from vitkit.weights import Classifier, evaluating
 
 if TYPE_CHECKING:
     from vitkit.evaluation.metrics.answers import Answers
 
+
+BATCH = 64  # images of a forward pass, unless told
 OWN_PARTS = ("train", "val", "test")  # metrics on what a run holds out begin with these
 FILES = (".csv", ".jsonl", ".parquet", ".tar")  # whose suffix is no part of a name
 
@@ -42,8 +56,7 @@ def drop(given: "Answers") -> None:
 
 
 def learns(evaluator: "Evaluator") -> bool:
-    """Whether an evaluator fits something to training images, and then measures it: its class says
-    so with `learns = True`."""
+    """Whether an evaluator fits something to training images first: its `learns` is True."""
     return getattr(evaluator, "learns", False)
 
 
@@ -55,8 +68,7 @@ class Part(NamedTuple):
     batches: Iterable[Batch]
     """Every image once, prepared for the model; of several ranks, each has its share of them."""
     train: Source | None = None
-    """Training images of the same data set, for an evaluator that learns from them (`learns`);
-    None if there are none."""
+    """Training images of the same data set for an evaluator that learns; or None."""
     read: Callable[[Source], Iterable[Batch] | None] = no_batches
     """Prepares other images as `batches` are: of `train`, or of some of it."""
     keep: "Callable[[Answers], None]" = drop
@@ -73,10 +85,8 @@ class Evaluator(Protocol):
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields what the model reaches on the images. Runs are compared by the first metric.
-
         Raises ValueError for images that it cannot measure on, and for a model that it cannot
-        measure.
-        """
+        measure."""
 
 
 @dataclass(frozen=True)
@@ -141,3 +151,113 @@ class Eval:
         if self.name and not self.data:
             metric = metric.within(self.name)
         return metric
+
+
+# The pass over images that all evaluators share: `collect` goes through the batches, then `summed` or
+# `concatenated` puts together what it gives. Every example counts exactly once, whatever the size of a
+# batch and the number of ranks. B examples of a batch, N of all batches.
+
+
+Rows = tuple[Tensor, ...]
+"""Tensors (B, ...) with a row for each example of a batch."""
+
+
+@torch.no_grad()  # not inference_mode: FSDP goes on training with tensors that it makes here
+def collect(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    read: Callable[[Batch], Rows],
+    device: torch.device | str,
+) -> Iterator[Rows]:
+    """Yields what `read` returns of each batch, without padding. `model` is in evaluation mode
+    meanwhile, and afterwards as it was.
+
+    `read` gets a batch on the device, with the padding rows that make batches equally large and
+    equally many on all ranks, so that every rank calls the model as often as the others. Their rows
+    are removed from what it returns, whatever they hold.
+    """
+    with evaluating(model):
+        for batch in batches:
+            is_full = bool(batch.real.all())
+            batch = Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
+            rows = read(batch)
+            if not is_full:  # choosing rows waits for the device
+                rows = tuple(values[batch.real] for values in rows)
+            yield rows
+
+
+def summed(parts: Iterable[Rows]) -> tuple[list[Tensor], int]:
+    """The sums of rows over all examples of all ranks: float64 tensors of a row's shape; and the
+    number of examples. Raises ValueError if there are none."""
+    totals: list[Tensor] = []
+    seen = torch.zeros((), dtype=torch.int64)
+    for rows in _one_behind(parts):
+        seen += len(rows[0])
+        sums = [values.cpu().double().sum(0) for values in rows]  # not every device has float64
+        if totals:
+            sums = [total + more for total, more in zip(totals, sums, strict=True)]
+        totals = sums
+    if not sum_over_ranks(seen):
+        raise ValueError("there is no image to evaluate on")
+    return [sum_over_ranks(total) for total in totals], int(seen)
+
+
+def concatenated(parts: Iterable[Rows]) -> list[Tensor]:
+    """The rows of all examples of all ranks: tensors (N, ...) on the CPU. Raises ValueError if
+    there are none."""
+    # This rank's batches, then all ranks: (rows of a, rows of b), ... -> all of a, all of b
+    batches = []
+    for rows in _one_behind(parts):
+        batches.append([values.cpu() for values in rows])
+    own = [torch.cat(values) for values in zip(*batches, strict=True)]
+    everyone = from_every_rank(own)
+    joined = [torch.cat(values) for values in zip(*everyone, strict=True)]
+    if not joined or not len(joined[0]):
+        raise ValueError("there is no image to evaluate on")
+    return joined
+
+
+def _one_behind(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Yields each part after the next has begun, so that copying overlaps computing."""
+    for rows, _ in pairwise(chain(parts, [None])):
+        yield rows
+
+
+def batches_of(
+    classifier: Classifier, source: Source, text: str, batch: int = BATCH, workers: int = -1
+) -> Iterable[Batch]:
+    """This rank's share of the images, under a progress bar. Other processes decode them while the
+    model computes; -1 takes as many as the CPU quota allows."""
+    rank, world_size = world()
+    if getattr(classifier.model, "takes_pictures", False):
+        return _whole_pictures(source, text, workers)
+    rows = _rows(batch, len(source), world_size)
+    if workers < 0:
+        workers = default_workers(source)
+        if rows >= len(source):  # while one batch is decoded there is nothing to compute
+            workers = 0
+    pin = classifier.device.type == "cuda"
+    share = (rank, world_size)
+    batches = eval_batches(source, classifier.preprocessing, rows, workers, share, pin=pin)
+    if not on_rank_0():
+        return batches
+    return bar(text)(batches, len(batches))
+
+
+def _whole_pictures(source: Source, text: str, workers: int) -> Iterable[Batch]:
+    """The same for a model that prepares images itself: one image at a time."""
+    if workers < 0:
+        workers = default_workers(source)
+    batches = WholePictures(source, workers, world())
+    if not on_rank_0():
+        return batches
+    return bar(text)(batches, len(batches))
+
+
+def _rows(batch: int, images: int, world_size: int) -> int:
+    """Images of a forward pass on all ranks: `batch` at most, if each has one, and so that the passes
+    are equally large. The last one is filled up with rows that nobody needs, 63 for 65 images in
+    batches of 64, and computing them takes as long."""
+    most = max(batch // world_size, 1) * world_size
+    passes = max(-(-images // most), 1)
+    return max(-(-images // (passes * world_size)), 1) * world_size

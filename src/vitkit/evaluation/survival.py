@@ -27,8 +27,7 @@ from vitkit.data import (
     train_batches,
 )
 from vitkit.evaluation.metrics.paired import loses
-from vitkit.evaluation.probes.probe import best_left_out
-from vitkit.evaluation.probes.ridge import LeaveImagesOut, targets
+from vitkit.evaluation.probes.closed_forms import LeaveImagesOut, best_for_classes, targets
 from vitkit.models import formed, recording
 from vitkit.weights import Classifier
 
@@ -153,11 +152,10 @@ def _smaller_crop(augmentation: Augmentation, classifier: Classifier) -> Augment
 
 
 def _right(views: Tensor, asked: Tensor, classes: Tensor) -> Tensor:
-    """Which images a head answers rightly that has learned from views of all others: features
-    (N, V, D), those that are asked about (N, D), classes (N,) -> bool (N,)."""
+    """(N, V, D) views, (N, D) asked, (N,) -> which are answered right by all others, bool (N,)."""
     count = int(classes.max()) + 1
     fit = LeaveImagesOut(views, targets(classes, count), asked)
-    _, _, logits = best_left_out(fit.scores, fit.scale, classes)
+    _, _, logits = best_for_classes(fit, classes)
     return logits.argmax(1) == classes
 
 

@@ -2,7 +2,7 @@
 none has learned from.
 
 - closed form: the pre-trained model as it is, with a linear head that is solved for, not trained
-  (evaluation/probes/probe.py, and other_probes.py for several classes an image and for numbers);
+  (evaluation/probes/probe.py, and probing.py for several classes an image and for numbers);
 - fine-tuned: all weights trained further, from a head of zeros (Section 3.2);
 - average: the mean of the weights of both.
 

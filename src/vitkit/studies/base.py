@@ -4,6 +4,7 @@ Anything else is a recipe of one's own: `vitkit study NAME --recipe file.py:func
 """
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from vitkit.data import Augmentation, Preprocessing, Splits, open_image
 from vitkit.evaluation import Accuracy, Eval, Fewshot
 from vitkit.models import Backbone, ResNetConfig, ViTConfig
+from vitkit.studies.grid import Cell
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
 
@@ -91,6 +93,16 @@ def for_steps(recipe: Recipe, steps: int, evaluations: int = 1) -> Recipe:
     )
 
 
+def with_every_seed(cells: Sequence[Cell], seeds: int) -> list[Cell]:
+    """Each of these runs with so many seeds: all with the first, then all with the second."""
+    grid = []
+    for seed in range(seeds):
+        for cell in cells:
+            recipe = replace(cell.recipe, seed=seed)
+            grid.append(Cell(f"{cell.name}/seed-{seed}", recipe, cell.settings | {"seed": seed}))
+    return grid
+
+
 def on_a_share(recipe: Recipe, share: float, seed: int) -> Recipe:
     """The same run on a share of the training images, every class alike: those that this seed draws."""
     if share == 1:
@@ -100,15 +112,14 @@ def on_a_share(recipe: Recipe, share: float, seed: int) -> Recipe:
 
 
 def measured_by(recipe: Recipe, fewshot: str) -> Recipe:
-    """The same run, compared by the 5-shot accuracy on other images, as the paper's ablations are;
-    by its own accuracy, if `fewshot` is empty."""
+    """The same run, compared by 5-shot accuracy on other images, or else by its own."""
     if not fewshot:
         return replace(recipe, evals=(Eval(Accuracy()),))
     return replace(recipe, evals=(five_shot(fewshot), Eval(Accuracy())))
 
 
 def five_shot(images: str) -> Eval:
-    """What measures the 5-shot accuracy on other images."""
+    """The evaluator of 5-shot accuracy on other images."""
     return Eval(Fewshot((5,)), data=images)
 
 

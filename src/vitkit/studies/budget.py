@@ -14,7 +14,7 @@ from typing import NamedTuple
 from vitkit.data import Splits
 from vitkit.evaluation import WHOLE, Eval, learns
 from vitkit.models import create
-from vitkit.studies.cell import Cell, Priced
+from vitkit.studies.grid import Cell, Priced
 from vitkit.system.machine import pick_device, pick_precision
 from vitkit.training import Facts, Recipe, open_others, operations, resolve, seconds_of_a_step
 
@@ -76,11 +76,9 @@ class Plan(NamedTuple):
 def plan(
     cells_for: Callable[[int], Sequence[Cell]], budget: Budget, splits: Splits, device: str
 ) -> Plan:
-    """The length of the runs of a grid, for a budget: `cells_for(steps)` is the grid. A few steps of
-    every model are made here, to know how long they take.
-
-    Raises ValueError for a budget that leaves nothing to train for.
-    """
+    """The length of the runs of a grid, for a budget: `cells_for(steps)` is the grid. A few steps
+    of every model are made here, to know how long they take. Raises ValueError for a budget that
+    leaves nothing to train for."""
     cost = _cost(cells_for(TRIAL), splits, device)
     if budget.unit == "steps":
         steps = budget.amount
@@ -149,8 +147,7 @@ def _cost(grid: Sequence[Cell], splits: Splits, device: str) -> Cost:
 
 
 def _images_measured(recipe: Recipe, splits: Splits) -> int:
-    """How many images a resolved recipe's evaluators look at in the whole run: those that they measure
-    on, and those that they learn from."""
+    """How many images a run's evaluators read in all, those that they learn from included."""
     held_out = sum(len(part) for part in (splits.val, splits.test) if part is not None)
     total = 0
     for each in recipe.evals:

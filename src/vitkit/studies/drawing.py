@@ -5,8 +5,9 @@ deviation.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,8 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from vitkit.evaluation import Metric
-from vitkit.studies.outcomes import mean_and_deviation
-from vitkit.studies.scaling import REACH, Fit
+from vitkit.studies.uncertainty import REACH, Fit, mean_and_deviation
 from vitkit.system.storage.files import MARK, write_whole
 
 MARKERS = "osD^vPX*<>"
@@ -93,17 +93,34 @@ def dots(axes: Axes, names: Sequence[str], groups: Sequence[Sequence[Metric]]) -
 
 
 def legend(axes: Axes) -> None:
-    """What the lines are, if there are any."""
+    """The names of the lines, if there are any."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8)
 
 
-def printed(axes: Axes, names: Sequence[str], percent: Sequence[float]) -> None:
-    """A row for each name, with a number as the paper prints it, in percent."""
-    axes.plot(percent, range(len(names)), "o", color="C1")
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xlabel("top1, %")
+def titles(axes: Axes, across: str, groups: Mapping[Any, Sequence[Metric]]) -> None:
+    """Name both axes, y by what the groups are measured by, and add the legend."""
+    axes.set_xlabel(across)
+    axes.set_ylabel(axis_title(groups))
+    legend(axes)
+
+
+def beside_the_paper(
+    subtitles: Sequence[str],
+    here: Mapping[str, Sequence[Metric]],
+    percent: Sequence[float],
+    names: Sequence[str] = (),
+) -> Figure:
+    """Two panels of dots, a row for each name: the runs here, and the numbers that the paper prints.
+    `names` are what the paper calls the rows, if these are other names."""
+    figure, (left, right) = panels(subtitles)
+    dots(left, list(here), list(here.values()))
+    left.set_xlabel(axis_title(here))
+    right.plot(percent, range(len(percent)), "o", color="C1")
+    right.set_yticks(range(len(percent)), names or [""] * len(percent))
+    right.invert_yaxis()
+    right.set_xlabel("top1, %")
+    return figure
 
 
 def logarithmic(axes: Axes) -> None:
@@ -114,11 +131,12 @@ def logarithmic(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def axis_title(metrics: Sequence[Metric]) -> str:
-    """What an axis of these metrics is called: "top1, %"."""
-    if not metrics:
-        return ""
-    return f"{metrics[0].name}, {metrics[0].unit.axis}"
+def axis_title(groups: Mapping[Any, Sequence[Metric]]) -> str:
+    """What an axis is called by what runs are measured by: "top1, %"; empty if there are none."""
+    for metrics in groups.values():
+        for metric in metrics:
+            return f"{metric.name}, {metric.unit.axis}"
+    return ""
 
 
 def write_figure(path: Path, figure: Figure) -> None:

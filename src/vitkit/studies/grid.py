@@ -8,17 +8,20 @@ table, `results.parquet`, is made from the files that the cells have written; no
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from vitkit.studies.cell import Best, Cell, Measurement
+from vitkit.evaluation import Metric
 from vitkit.studies.rows import (
     COLUMNS,
     METRICS,
     RECORD,
     RESULTS,
     Row,
+    Setting,
     read_record,
     read_rows,
     write_table,
@@ -39,6 +42,92 @@ from vitkit.training import (
     train,
     with_defaults,
 )
+
+
+class Measurement(Protocol):
+    """What a cell does if nothing is trained in it: a frozen dataclass of settings."""
+
+    def measure(self, device: str) -> list[Metric]:
+        """What it measures; cells are compared by the first. Every rank calls it. Raises ValueError
+        and FloatingPointError as a run does."""
+
+
+class Passes(NamedTuple):
+    """Forward passes, as a cost."""
+
+    recipe: Recipe
+    """Of this run's model, in batches as large,"""
+    images: int
+    """and of so many images."""
+
+
+@runtime_checkable
+class Priced(Protocol):
+    """A measurement that takes more than a few seconds, and says how much."""
+
+    def passes(self, before: Recipe) -> Passes:
+        """What it computes, if `before` is the run that it comes after."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """A run whose recipe depends on which of some earlier cells reached the best."""
+
+    recipes: tuple[tuple[str, Recipe], ...]
+    """The names of those cells, and what runs if it was that one; of equal ones the first."""
+
+    def recipe(self, grid_dir: Path) -> Recipe:
+        """What runs. Raises ValueError if none of the cells has a value."""
+        reached = {}
+        for name, _ in self.recipes:
+            for row in read_rows(grid_dir / name):
+                if row.primary and row.cell == ".":
+                    reached[name] = row.metric
+        best = None
+        for name, metric in reached.items():
+            if best is None or metric.beats(reached[best]):
+                best = name
+        if best is None:
+            raise ValueError(
+                f"it follows the best of {len(self.recipes)} cells, and none of them has a value"
+            )
+        return dict(self.recipes)[best]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid, or one measurement."""
+
+    name: str
+    """Its directory within the grid's, "lr-0.01/seed-1" for example; "." is the grid's own."""
+    recipe: Recipe | Best | Measurement
+    """What runs there, or is measured."""
+    settings: dict[str, Setting] = field(default_factory=dict)
+    """What distinguishes it from the other cells, {"lr": 0.01, "seed": 1} for example: each is a
+    column of the table."""
+    title: str = ""
+    """What the terminal says when it begins; its name by default."""
+    after: str = ""
+    """Name of an earlier cell that it needs, for its model or for what it reached: the same shard runs
+    both. Empty is none."""
+
+    def follows(self) -> list[str]:
+        """The names of the cells that its recipe depends on."""
+        if isinstance(self.recipe, Best):
+            return [name for name, _ in self.recipe.recipes]
+        return []
+
+    def run(self) -> Recipe | None:
+        """The run, or one like it in model and length if which it is depends on others; None for a
+        measurement."""
+        if isinstance(self.recipe, Best):
+            return self.recipe.recipes[0][1]
+        if isinstance(self.recipe, Recipe):
+            return self.recipe
+        return None
+
+
+# Running it
 
 
 def run_grid(
@@ -73,8 +162,7 @@ def run_grid(
 
 
 def of_shard(cells: Sequence[Cell], shard: tuple[int, int]) -> list[Cell]:
-    """The cells that the i-th of n processes runs: every n-th of those that begin anew, and each
-    that follows one of these."""
+    """Every n-th cell that begins anew, from the i-th on, and those that follow these."""
     index, count = shard
     first = [cell.name for cell in cells if not cell.after]
     own = set(first[index::count])
@@ -99,8 +187,7 @@ def check_shard(shard: tuple[int, int]) -> None:
 
 
 def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
-    """Raises ValueError for a shard that there is not, and for cells that cannot share a directory
-    or a table."""
+    """Raises ValueError for cells that cannot share a directory or a table."""
     check_shard(shard)
     names = [cell.name for cell in cells]
     if len(set(names)) < len(names):
@@ -126,8 +213,7 @@ def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
 
 
 def finished(cells: Sequence[Cell], grid_dir: Path) -> list[str]:
-    """The names of the cells that have run to their end. Raises Occupied if another recipe has in the
-    directory of one."""
+    """The names of the finished cells. Raises Occupied if a directory has another recipe's."""
     return from_rank_0(lambda: [cell.name for cell in cells if _is_finished(cell, grid_dir)])
 
 
@@ -163,8 +249,7 @@ def _has_trained(run_dir: Path) -> bool:
 
 
 def _tabulate(cells: Sequence[Cell], grid_dir: Path) -> list[Row]:
-    """Write the table of all cells that have ended in the directory; returns the rows of those
-    given here, in their order."""
+    """Write the table of all cells in the directory; returns the rows of these, in order."""
     on_this_machine(grid_dir).mkdir(parents=True, exist_ok=True)  # a shard may have no cells
     rows = read_rows(grid_dir)
     write_table(rows, grid_dir / RESULTS)
@@ -174,8 +259,7 @@ def _tabulate(cells: Sequence[Cell], grid_dir: Path) -> list[Row]:
 
 
 def _is_finished(cell: Cell, grid_dir: Path) -> bool:
-    """Whether the cell has run to its end. Raises ValueError if another recipe has in its
-    directory: its results must not be overwritten."""
+    """Whether a cell has run to its end. Raises Occupied if another recipe has."""
     run_dir = grid_dir / cell.name
     record = read_record(run_dir / RECORD)
     if record is None or record["error"] is not None:
@@ -194,8 +278,7 @@ def _is_finished(cell: Cell, grid_dir: Path) -> bool:
 
 
 def _run(cell: Cell, grid_dir: Path, device: str) -> Exception | None:
-    """Run or continue a cell, and write down how it ended; returns its error, None if it did not
-    fail. Raises Occupied."""
+    """Run or continue a cell and write its record; returns the error if it failed."""
     run_dir = grid_dir / cell.name
     recipe = cell.recipe
     error = None
@@ -230,8 +313,7 @@ def _run(cell: Cell, grid_dir: Path, device: str) -> Exception | None:
 
 
 def _measure(measurement: Measurement, run_dir: Path, device: str) -> None:
-    """Measure, and write it as a run writes its evaluations: at step 0. Raises Occupied if the
-    directory has a run in it."""
+    """Measure, and write it as an evaluation at step 0. Raises Occupied if there is a run."""
     earlier = earlier_call(run_dir)
     if earlier.trained:
         refuse_other_recipe(run_dir, earlier.recipe, to_json(measurement, Recipe))

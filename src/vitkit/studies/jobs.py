@@ -75,11 +75,8 @@ def run_jobs(
     words: Sequence[str], count: int, on: str, options: Sequence[str], study_dir: Path
 ) -> None:
     """Run a study in `count` shards, and wait until all have ended. What they print is in
-    `study_dir`/jobs. A shard that fails is reported, and the others go on.
-
-    Raises ValueError if submitit is not installed, for options that it does not know, and if SLURM
-    is not there.
-    """
+    `study_dir`/jobs. A shard that fails is reported, and the others go on. Raises ValueError if
+    submitit is not installed, for options that it does not know, and if SLURM is not there."""
     check_submitit()
     import submitit
 

@@ -68,8 +68,7 @@ def read_rows(grid_dir: Path, all_steps: bool = False) -> list[Row]:
 def _measured(
     name: str, settings: dict[str, Setting], lines: Sequence[dict], all_steps: bool
 ) -> list[Row]:
-    """The rows of a finished cell: what all evaluators measured, at its last evaluation or at
-    all."""
+    """The rows of a finished cell: of its last evaluation, or of all."""
     evaluations = [line for line in lines if "metrics" in line]
     rows = []
     for line in evaluations:
@@ -124,8 +123,7 @@ def _plain(metric: Metric | None) -> dict:
 
 
 def _column(values: list):
-    """The values of a setting as a column: of their own type if they have one in common, else
-    text."""
+    """A setting as a column: of one type if its values have one, else text."""
     import pyarrow as pa
 
     try:

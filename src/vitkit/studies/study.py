@@ -1,38 +1,129 @@
 """A study: a grid of recipes, what is measured, and the paper's table and figure of it.
 
-Each of the paper's studies is a file in paper/, which makes a `Study`. `begin` decides how long its
+The paper's studies are in paper/, a `Study` each. `begin` decides how long its
 runs are and writes that down, `run_study` runs them, and `results` reads what they reached: table
 and figure are made from that, without running anything.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from vitkit.data import Splits, open_splits
-from vitkit.studies.base import small_vit
+import numpy as np
+
+from vitkit.data import Splits, check_images, open_splits
+from vitkit.evaluation import Metric
+from vitkit.objectives import Supervised
+from vitkit.studies.base import five_shot, small_vit
 from vitkit.studies.budget import Budget, Plan, plan
-from vitkit.studies.cell import Best, Cell
-from vitkit.studies.grid import run_grid
-from vitkit.studies.outcomes import Ask, Results, Table
-from vitkit.studies.refusals import (
-    refuse_broken,
-    refuse_without_accuracy,
-    refuse_without_classes,
-    refuse_without_parts,
-)
-from vitkit.studies.rows import Row, read_rows
+from vitkit.studies.grid import Best, Cell, run_grid
+from vitkit.studies.rows import Row, Setting, read_rows
+from vitkit.system.console.text import as_word, counted
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import check_can_be_made, write_json
-from vitkit.training import Recipe, differences, to_json, with_defaults
+from vitkit.training import Recipe, differences, open_others, to_json, with_defaults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
+CHECKED = 100_000  # images of a part: to look at more before a study takes minutes
 RECORD = "study.json"  # in a study's directory: what was asked, and the plan
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What somebody asks of a study."""
+
+    data: str = ""
+    """The images, written as `data.source` is."""
+    recipe: Recipe | None = None
+    """The run that is varied."""
+    fewshot: str = ""
+    """Other images, on which 5-shot accuracy is measured instead of the runs' own."""
+    pretrain: tuple[str, ...] = ()
+    """Data sets to pre-train on, beside `data`."""
+    targets: tuple[str, ...] = ()
+    """Data sets to transfer to."""
+    model: str = ""
+    """Published weights, for studies that begin with some."""
+    models: tuple[str, ...] = ()
+    """Names of models, for studies of their cost."""
+    sizes: tuple[int, ...] = ()
+    """Sides of images in pixels."""
+    memory: float = 0.25
+    """GiB that a batch may take on a CPU, for studies of cost."""
+    seeds: int = 3
+    """Runs of each kind."""
+    regularise: bool = False
+    """Whether weight decay, dropout and label smoothing are chosen for each small set (Figure 3)."""
+
+
+class Table(NamedTuple):
+    """A table in the paper's form."""
+
+    title: str
+    """What it shows."""
+    columns: tuple[str, ...]
+    """Their heads."""
+    rows: list[tuple[str, ...]]
+    """The cells."""
+    notes: list[str]
+    """What else the numbers say, a sentence each."""
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        lines = [f"**{self.title}**", "", f"| {' | '.join(self.columns)} |"]
+        lines.append("|---" * len(self.columns) + "|")
+        lines += [f"| {' | '.join(row)} |" for row in self.rows]
+        if self.notes:
+            lines += ["", *(f"- {note}" for note in self.notes)]
+        return "\n".join(lines) + "\n"
+
+
+class Results(NamedTuple):
+    """What a study has reached so far."""
+
+    ask: Ask
+    """What was asked."""
+    plan: Plan
+    """What the budget came to."""
+    rows: list[Row]
+    """What every cell measured, at its last evaluation."""
+    curves: list[Row]
+    """The same at every evaluation."""
+
+    def values(self, **settings: Setting) -> list[Metric]:
+        """What the finished cells with these settings are compared by."""
+        return [row.metric for row in _matching(self.rows, settings)]
+
+    def curve(self, **settings: Setting) -> dict[int, list[Metric]]:
+        """The same at every evaluation, by its step."""
+        by_step: dict[int, list[Metric]] = {}
+        for row in _matching(self.curves, settings):
+            by_step.setdefault(row.step, []).append(row.metric)
+        return dict(sorted(by_step.items()))
+
+    def group(self, *names: str) -> dict[tuple, list[Metric]]:
+        """The values of every combination of some settings, in the order of the cells."""
+        groups: dict[tuple, list[Metric]] = {}
+        for row in self.rows:
+            if row.primary and all(name in row.settings for name in names):
+                key = tuple(row.settings[name] for name in names)
+                groups.setdefault(key, []).append(row.metric)
+        return groups
+
+    def failures(self) -> list[str]:
+        """A sentence for each cell that failed."""
+        return [f"{row.cell} failed: {row.error}" for row in self.rows if row.error is not None]
+
+
+def _matching(rows: Sequence[Row], settings: dict[str, Setting]) -> list[Row]:
+    """The rows that cells are compared by, of those with these settings."""
+    return [row for row in rows if row.primary and settings.items() <= row.settings.items()]
 
 
 def from_scratch(ask: Ask, splits: Splits) -> Recipe:
@@ -76,10 +167,8 @@ class Study:
 
 def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> tuple[Ask, Plan]:
     """What will run: as the directory says, if the study has begun there, else by the budget, which
-    is then written down. Every later call, and every other shard, does the same.
-
-    Raises ValueError for a directory with another study, or another ask, and as `plan` does.
-    """
+    is then written down. Every later call, and every other shard, does the same. Raises ValueError
+    for a directory with another study, or another ask, and as `plan` does."""
     for name in study.needs:
         if not getattr(ask, name):
             raise ValueError(
@@ -125,8 +214,7 @@ def _with_recipe(study: Study, ask: Ask, splits: Splits) -> Ask:
 
 
 def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | None:
-    """The plan of a study that has begun in a directory; None if none has. Raises ValueError if it
-    was another one."""
+    """The plan that a directory has, or None. Raises ValueError for another study's."""
     path = study_dir / RECORD
     if not path.exists():
         return None
@@ -165,8 +253,7 @@ def _recipes(cells: list[Cell]) -> list[Recipe]:
 def _decide(
     study: Study, ask: Ask, budget: str, splits: Splits | None, study_dir: Path, device: str
 ) -> Plan:
-    """Decide on the length of the runs, and write it down; if another process was faster, its
-    decision holds."""
+    """Decide on the length of the runs and write it down; the first process to do so wins."""
     if ask.fewshot:
         refuse_without_parts(ask.fewshot)
     check_can_be_made(study_dir)
@@ -203,8 +290,7 @@ def run_study(
     device: str = "auto",
     shard: tuple[int, int] = (0, 1),
 ) -> Results:
-    """Run every cell that is not finished, and read what all have reached. Raises as `run_grid`
-    does."""
+    """Run every unfinished cell, and read what all have reached. Raises as `run_grid` does."""
     cells = study.cells(ask, decided.steps, study_dir)
     if ask.data:
         counts = {}
@@ -216,8 +302,7 @@ def run_study(
 
 
 def _without_waste(cell: Cell, counts: dict[str, int]) -> Cell:
-    """The same cell; a run that sees fewer images than there are does not decode all of them
-    first."""
+    """Do not decode all images first for a run that sees fewer than there are."""
     run = cell.run()
     if run is None or run.length.n * run.batch >= counts.get(run.data.source, 0):
         return cell
@@ -242,3 +327,56 @@ def results(study: Study, ask: Ask, decided: Plan, study_dir: Path) -> Results:
         return sorted(rows, key=lambda row: order[row.cell])
 
     return Results(ask, decided, read(False), read(True))
+
+
+# What no study can run on: it would fail run by run, so it is refused before anything starts
+
+
+def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
+    """Raises ValueError for images and objectives whose runs have no accuracy to be compared by: they
+    would fail when they have ended."""
+    refuse_without_classes(ask.data, splits)
+    if not isinstance(ask.recipe.objective, Supervised):
+        objective = type(ask.recipe.objective).__name__
+        raise ValueError(
+            f"a study compares by accuracy, and a --recipe that learns by {objective} names no classes; "
+            "give one with labels"
+        )
+
+
+def refuse_without_classes(source: str, splits: Splits) -> None:
+    """Raises ValueError for images that nothing can be learned from, or that have no accuracy."""
+    if splits.train is None or not len(splits.train):
+        raise ValueError(f"{source} has no images to learn from, only others to measure on")
+    if splits.target_kind != "class":
+        raise ValueError(
+            f"a study compares by accuracy, and the images of {source} do not have one class each"
+        )
+    if len(np.unique(splits.train.targets)) < 2:
+        raise ValueError(f"all images of {source} to learn from are of one class; give two or more")
+
+
+def refuse_without_parts(fewshot: str) -> None:
+    """Raises ValueError for images that few-shot accuracy cannot be measured on."""
+    try:
+        open_others((five_shot(fewshot),))
+    except ValueError as error:
+        raise ValueError(
+            f"--fewshot learns from the train part of {fewshot} and measures on its test part: {error}"
+        ) from None
+
+
+def refuse_broken(source: str, workers: int) -> None:
+    """Raises ValueError for images that cannot be decoded: every run would end at them, for none
+    looks at all images first. Of very many only the runs do."""
+    splits = open_splits(source)
+    for name in ("train", "val", "test"):
+        part = getattr(splits, name)
+        if part is None or len(part) > CHECKED:
+            continue
+        broken = check_images(part, workers)
+        if broken:
+            raise ValueError(
+                f"{counted(len(broken), 'image')} to {name} on cannot be used, and every run would end "
+                f"there: {broken[0][1]}; remove what `vitkit doctor --data {as_word(source)}` lists"
+            )

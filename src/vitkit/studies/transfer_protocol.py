@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.evaluation import Metric, plain_number
-from vitkit.studies.cell import Cell
-from vitkit.studies.grid import finished, run_grid
-from vitkit.studies.regularising import Regularisation, regularised
-from vitkit.studies.selecting import (
+from vitkit.studies.grid import Cell, finished, run_grid
+from vitkit.studies.selection import (
     SELECT,
+    Regularisation,
     as_it_ran,
     best,
     by_text,
     rate_cells,
     regularisation_cells,
+    regularised,
     select,
     select_regularisation,
 )
@@ -49,8 +49,7 @@ class Transfer(NamedTuple):
     """and what each reached on held-out images, None if it failed; the recipe's own is the first."""
 
     def mean(self) -> tuple[float, float]:
-        """The mean over the seeds, and the sample standard deviation (0 for one seed); NaN both if
-        a value is not finite."""
+        """Mean and sample standard deviation over seeds (0 for one); NaN if any is not finite."""
         values = [metric.value for metric in self.runs.values()]
         if not all(map(math.isfinite, values)):
             return math.nan, math.nan
@@ -182,8 +181,7 @@ def _with_selection(error: Occupied, run_dir: Path) -> str:
 
 
 def _on_all_but_test(recipe: Recipe) -> Recipe:
-    """The recipe, trained on all images but those of the test part, and those that choose the
-    weights."""
+    """Train on all but the test part, and the part that chooses weights if one does."""
     parts = "final"
     if recipe.best.startswith("val/"):
         parts = "three"

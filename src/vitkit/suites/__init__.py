@@ -5,7 +5,7 @@ robustness suite another; a suite of one's own is a TOML file.
 from vitkit.system.lazy import lazily
 
 _FILE_OF = {
-    "FINE_TUNING": "protocol",
+    "FINE_TUNING": "run",
     "Outcome": "run",
     "ROBUSTNESS": "robustness",
     "Suite": "task",

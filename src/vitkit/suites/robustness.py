@@ -4,7 +4,7 @@ what is left of a model's accuracy on other photographs, drawings and corrupted 
 from statistics import mean
 
 from vitkit.evaluation import ALEXNET, COMMON, IMAGENET_C, SETS, SetName, relative_error
-from vitkit.suites.published import REAL
+from vitkit.suites.images import REAL
 from vitkit.suites.run import Outcome
 from vitkit.suites.table import over_seeds
 from vitkit.suites.task import Suite, Task
@@ -68,7 +68,8 @@ def _remarks(outcome: Outcome) -> list[str]:
         clean = 1 - over_seeds(outcome.metrics["imagenet"][0]).value
         relative = mean(relative_error(error, clean, name) for name, error in errors.items())
         texts.append(
-            f"relative mCE, of what corruption adds to the error on ImageNet, is {100 * relative:.1f} %"
+            "relative mCE, of what corruption adds to the error on ImageNet, is "
+            f"{100 * relative:.1f} %"
         )
     return texts
 

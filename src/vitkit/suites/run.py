@@ -1,27 +1,60 @@
-"""One runner for all suites: what is there runs, what is not is said, and a grid keeps the results."""
+"""A model on a suite. The tasks whose images are there run, as the cells of a grid: a measurement of the
+model as it is, or fine-tuning by a protocol. What is not there is said, and the grid keeps the results.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from vitkit.evaluation import Metric
-from vitkit.studies import Row, check_shard, read_rows, run_grid
-from vitkit.suites.protocol import (
-    FINE_TUNING,
-    SIDE,
-    FineTuning,
-    ProtocolName,
-    final_cells,
-    frozen_cells,
-    selection_cells,
-)
-from vitkit.suites.published import find_published, names_of
-from vitkit.suites.task import Images, Suite, Task, find
+from vitkit.recipes import bit_crops, finetune
+from vitkit.studies import Cell, Row, check_shard, read_rows, run_grid
+from vitkit.suites.images import Images, find_all
+from vitkit.suites.measurements import frozen_cells
+from vitkit.suites.task import Suite, Task
 from vitkit.system.machine import Precision
 from vitkit.system.processes.ranks import from_rank_0, process_group
+from vitkit.system.span import Span
+from vitkit.training import Recipe
 from vitkit.weights import Hints
 
+ProtocolName = Literal["features", "paper", "light"]
 WAITING = "has not run yet"  # the reason of a task that can run
+SIDE = 384  # pixels of the images of all tasks (App. B.1.1)
+WARMUP = 5  # the share of a run that shorter runs warm up in is one fifth, as 500 of 2,500 steps
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """Fine-tuning with the same settings for every task (App. B.1.1): SGD, BiT's crops, squares of
+    384 pixels, all images but the test part. Several rates or lengths are chosen from on the
+    validation part, for each task."""
+
+    rates: tuple[float, ...] = (0.01,)
+    """Learning rates."""
+    steps: tuple[int, ...] = (2_500,)
+    """Lengths of a run."""
+    batch: int = 512
+    """Images of a step."""
+
+    def __post_init__(self):
+        for name in ("rates", "steps"):
+            values = getattr(self, name)
+            if not values or min(values) <= 0:
+                raise ValueError(f"{name} are {values}; give one or more, above 0")
+        if self.batch < 1:
+            raise ValueError(f"batch is {self.batch}; it is at least 1")
+
+    @property
+    def settings(self) -> list[tuple[float, int]]:
+        """Every rate with every length."""
+        return [(rate, steps) for rate in self.rates for steps in self.steps]
+
+
+PAPER = FineTuning()
+LIGHT = FineTuning(rates=(0.1, 0.01), steps=(2_500, 10_000))  # VTAB's lightweight sweep
+FINE_TUNING = {"paper": PAPER, "light": LIGHT}
 
 
 @dataclass(frozen=True)
@@ -39,8 +72,7 @@ class Outcome:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every task has a result, on the images and by the protocol that the suite asks
-        for: only then the mean has the suite's name."""
+        """Whether every task has a result by the suite's rules: so the mean has its name."""
         return not self.deviations and all(task.name in self.metrics for task in self.suite.tasks)
 
 
@@ -87,8 +119,8 @@ def run_suite(
     with process_group(device):
         # Only the tasks that run now are downloaded
         others = [task for task in suite.tasks if task not in wanted]
-        found, absent = from_rank_0(lambda: _find_all(wanted, folder, run_dir, from_hub))
-        more, more_absent = from_rank_0(lambda: _find_all(others, folder, run_dir, False))
+        found, absent = from_rank_0(lambda: find_all(wanted, folder, run_dir, from_hub))
+        more, more_absent = from_rank_0(lambda: find_all(others, folder, run_dir, False))
         found |= more
         absent |= more_absent
         present = [task for task in wanted if task in found]
@@ -110,52 +142,15 @@ def run_suite(
     return outcome
 
 
-def _find_all(
-    tasks: Sequence[Task], folder: str, run_dir: Path, from_hub: bool
-) -> tuple[dict[Task, Images], dict[str, str]]:
-    """The tasks whose images are there; and of the others, by name, why they cannot run."""
-    found = {}
-    absent = {}
-    for task in tasks:
-        try:
-            if task.named is None:
-                images = find(task, folder, run_dir, from_hub)
-            else:
-                images = find_published(task, folder)
-        except ValueError as error:
-            absent[task.name] = str(error)
-            continue
-        if images is None:
-            absent[task.name] = _absence(task, folder, from_hub)
-        else:
-            found[task] = images
-    return found, absent
-
-
-def _absence(task: Task, folder: str, from_hub: bool) -> str:
-    """What is missing of a task, and where to get it."""
-    if task.named is not None:
-        return f"not in {folder} (as {names_of(task)}); get it: {task.source}"
-    text = f"not in {folder}; its images: {task.source} ({task.rule})"
-    on_hub = False
-    for original in task.originals:
-        if original.is_of_the_hub:
-            on_hub = True
-        else:
-            text += f"; or {original.data} there, with a column {original.column}"
-    if on_hub and not from_hub:
-        text += "; or --from-hub, which downloads them"
-    if not on_hub and from_hub:
-        text += "; the hub has no usable copy"
-    return text
-
-
 def _none_of(tasks: Sequence[Task], folder: str, absent: dict[str, str]) -> str:
     """The sentence about a folder with the images of none of these tasks."""
     names = ", ".join(task.name for task in tasks[:3])
     if len(tasks) > 3:
         names += ", ..."
     return f"{folder} has the images of no task ({names}); {tasks[0].name}: {absent[tasks[0].name]}"
+
+
+# Fine-tuning
 
 
 def _fine_tune(
@@ -169,10 +164,10 @@ def _fine_tune(
 ) -> None:
     """Choose a setting for each task, if there are several, then run it."""
     chosen = dict.fromkeys((task.name for task in tasks), protocol.settings[0])
-    trials = selection_cells(protocol, model, tasks, hints)
+    trials = _selection_cells(protocol, model, tasks, hints)
     if trials:
         chosen = _best(run_grid(trials, run_dir, device))
-    run_grid(final_cells(protocol, model, tasks, hints, chosen, seeds), run_dir, device)
+    run_grid(_final_cells(protocol, model, tasks, hints, chosen, seeds), run_dir, device)
 
 
 def _best(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
@@ -185,6 +180,86 @@ def _best(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
         if task not in best or row.metric.beats(best[task].metric):
             best[task] = row
     return {task: (row.settings["lr"], row.settings["steps"]) for task, row in best.items()}
+
+
+def _selection_cells(
+    protocol: FineTuning, model: str, tasks: dict[Task, Images], hints: Hints
+) -> list[Cell]:
+    """A run on the validation part for each setting and task; none for a single setting."""
+    if len(protocol.settings) == 1:
+        return []
+    cells = []
+    for task, images in tasks.items():
+        for rate, steps in protocol.settings:
+            recipe = _recipe(protocol, model, task, images, hints, rate, steps)
+            cells.append(
+                Cell(
+                    f"select/{task.name}/lr-{rate:g}-steps-{steps}",
+                    replace(recipe, data=replace(recipe.data, parts="select")),
+                    {"task": task.name, "lr": rate, "steps": steps},
+                    f"{task.heading}, learning rate {rate:g}, {steps:,} steps, on held-out images",
+                )
+            )
+    return cells
+
+
+def _final_cells(
+    protocol: FineTuning,
+    model: str,
+    tasks: dict[Task, Images],
+    hints: Hints,
+    chosen: dict[str, tuple[float, int]],
+    seeds: Sequence[int],
+) -> list[Cell]:
+    """A run on all but the test part for each task that has a setting chosen, and each seed."""
+    cells = []
+    for task, images in tasks.items():
+        if task.name not in chosen:
+            continue
+        rate, steps = chosen[task.name]
+        recipe = _recipe(protocol, model, task, images, hints, rate, steps)
+        for seed in seeds:
+            cells.append(
+                Cell(
+                    f"{task.name}/seed-{seed}",
+                    replace(recipe, seed=seed),
+                    {"task": task.name, "lr": rate, "steps": steps, "seed": seed},
+                    f"{task.heading}, seed {seed}",
+                )
+            )
+    return cells
+
+
+def _recipe(
+    protocol: FineTuning,
+    model: str,
+    task: Task,
+    images: Images,
+    hints: Hints,
+    rate: float,
+    steps: int,
+) -> Recipe:
+    """The fine-tuning run of a task with one setting."""
+    recipe = finetune(model, images.where, "vtab", hints, task.columns)
+
+    # BiT's crops, unless a task's classes depend on what they change
+    augmentation = bit_crops(recipe.model.image, task.flip, task.crop)
+    warmup = min(recipe.optim.warmup.n, steps // WARMUP)
+    return replace(
+        recipe,
+        name=f"suite-{task.name}",
+        data=replace(recipe.data, augmentation=augmentation),
+        optim=replace(recipe.optim, lr=rate, warmup=Span(warmup)),
+        length=Span(steps),
+        batch=protocol.batch,
+        micro_batch=min(protocol.batch, recipe.micro_batch),
+        evaluate_every=Span(steps),
+        save_every=Span(max(steps // 10, 1)),
+        keep=1,
+    )
+
+
+# What it came to
 
 
 def _deviations(

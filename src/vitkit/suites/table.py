@@ -28,8 +28,7 @@ class Line(NamedTuple):
 
 
 def columns(outcome: Outcome) -> list[str]:
-    """What the columns hold: names of what any task has measured, in the order in which they are
-    met."""
+    """The names of the columns: whatever any task has measured."""
     names = {}
     for by_column in outcome.metrics.values():
         for seeds in by_column:
@@ -57,7 +56,7 @@ def lines(outcome: Outcome) -> list[Line]:
     # Groups, in the order in which they come
     groups = list(dict.fromkeys(task.group for task in suite.tasks if task.group))
     for group in groups:
-        members = [task for task in suite.tasks if task.group == group]
+        members = suite.members(group)
         present = [values[task] for task in members if task in values]
         name = _mean_of(len(present), len(members))
         if _is_empty(outcome, group):
@@ -79,8 +78,7 @@ def _is_empty(outcome: Outcome, group: str) -> bool:
     """Whether a group of the same images has no result at all: then a line stands for its tasks."""
     if group not in outcome.suite.same_images:
         return False
-    members = [task for task in outcome.suite.tasks if task.group == group]
-    return not any(task.name in outcome.metrics for task in members)
+    return not any(task.name in outcome.metrics for task in outcome.suite.members(group))
 
 
 def _mean_of(present: int, all_tasks: int) -> str:

@@ -1,4 +1,5 @@
-"""What a suite is: tasks in groups, each with its images; and how one is read from a TOML file."""
+"""What a suite is: tasks in groups, and what each asks of its images; and how one is read from a
+TOML file."""
 
 import tomllib
 from collections.abc import Callable, Sequence
@@ -6,15 +7,42 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vitkit.data import Columns, fingerprint, open_parts
+from vitkit.data import Columns
 from vitkit.evaluation import Corruption, SetName
-from vitkit.suites.original import REMARK, Original, select_from, where_is
-from vitkit.system.storage.remote import is_address
 
 if TYPE_CHECKING:
     from vitkit.suites.run import Outcome
 
+HUB = "hf:"  # what the address of a data set on the Hugging Face hub begins with
 MAX_BYTES = 1 << 20  # of a TOML file
+
+
+class Place(NamedTuple):
+    """Where images begin: in which part, and after which share of it."""
+
+    part: str
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Original:
+    """An original data set, and what a task takes of it."""
+
+    data: str
+    """Where it is below the suite's folder, or its address, hf:NAME."""
+    val: Place
+    """Where the 200 images to select on begin."""
+    test: Place
+    """Where the test images begin, which are all from there on."""
+    column: str = ""
+    """What is measured of each image; by default its class, found by the column's usual names."""
+    rule: Callable[[float], int] | None = None
+    """The class of a measurement; without one, classes are those of the data set."""
+
+    @property
+    def is_of_the_hub(self) -> bool:
+        """Whether it is downloaded."""
+        return self.data.startswith(HUB)
 
 
 @dataclass(frozen=True)
@@ -28,8 +56,7 @@ class Task:
     title: str = ""
     """What a table calls it; by default its name."""
     data: str = ""
-    """Where its images are below the suite's folder; or an address, hf:NAME or digits. By default
-    its name."""
+    """Where its images are: below the suite's folder, or an address. By default its name."""
     columns: Columns = field(default_factory=Columns)
     """Which columns hold the images and the labels; by default found by their names."""
     classes: int = 0
@@ -49,11 +76,9 @@ class Task:
     originals: tuple[Original, ...] = ()
     """Original data sets that it can be made of, if its images are not there: the first that is."""
     named: SetName | None = None
-    """The data set that it is, if nothing is learned from it: the model answers as the authors'
-    protocol has it."""
+    """The data set that the model answers as it is, by its authors' protocol."""
     folders: tuple[str, ...] = ()
-    """Where the images of a named data set may be below the suite's folder; the first that is
-    there."""
+    """Where a named data set may be below the suite's folder; the first that exists."""
     corruption: Corruption | None = None
     """Which of ImageNet-C's corruptions it is."""
     asks_real: bool = False
@@ -89,6 +114,10 @@ class Suite:
         """Whether its tasks are learned: otherwise the model answers as it is."""
         return not all(task.named for task in self.tasks)
 
+    def members(self, group: str) -> list[Task]:
+        """The tasks of a group."""
+        return [task for task in self.tasks if task.group == group]
+
     def only(self, names: Sequence[str]) -> "Suite":
         """The suite with some of its tasks, by their names or those of their groups; all, if no name
         is given. Raises ValueError for a name that it does not have."""
@@ -105,109 +134,9 @@ class Suite:
         return replace(self, tasks=tuple(chosen))
 
 
-class Images(NamedTuple):
-    """The images of a task, as they are on this machine."""
-
-    where: str
-    """What `open_parts` takes."""
-    train: int
-    """Images to learn from, those of the validation part included."""
-    test: int
-    """Test images."""
-    classes: int
-    """Classes."""
-    digest: str
-    """By which changed images are noticed."""
-    remark: str = ""
-    """How they were taken from an original data set, if they were."""
-    real: str = ""
-    """ReaL's file, if its labels count."""
-
-    def deviations(self, task: Task) -> list[str]:
-        """In what they are not the task's, a sentence part each."""
-        texts = []
-        for what, is_there, expected in (
-            ("images to learn from", self.train, task.train),
-            ("test images", self.test, task.test),
-            ("classes", self.classes, task.classes),
-        ):
-            if expected and is_there != expected:
-                texts.append(f"{is_there:,} {what} instead of {expected:,}")
-        if self.remark:
-            texts.append(self.remark)
-        return texts
-
-
-def find(
-    task: Task, folder: str, run_dir: Path | None = None, from_hub: bool = False
-) -> Images | None:
-    """The images of a task below a folder; None if they are not there and the task says where to
-    get them.
-
-    run_dir: where a task that is made of an original data set is written down; None makes none.
-    from_hub: an original data set may be downloaded.
-    Raises ValueError for data that cannot be read, or has not what a task needs.
-    """
-    where = _where(task, folder)
-    try:
-        return _images(where, task.columns)
-    except ValueError:
-        if not task.source or not _is_nothing(Path(where)):
-            raise
-    if run_dir is None:
-        return None
-    for original in task.originals:
-        if original.is_of_the_hub and not from_hub:
-            continue
-        there = where_is(original, folder)
-        if there is not None:
-            selection = select_from(original, there, task.classes, run_dir / task.name)
-            images = _images(selection, Columns())
-            return images._replace(remark=f"images of {original.data}, {REMARK}")
-    return None
-
-
-def _images(where: str, columns: Columns) -> Images:
-    """The images of a data set. Raises ValueError if it has not what a task needs."""
-    sources = open_parts(where, columns).sources
-    if "train" not in sources or "test" not in sources:
-        parts = ", ".join(filter(None, sources)) or "none"
-        raise ValueError(f"{where} needs the parts train and test; it has {parts}")
-    train, test = sources["train"], sources["test"]
-    if train.target_kind != "class":
-        raise ValueError(
-            f"{where} has targets of the kind {train.target_kind!r}; a task has one class an image"
-        )
-    digests = [fingerprint(source) for source in sources.values()]
-    learned = len(train)
-    if "val" in sources:
-        learned += len(sources["val"])
-    return Images(where, learned, len(test), len(train.labels), " ".join(digests))
-
-
-def _where(task: Task, folder: str) -> str:
-    """What `open_parts` takes for a task's images."""
-    data = task.data or task.name
-    if data == "digits" or data.startswith("hf:") or is_address(data):
-        return data
-    if is_address(folder):
-        return f"{folder.rstrip('/')}/{data}"
-    return str(Path(folder) / data)
-
-
-def _is_nothing(path: Path) -> bool:
-    """Whether there is neither such a path, nor a file whose name begins so."""
-    if path.exists() or not path.parent.is_dir():
-        return not path.exists()
-    return not any(other.name.startswith(f"{path.name}-") for other in path.parent.iterdir())
-
-
 def read_suite(path: Path | str) -> Suite:
     """The suite that a TOML file describes: a table [tasks.NAME] for each task, with the settings
-    of Task; `name` is by default the file's.
-
-    Raises ValueError for what is malformed.
-    """
+    of Task; `name` is by default the file's. Raises ValueError for what is malformed."""
     path = Path(path)
     try:
         if path.stat().st_size > MAX_BYTES:

@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from vitkit.recipes import HUB, ON_HUB, UNCROPPED, UNMIRRORED
-from vitkit.suites.original import Original, Place
-from vitkit.suites.task import Suite, Task
+from vitkit.suites.task import Original, Place, Suite, Task
 
 LEARNED = 1000  # images to learn from: 800 for training, 200 for selection
 ARCHIVE = "https://huggingface.co/datasets/XiN0919/VTAB-1k"

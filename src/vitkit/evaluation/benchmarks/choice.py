@@ -8,7 +8,7 @@ Legend: B batch, K classes of the model, A of them that may be answered.
 """
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,8 +28,7 @@ class Choice:
     labels: tuple[str, ...]
     """The names of the answers."""
     answer_of: Tensor
-    """The answer that each of the model's classes is: int64 (K,); NO_ANSWER for one that may not be
-    given."""
+    """Which answer each of the model's classes is: int64 (K,); or NO_ANSWER."""
     truth: Tensor
     """The right answer to each of the data's classes: int64 (classes of the data,)."""
     notes: tuple[str, ...] = field(default=())
@@ -37,13 +36,11 @@ class Choice:
 
     def to(self, device: torch.device | str) -> "Choice":
         """The same on a device."""
-        answer_of, truth = self.answer_of.to(device), self.truth.to(device)
-        return Choice(self.labels, answer_of, truth, self.notes)
+        return replace(self, answer_of=self.answer_of.to(device), truth=self.truth.to(device))
 
     @cached_property
     def is_of_all_classes(self) -> bool:
-        """Whether every class of the model is an answer of its own: nothing is left out or
-        joined."""
+        """Whether every class of the model is an answer of its own."""
         own = torch.arange(len(self.answer_of), device=self.answer_of.device)
         return bool(torch.equal(self.answer_of, own))
 
@@ -69,8 +66,7 @@ class Choice:
         return logits[:, self.columns]
 
     def own_column(self, logits: Tensor, truth: Tensor) -> Tensor:
-        """Of the columns that are the right answer the one with the highest logit, the first of
-        several: (B, A), (B,) -> (B,)."""
+        """(B, A), (B,) -> the likeliest column that is the right answer, (B,)."""
         if self.is_of_all_classes:
             return truth
         is_right = self.answers == truth[:, None]  # (B, A)
@@ -81,8 +77,7 @@ class Choice:
         return torch.isin(self.answers, answers).nonzero()[:, 0]
 
     def confidence(self, probabilities: Tensor) -> Tensor:
-        """The probability of the likeliest class; with that of the others that are the same answer:
-        (B, A) -> (B,)."""
+        """(B, A) -> the probability of the likeliest answer, over all of its classes, (B,)."""
         highest, column = probabilities.max(-1)
         if not self.joins_classes:
             return highest
@@ -101,8 +96,7 @@ class Choice:
 def among_all(
     data: Sequence[str], model: Sequence[str], needed: Container[int] | None = None
 ) -> Choice:
-    """Every class of the model may be answered. needed: as for `align`, which also says what is
-    raised."""
+    """Every class of the model may be answered. `needed` and errors: as for `align`."""
     met = align(data, model, needed)
     return Choice(tuple(model), torch.arange(len(model)), met.classes, met.notes)
 

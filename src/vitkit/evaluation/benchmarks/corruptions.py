@@ -16,8 +16,7 @@ import numpy as np
 
 from vitkit.data import Pixels, Preprocessing, Source, decoded, open_image
 from vitkit.evaluation.metrics.answers import Answers
-from vitkit.evaluation.metrics.intervals import interval_of, resampled
-from vitkit.evaluation.metrics.metric import SHARE, Metric, share_right
+from vitkit.evaluation.metrics.metric import SHARE, Metric, share_right, with_intervals
 from vitkit.system.console.progress import Shown, silent
 
 # The fifteen of ImageNet-C, then four that its authors keep for choosing between methods
@@ -70,10 +69,8 @@ def prepare_once(
     shown: Shown = silent,
 ) -> Source:
     """The images of a source as a model gets them, kept in memory by one pass of `workers`
-    processes if they take at most `limit` bytes; else the source as it is.
-
-    Raises BadImage with the image's name.
-    """
+    processes if they take at most `limit` bytes; else the source as it is. Raises BadImage with the
+    image's name."""
     height, width = preprocessing.size
     if len(source) * height * width * 3 > limit:
         return source
@@ -116,8 +113,7 @@ class Corrupted:
         return f"{own} {self.corruption} {self.severity} {self.seed}"
 
     def prepare(self, rows: np.ndarray) -> None:
-        """Imports the library, and compiles what it has to compile: processes that are forked from
-        this one share that."""
+        """Import and compile the library here, so that forked processes share it."""
         self.source.prepare()
         corrupted(np.zeros((SMALLEST, SMALLEST, 3), np.uint8), self.corruption, self.severity, 0)
 
@@ -141,15 +137,13 @@ def corrupted(pixels: np.ndarray, corruption: Corruption, severity: int, seed: i
 def corrupt(
     source: Source, preprocessing: Preprocessing, corruption: Corruption, severity: int
 ) -> tuple[Source, Preprocessing]:
-    """The corrupted images of a source, and what is left to be done to them: nothing but the
-    normalisation."""
+    """The corrupted images of a source, and the preprocessing that is left: normalisation."""
     store = Corrupted(source, preprocessing, corruption, severity)
     return replace(source, store=store, rows=np.arange(len(source))), uncropped(preprocessing)
 
 
 def uncropped(preprocessing: Preprocessing) -> Preprocessing:
-    """The same for images that are squares already: the whole image at the model's size, nothing cut
-    off."""
+    """The same for square images: the whole image at the model's size."""
     return replace(preprocessing, rule="square", resize=0)
 
 
@@ -243,12 +237,5 @@ def _means(shares: np.ndarray, names: Sequence[str]) -> list[Metric]:
         means = shares[:, rows].mean(1)
         return np.append(means, means.mean())
 
-    count = shares.shape[1]
-    values = figures(np.arange(count))
-    intervals = [None] * len(values)
-    if np.isfinite(values).all():
-        intervals = [interval_of(column) for column in resampled(figures, count).T]
-    return [
-        Metric(name, float(value), SHARE, interval)
-        for name, value, interval in zip(names, values, intervals, strict=True)
-    ]
+    finite = bool(np.isfinite(shares).all())
+    return with_intervals(dict.fromkeys(names, SHARE), figures, shares.shape[1], finite)

@@ -23,8 +23,7 @@ from vitkit.evaluation.benchmarks.corruptions import (
 )
 from vitkit.evaluation.benchmarks.named import IMAGENET_C, Named, open_named
 from vitkit.evaluation.metrics.answers import Answers
-from vitkit.evaluation.metrics.intervals import interval_of, resampled
-from vitkit.evaluation.metrics.metric import RELATIVE_ERROR, Metric
+from vitkit.evaluation.metrics.metric import RELATIVE_ERROR, Metric, with_intervals
 
 KINDS = ("", "noise", "blur", "weather", "digital")
 
@@ -64,11 +63,9 @@ class Corrupted(NamedTuple):
 
 
 def open_corruption(where: str, corruption: Corruption) -> Corrupted | None:
-    """The images of a corruption; None if there is no folder of it.
-
-    Raises ValueError for a severity that is missing, for one that has other images than the first,
-    and as `open_named` does.
-    """
+    """The images of a corruption; None if there is no folder of it. Raises ValueError for a
+    severity that is missing, for one that has other images than the first, and as `open_named`
+    does."""
     folder = _folder(where, corruption)
     if folder is None:
         return None
@@ -85,18 +82,15 @@ def open_corruption(where: str, corruption: Corruption) -> Corrupted | None:
 
 
 def is_imagenet_c(where: str) -> bool:
-    """Whether a folder is laid out as ImageNet-C is: it has a corruption's folder with its first
-    severity."""
+    """Whether a folder has a corruption's folder with its first severity."""
     folders = [_folder(where, corruption) for corruption in COMMON]
     return any(folder is not None and (folder / "1").is_dir() for folder in folders)
 
 
 def open_imagenet_c(where: str) -> tuple[list[Corrupted], tuple[str, ...]]:
-    """The corruptions that are there; and sentences on the protocol, and on what is missing.
-
-    Raises ValueError if none of the fifteen is there, if two have other images, and as
-    `open_corruption` does.
-    """
+    """The corruptions that are there; and sentences on the protocol, and on what is missing. Raises
+    ValueError if none of the fifteen is there, if two have other images, and as `open_corruption`
+    does."""
     found = []
     missing = []
     for corruption in COMMON:
@@ -204,9 +198,10 @@ def _file(source: Source, i: int) -> str:
 
 def _mean(name: str, values: np.ndarray) -> Metric:
     """The mean of a figure of each image, (N,), and its interval; without one if it is no number."""
-    mean = float(values.mean())
-    interval = None
-    if np.isfinite(mean):
-        others = resampled(lambda rows: values[rows].mean(keepdims=True), len(values))
-        interval = interval_of(others[:, 0])
-    return Metric(name, mean, RELATIVE_ERROR, interval)
+
+    def figures(rows: np.ndarray) -> np.ndarray:
+        return values[rows].mean(keepdims=True)
+
+    finite = bool(np.isfinite(values).all())
+    [metric] = with_intervals({name: RELATIVE_ERROR}, figures, len(values), finite)
+    return metric

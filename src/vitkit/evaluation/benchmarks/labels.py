@@ -67,8 +67,7 @@ def unknown(data: Sequence[str], model: Sequence[str]) -> list[int]:
 def _meeting(
     data: Sequence[str], model: Sequence[str]
 ) -> tuple[dict[int, int], list[str], Sequence[str], Sequence[str]]:
-    """The model's class for each of the data's that it has, notes on how they met, and the names of
-    the data's and of the model's classes as they were compared."""
+    """Classes of the model by classes of the data, notes, and both sides' names as compared."""
     names, model_names, notes = _in_one_language(data, model)
     numbers: dict[int, int] = {}
     for met, difference in _by_rules(names, model_names):
@@ -80,8 +79,7 @@ def _meeting(
 
 
 def label_notes(data: Sequence[str], model: Sequence[str]) -> tuple[str, ...]:
-    """How the data's classes meet the model's, if that is worth a sentence. None if they do not
-    meet: whoever needs them says so."""
+    """How the data's classes meet the model's, if that is worth a sentence and they do meet."""
     if not data or not model:
         return ()
     try:
@@ -119,8 +117,7 @@ RULES: tuple[tuple[Callable[[str], set[str]], str], ...] = (
 
 
 def _by_rules(data: Sequence[str], model: Sequence[str]) -> Iterator[tuple[dict[int, int], str]]:
-    """What each rule finds that the rules before it did not: the model's class for some of the
-    data's, and how their names differ."""
+    """Yields, for each rule, what it finds beyond the rules before it, and how names differ."""
     found: set[int] = set()
     for forms, difference in RULES:
         met = _meet(data, model, forms)
@@ -134,8 +131,7 @@ def _by_rules(data: Sequence[str], model: Sequence[str]) -> Iterator[tuple[dict[
 def _meet(
     data: Sequence[str], model: Sequence[str], forms: Callable[[str], set[str]]
 ) -> dict[int, int]:
-    """The model's class for each of the data's, as far as exactly one has a form in common with
-    it."""
+    """Classes of the model by classes of the data, where exactly one shares a form."""
     classes_with: dict[str, set[int]] = {}
     for k, name in enumerate(model):
         for form in forms(name):
@@ -176,8 +172,7 @@ def _position_note(data: Sequence[str], model: Sequence[str]) -> str:
 
 
 def _check_numbers(data: Sequence[str], model: Sequence[str]) -> None:
-    """Raises ValueError for numbers beyond the model's classes. Some numbers may be the names of
-    folders, which the model has too."""
+    """Raises ValueError for numbers beyond the model's classes, unless they are names."""
     if not _are_numbers(data) or len(data) <= len(model):
         return
     if _are_numbers(model) or not set(data) & set(model):
@@ -238,8 +233,7 @@ def _as_plain(synsets: Sequence[str]) -> list[str]:
 
 @cache
 def imagenet_wordnet() -> tuple[str, ...]:
-    """The WordNet names of ImageNet-1k's 1,000 classes in ascending order, which is the order of
-    the classes of every published model."""
+    """The WordNet names of ImageNet-1k's classes, in the order of all published models."""
     return tuple(Path(__file__).with_name("imagenet_wordnet.txt").read_text().split())
 
 
@@ -247,8 +241,7 @@ def imagenet_wordnet() -> tuple[str, ...]:
 
 
 def _unknown(unknown: dict[str, str], total: int, model: Sequence[str]) -> str:
-    """A sentence about the data's classes that the model does not have, with the nearest that it
-    has. `unknown` has each one's name, and what that was compared as."""
+    """The message about unknown classes: each one's name, and what it was compared as."""
     described = []
     for name, compared in list(unknown.items())[:SHOWN]:
         near = get_close_matches(compared, model, 1)

@@ -8,16 +8,25 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from vitkit.data import Columns, Parts, Source, open_parts, open_source
+from vitkit.data import (
+    BadImage,
+    Columns,
+    Parts,
+    Source,
+    Store,
+    open_image,
+    open_parts,
+    open_source,
+    subset,
+)
 from vitkit.evaluation.benchmarks.choice import (
     Choice,
     among_all,
     among_the_datas,
     several_are_right,
 )
-from vitkit.evaluation.benchmarks.imagenet_val import find_labels, number
+from vitkit.evaluation.benchmarks.imagenet import find_labels, number, read_json
 from vitkit.evaluation.benchmarks.labels import align, imagenet_wordnet, unknown
-from vitkit.evaluation.benchmarks.objectnet import open_objectnet
 from vitkit.weights import imagenet_labels
 
 SetName = Literal[
@@ -80,6 +89,11 @@ IMAGENET_C = NamedSet(
 )
 
 
+BORDER = 1  # pixels on each side of ObjectNet's images
+FOLDERS = "folder_to_objectnet_label.json"
+CLASSES = "objectnet_to_imagenet_1k.json"
+
+
 class Named(NamedTuple):
     """A named data set as it is on this machine."""
 
@@ -93,8 +107,7 @@ class Named(NamedTuple):
     """The WordNet names that are right for each class, if they are several."""
 
     def choice(self, model: Sequence[str]) -> Choice:
-        """What a model with these classes may answer. Raises ValueError for classes of the data
-        that it does not have."""
+        """What a model may answer. Raises ValueError if it does not know a class of the data."""
         labels = self.source.labels
         if self.right:
             _check_known([name for names in self.right for name in names], model)
@@ -127,15 +140,13 @@ def open_named(
     name: SetName, where: str, columns: Columns | None = None, split: str | None = None
 ) -> Named:
     """The images of a named data set to measure on: of several parts the one named, else test, else
-    val.
-
-    Raises ValueError, in one sentence, for images that are not of it, and as `open_source` does.
-    """
+    val. Raises ValueError, in one sentence, for images that are not of it, and as `open_source`
+    does."""
     named = SETS[name]
     right: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
     if name == "objectnet":
-        source, right = open_objectnet(where)
+        source, right = _open_objectnet(where)
     else:
         source, notes = _as_named(name, open_source(where, columns, split), where)
     notes = (f"{named.title}: {named.protocol}", *notes, *_fewer(named, source))
@@ -143,13 +154,11 @@ def open_named(
 
 
 def open_named_parts(name: SetName, where: str, columns: Columns | None = None) -> Parts:
-    """All parts of a named data set, to learn from: its classes by names that people read. Each class
-    is an answer of its own, whatever its authors' protocol counts as the same.
-
-    Raises ValueError as `open_named` does.
-    """
+    """All parts of a named data set, to learn from: its classes by names that people read. Each
+    class is an answer of its own, whatever its authors' protocol counts as the same. Raises
+    ValueError as `open_named` does."""
     if name == "objectnet":
-        source, _ = open_objectnet(where)
+        source, _ = _open_objectnet(where)
         return Parts({"": source}, _fewer(SETS[name], source))
     opened = open_parts(where, columns)
     notes = list(opened.notes)
@@ -187,8 +196,7 @@ def _classes(named: NamedSet) -> tuple[str, ...]:
 
 
 def _as_named(name: SetName, source: Source, where: str) -> tuple[Source, tuple[str, ...]]:
-    """The same images with the classes of the data set, and notes on where these are from. Images of
-    ImageNet's validation part may lie in no class folders."""
+    """The same images with the classes of the data set, and notes on where these are from."""
     named = SETS[name]
     if source.target_kind == "none" and name == "imagenet":
         labelled, note = _labelled_by_number(source, where)
@@ -242,3 +250,106 @@ def _labelled_by_number(source: Source, where: str) -> tuple[Source, str]:
         source, targets=targets.astype(np.int64), labels=imagenet_wordnet(), target_kind="class"
     )
     return labelled, f"the classes of the images are from {path}"
+
+
+# ObjectNet (Barbu et al. 2019; Appendix D.9 of the ViT paper): photographs of 313 kinds of objects, of
+# which 113 are classes of ImageNet, some of them several. They come with a red border of one pixel,
+# which is no part of the photograph: it is cut off.
+
+
+@dataclass(frozen=True, eq=False)
+class WithoutBorder:
+    """The images of another store without their border."""
+
+    store: Store
+
+    def read(self, row: int) -> np.ndarray:
+        """uint8 (h, w, 3). Raises BadImage."""
+        name = self.name(row)
+        pixels = open_image(self.store.read(row), name).pixels()
+        inner = pixels[BORDER:-BORDER, BORDER:-BORDER]
+        if not inner.size:
+            raise BadImage(f"{name} has nothing but a border of {BORDER} pixel")
+        return inner
+
+    def name(self, row: int) -> str:
+        return self.store.name(row)
+
+    def identity(self, row: int) -> str:
+        return f"{self.store.identity(row)} without border"
+
+    def prepare(self, rows: np.ndarray) -> None:
+        self.store.prepare(rows)
+
+    def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
+        return self.store.chunks(rows)
+
+
+def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
+    """The images of the objects that ImageNet has, without their border; and for each object the
+    WordNet names of the classes that it is.
+
+    `where` is the folder that was downloaded, with `images` and `mappings`, or `images` itself.
+    Raises ValueError for mappings that are missing or malformed, and for folders that they do not
+    have.
+    """
+    root = Path(where)
+    if (root / "images").is_dir():
+        root = root / "images"
+    mappings = _mappings(root)
+    object_of_folder = _names(mappings / FOLDERS)
+    names_of_object = _names(mappings / CLASSES)
+
+    # The objects that ImageNet has, and the number of each folder's, or -1
+    source = open_source(str(root), Columns())
+    objects = sorted(names_of_object)
+    number_of = {name: i for i, name in enumerate(objects)}
+    numbers = []
+    for folder in source.labels:
+        if folder not in object_of_folder:
+            raise ValueError(
+                f"{root} has the folder {folder!r}, which {mappings / FOLDERS} does not have"
+            )
+        numbers.append(number_of.get(object_of_folder[folder], -1))
+
+    # Their images
+    targets = np.array(numbers, dtype=np.int64)[source.targets]
+    overlapping = subset(source, np.flatnonzero(targets >= 0))
+    if not len(overlapping):
+        raise ValueError(f"{root} has no image of an object that ImageNet has")
+    wnids = tuple(_wnids(names_of_object[name], mappings / CLASSES) for name in objects)
+    return (
+        Source(
+            WithoutBorder(source.store), overlapping.rows, targets[targets >= 0], tuple(objects)
+        ),
+        wnids,
+    )
+
+
+def _mappings(images: Path) -> Path:
+    """The folder of the mappings, beside the images. Raises ValueError if it is missing."""
+    for folder in (images.parent / "mappings", images / "mappings"):
+        if (folder / FOLDERS).is_file() and (folder / CLASSES).is_file():
+            return folder
+    raise ValueError(
+        f"{images.parent / 'mappings'} needs {FOLDERS} and {CLASSES} of ObjectNet's download, which "
+        "say what its folders are in ImageNet"
+    )
+
+
+def _names(path: Path) -> dict[str, str]:
+    """A file of names by names. Raises ValueError for anything else."""
+    values = read_json(path)
+    if not isinstance(values, dict) or not all(type(name) is str for name in values.values()):
+        raise ValueError(f"{path} is not ObjectNet's: expected an object with names as values")
+    return values
+
+
+def _wnids(names: str, path: Path) -> tuple[str, ...]:
+    """The WordNet names of ImageNet's classes that an entry such as "analog clock; digital clock"
+    lists. Raises ValueError for a class that ImageNet does not have."""
+    try:
+        classes = align(names.split("; "), imagenet_labels()).classes.tolist()
+    except ValueError:
+        raise ValueError(f"{path} has {names[:100]!r}, which are no classes of ImageNet") from None
+    return tuple(imagenet_wordnet()[k] for k in classes)

@@ -1,13 +1,16 @@
 """A model's answers to images with one class each: one pass, from which every number of a report
-is computed.
+is computed; and the file that keeps them, so that what they tell can be asked later.
 
 Legend: B batch, N images, K classes of the model, A of them that may be answered (all, unless a
 Choice says otherwise).
 """
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,15 +18,16 @@ from torch import Tensor
 
 from vitkit.data import Batch, Source
 from vitkit.evaluation.benchmarks.choice import Choice, among_all
-from vitkit.evaluation.collecting import collect, concatenated
-from vitkit.evaluation.evaluator import Part
-from vitkit.weights import Classifier
+from vitkit.evaluation.evaluator import Part, collect, concatenated
+from vitkit.system.storage.files import whole
+from vitkit.weights import Classifier, write_safetensors
+
+NAMES = ("labels", "notes", "logits")  # of Answers: not among the arrays
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a model answered to each of N images, in the order of the source. Classes are numbers of
-    `labels`."""
+    """A model's answers to N images, in the order of the source. Classes index `labels`."""
 
     labels: tuple[str, ...]
     """The names of the answers: by default of the model's K classes."""
@@ -92,8 +96,7 @@ def answers(
 
 
 def answers_of_logits(classifier: Classifier, source: Source, logits: Tensor) -> Answers:
-    """The same of logits that were computed before, float32 (N, K), a row for each image of the
-    source. Raises ValueError as `answers` does."""
+    """The same for given logits, float32 (N, K), in the order of the source."""
     choice, read = _reading(classifier, source, None, False)
     device = classifier.device
     indices = torch.arange(len(source), device=device)
@@ -108,8 +111,7 @@ Read = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 def _reading(
     classifier: Classifier, source: Source, choice: Choice | None, keep_logits: bool
 ) -> tuple[Choice, Read]:
-    """What may be answered, and what makes the columns of Answers of a batch. Raises ValueError as
-    `answers` does."""
+    """What may be answered, and a function from a batch's logits to the columns of Answers."""
     check_classes(classifier)
     check_targets(source)
     present = np.unique(source.targets)
@@ -191,3 +193,54 @@ def check_targets(source: Source) -> None:
             f"{source.name(i)} has {source.targets[i]}, and there are {len(source.labels)} classes "
             "(0 is the first)"
         )
+
+
+# Answers as a file
+
+
+class Kept(NamedTuple):
+    """Answers, and when and to what they were given."""
+
+    answers: Answers
+    part: str
+    """The part of the data: "test"."""
+    step: int
+    """After how many steps of the training."""
+
+
+def write_answers(path: Path, kept: Kept) -> None:
+    """Write all fields but the logits, as safetensors. Raises OSError."""
+    import torch
+
+    tensors = {}
+    for field in fields(Answers):
+        if field.name not in NAMES:
+            tensors[field.name] = torch.from_numpy(getattr(kept.answers, field.name))
+    description = {
+        "labels": json.dumps(kept.answers.labels),
+        "notes": json.dumps(kept.answers.notes),
+        "part": kept.part,
+        "step": str(kept.step),
+    }
+    with whole(path) as new:
+        write_safetensors(new, tensors, description)
+
+
+def read_answers(path: Path) -> Kept | None:
+    """What `write_answers` wrote; None if there is no such file, or if it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as opened:
+            values = opened.metadata()
+            arrays: dict[str, np.ndarray] = {}
+            for field in fields(Answers):
+                if field.name not in NAMES:
+                    arrays[field.name] = opened.get_tensor(field.name)
+        if len({len(array) for array in arrays.values()}) > 1:
+            return None
+        labels = tuple(json.loads(values["labels"]))
+        notes = tuple(json.loads(values["notes"]))
+        return Kept(Answers(labels, notes, **arrays), values["part"], int(values["step"]))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return None

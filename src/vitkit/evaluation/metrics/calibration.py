@@ -10,12 +10,30 @@ Legend: N images, K classes.
 from typing import NamedTuple
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from vitkit.evaluation.metrics.intervals import RESAMPLES, percentiles, turned_percentiles
-from vitkit.evaluation.metrics.metric import wilson
+from vitkit.evaluation.metrics.answers import Answers
+from vitkit.evaluation.metrics.metric import (
+    MISFIT,
+    NATS,
+    NUMBER,
+    RESAMPLES,
+    Metric,
+    percentiles,
+    turned_percentiles,
+    wilson,
+)
+from vitkit.weights import Classifier
 
 BINS = 15  # as in Guo et al. and in most papers since
 COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5)  # that a report's table shows
+
+
+STEPS = 60  # far more than Newton's method takes
+COLDEST = 1e-6
+HOTTEST = 1e6  # bounds of what is returned, in units of the logits' spread
 
 
 class Bin(NamedTuple):
@@ -132,3 +150,140 @@ def perfect_error(confidence: np.ndarray) -> float:
         right = random.random(len(confidence)) < confidence
         errors.append(calibration_error(confidence, right))
     return float(np.percentile(errors, 97.5))
+
+
+# The temperature. It changes no order, and so no accuracy. Logits that it is fitted on must be answers to
+# images that the model has not learned from: held-out ones, or each left out in turn.
+
+
+def fit_temperature(logits: Tensor, classes: Tensor, start: float | None = None) -> float:
+    """The temperature T at which softmax(logits / T) fits the true classes best: (N, K), int64 (N,)
+    -> T.
+
+    What is minimised is the cross-entropy, which is convex in 1 / T. As in Platt scaling the true
+    class counts (N + 1) / (N + 2), not 1: otherwise T would be 0 if every answer is right. The rest
+    counts for the likeliest of the other classes; spread over a thousand, most of it would be where
+    no answer ever is, and T too large. If the answers are no better than chance, T is so large that
+    all classes are equally likely.
+
+    start: a temperature that may be near. Raises ValueError for logits that are not finite, or
+    have fewer than two classes.
+    """
+    count, outputs = logits.shape
+    if not count or outputs < 2:
+        raise ValueError(
+            f"a temperature is fitted on answers of two classes or more, not {outputs}"
+        )
+    z = logits.double()
+    if not z.isfinite().all():
+        raise ValueError("the logits hold NaN or infinity, so no temperature fits them")
+    spread = z.std(correction=0).item() or 1.0
+    z = (z - z.mean(1, keepdim=True)) / spread  # (N, K), of any size before, of size 1 now
+
+    # What the targets, (N + 1) / (N + 2) for the true class and the rest for the next, expect
+    wrong = 1 / (count + 2)
+    true = z.gather(1, classes[:, None])[:, 0]  # (N,)
+    next_likely = z.scatter(1, classes[:, None], -torch.inf).amax(1)  # (N,)
+    expected = ((1 - wrong) * true + wrong * next_likely).mean()
+
+    # The zero of the gradient, which grows with b = 1 / T: Newton's method within a bracket
+    low = 1 / HOTTEST
+    high = 1 / COLDEST
+    b = 1.0
+    if start is not None:
+        b = min(max(spread / start, low), high)
+    for _ in range(STEPS):
+        p = (b * z).softmax(1)
+        mean = (p * z).sum(1)  # (N,)
+        gradient = (mean.mean() - expected).item()
+        if gradient > 0:
+            high = b
+        else:
+            low = b
+        curvature = ((p * z * z).sum(1) - mean.square()).mean().item()
+        before = b
+        b = b - gradient / max(curvature, 1e-300)
+        if not low < b < high:
+            b = (low * high) ** 0.5
+        if abs(b - before) <= 1e-9 * b:
+            break
+    return spread / b
+
+
+# What a temperature does to a model: `vitkit evaluate --calibrate`
+
+
+class Calibration(NamedTuple):
+    """A temperature, and what it does to images that it was not fitted on."""
+
+    temperature: float
+    """Fitted on all images."""
+    error_before: float
+    """The calibration error."""
+    error_after: float
+    """That of each half of the images with the temperature of the other half."""
+    loss_before: float
+    loss_after: float
+    """Likewise."""
+    bins_after: tuple[Bin, ...]
+    """Likewise."""
+
+    def metrics(self) -> list[Metric]:
+        """The temperature, and calibration error and loss on images it was not fitted on."""
+        return [
+            Metric("temperature", self.temperature, NUMBER),
+            Metric("calibrated/calibration_error", self.error_after, MISFIT),
+            Metric("calibrated/loss", self.loss_after, NATS),
+        ]
+
+
+def check_can_calibrate(classifier: Classifier) -> None:
+    """Raises ValueError unless a temperature makes sense for the model's probabilities."""
+    if classifier.activation != "softmax":
+        raise ValueError(
+            f"a temperature is for probabilities of one class among several (softmax); the model's "
+            f"activation is {classifier.activation}"
+        )
+
+
+def calibrate(given: Answers) -> Calibration:
+    """Fit the temperature of the smallest loss. `given` has logits. Raises ValueError if the
+    answers are no better than chance, and if they are not finite."""
+    assert given.logits is not None, "ask for the logits"
+    if not given.finite.all():
+        raise ValueError("the model's outputs are not finite; no temperature can mend that")
+    logits = torch.from_numpy(given.logits)
+    truth = torch.from_numpy(given.truth)
+    temperature = fit_temperature(logits, truth)
+    highest = float((logits / temperature).softmax(-1).max())
+    if highest < 1.01 / logits.shape[1]:
+        raise ValueError(
+            f"no temperature fits: of {len(given)} images {int(given.right.sum())} are right, which "
+            "is no better than chance"
+        )
+    confidence, loss = _cross_fitted(logits, truth)
+    return Calibration(
+        temperature=temperature,
+        error_before=calibration_error(given.confidence, given.right),
+        error_after=calibration_error(confidence, given.right),
+        loss_before=float(given.loss.mean()),
+        loss_after=float(loss.mean()),
+        bins_after=tuple(reliability(confidence, given.right)),
+    )
+
+
+def _cross_fitted(logits: torch.Tensor, truth: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Confidence and loss, (N,) each, at the temperature of the other half of the images."""
+    shuffled = np.random.Generator(np.random.PCG64(0)).permutation(len(truth))
+    half = len(truth) // 2
+    halves = (torch.from_numpy(shuffled[:half]), torch.from_numpy(shuffled[half:]))
+    confidence = torch.empty(len(truth), dtype=torch.float64)
+    loss = torch.empty(len(truth), dtype=torch.float64)
+    for rows, others in (halves, halves[::-1]):
+        temperature = 1.0  # a single image has no other half
+        if len(others):
+            temperature = fit_temperature(logits[others], truth[others])
+        scaled = logits[rows] / temperature
+        confidence[rows] = scaled.softmax(-1).amax(-1).double()
+        loss[rows] = F.cross_entropy(scaled, truth[rows], reduction="none").double()
+    return confidence.numpy(), loss.numpy()

@@ -1,29 +1,36 @@
-"""Classification: all numbers that a model's answers to images with one class each are judged by.
+"""Images of one class each: how often the likeliest class is the right one, all other numbers that answers
+are judged by, and which classes are taken for which.
 
-Legend: N images.
+Only classes that any of the images has are judged. An answer outside of them is wrong.
+
+Legend: N images, C classes that any of them has.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from vitkit.data import TargetKind
 from vitkit.evaluation.evaluator import Part, Subject
-from vitkit.evaluation.metrics.accuracy import accuracy
 from vitkit.evaluation.metrics.answers import Answers, answers
 from vitkit.evaluation.metrics.calibration import calibration_error, calibration_interval
-from vitkit.evaluation.metrics.confusion import (
-    among_present,
-    balanced_accuracy,
-    counts_of,
-    macro_f1,
+from vitkit.evaluation.metrics.metric import (
+    COUNT,
+    MISFIT,
+    NATS,
+    SHARE,
+    Metric,
+    interval_of,
+    resampled,
+    share_right,
+    wilson,
 )
-from vitkit.evaluation.metrics.intervals import interval_of, resampled
-from vitkit.evaluation.metrics.metric import COUNT, MISFIT, NATS, SHARE, Metric, share_right
 
+UNBALANCED = 5  # times as many images in the largest class as in the smallest
 # The figures whose intervals are made by resampling, in the order of `figures_of`
 RESAMPLED = {
     "balanced_accuracy": SHARE,
@@ -34,9 +41,62 @@ RESAMPLED = {
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """How often the likeliest class is the right one (top1), and how often one of the five
+    likeliest is (top5, if there are more than five classes); and if the classes are of unequal size,
+    the mean of their own accuracies."""
+
+    figures: ClassVar = ("top1", "top5", "balanced_accuracy", "loss")
+    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
+
+    def judges(self, target_kind: TargetKind) -> bool:
+        """Whether every image has one class."""
+        return target_kind == "class"
+
+    def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
+        """Yields top1, top5, balanced_accuracy if a class has many times the images of another, the
+        softmax loss, and `seen`, the number of images. The data's classes are found among the model's
+        by their names.
+
+        The loss is the softmax's for a model of yes-or-no questions (sigmoid) too: it says how well
+        the logits choose one class. Of several classes with the same logit the first comes first.
+        If any logit is not finite, top1 and top5 are NaN.
+
+        Raises ValueError for a model without a head, for one whose outputs are not classes, for
+        classes that it does not know, and if there is no image.
+        """
+        given = answers(subject.classifier, part)
+        yield from accuracy(given)
+        if unbalanced(np.bincount(given.truth)[given.present]):
+            yield balanced(given)
+        yield Metric("loss", float(given.loss.mean()), NATS)
+        yield Metric("seen", len(given), COUNT)
+
+
+def balanced(given: Answers) -> Metric:
+    """The balanced accuracy of the classes that are present; NaN if a logit is not finite."""
+    value = math.nan
+    if given.finite.all():
+        truth, predicted = among_present(given)
+        value = balanced_accuracy(counts_of(truth, predicted, len(given.present)))
+    return Metric("balanced_accuracy", value, SHARE)
+
+
+def accuracy(given: Answers) -> Iterator[Metric]:
+    """top1, and top5 if there are more than five classes; NaN if any logit is not finite."""
+    tops = [1]
+    if len(given.labels) > 5:
+        tops.append(5)
+    for top in tops:
+        right = float((given.rank < top).sum())
+        if not given.finite.all():
+            right = math.nan
+        yield share_right(f"top{top}", right, len(given))
+
+
+@dataclass(frozen=True)
 class Classification:
-    """What `Accuracy` measures, and balanced accuracy, macro F1 and the calibration error; all with
-    intervals."""
+    """`Accuracy`'s metrics, balanced accuracy, macro F1 and calibration error, with intervals."""
 
     figures: ClassVar = ("top1", "top5", "top1_of_data", *RESAMPLED)
     """What it may measure, so that a wrong `best` of a run is noticed before the run."""
@@ -98,3 +158,118 @@ def figures_of(given: Answers) -> Callable[[np.ndarray], np.ndarray]:
         )
 
     return figures
+
+
+# Which classes are taken for which
+
+
+class ClassScore(NamedTuple):
+    """How one class fared."""
+
+    name: str
+    images: int
+    """How many images have it."""
+    recall: float
+    """The share of its images that were recognised, from 0 to 1."""
+    interval: tuple[float, float]
+    """The recall's interval of 95 % confidence."""
+    precision: float | None
+    """The share of the answers with its name that were right; None if nobody got that answer."""
+    f1: float
+    """The harmonic mean of recall and precision."""
+    taken_for: str
+    """The class that its other images were taken for most often; empty if there are none."""
+
+
+class Confused(NamedTuple):
+    """Images of one class that were taken for another."""
+
+    true: str
+    predicted: str
+    count: int
+    images: int
+    """How many images have the true class."""
+
+
+def class_scores(given: Answers) -> list[ClassScore]:
+    """A row for each class that any of the images has, in the model's order."""
+    mistakes: dict[str, str] = {}
+    for pair in most_confused(given):
+        mistakes.setdefault(pair.true, pair.predicted)
+    counts = counts_of(*among_present(given), len(given.present))
+    scores = []
+    for k, images, answered, right in zip(given.present, *counts.T, strict=True):
+        precision = None
+        if answered:
+            precision = float(right / answered)
+        name = given.labels[k]
+        score = ClassScore(
+            name=name,
+            images=int(images),
+            recall=float(right / images),
+            interval=wilson(right, images),
+            precision=precision,
+            f1=float(2 * right / (images + answered)),
+            taken_for=mistakes.get(name, ""),
+        )
+        scores.append(score)
+    return scores
+
+
+def most_confused(given: Answers) -> list[Confused]:
+    """All pairs that were ever confused, the most frequent first."""
+    wrong = ~given.right
+    pairs = zip(given.truth[wrong].tolist(), given.predicted[wrong].tolist(), strict=True)
+    images = np.bincount(given.truth)
+    confused = []
+    for (true, predicted), count in Counter(sorted(pairs)).most_common():
+        names = (given.labels[true], given.labels[predicted])
+        confused.append(Confused(*names, count, int(images[true])))
+    return confused
+
+
+def confusion_matrix(given: Answers) -> np.ndarray:
+    """How many images of each class got which answer: int64 (C, C + 1).
+
+    Rows are the true classes, columns the answers; the last column is for answers outside of the
+    classes that any of the images has.
+    """
+    truth, predicted = among_present(given)
+    count = len(given.present)
+    cells = truth * (count + 1) + predicted
+    return np.bincount(cells, minlength=count * (count + 1)).reshape(count, count + 1)
+
+
+def among_present(given: Answers) -> tuple[np.ndarray, np.ndarray]:
+    """The true class and the answer, (N,) each, as numbers among the C classes that any of the
+    images has; C is any other answer."""
+    present = given.present
+    number = np.full(len(given.labels), len(present))
+    number[present] = np.arange(len(present))
+    return number[given.truth], number[given.predicted]
+
+
+def counts_of(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
+    """(N,), (N,) from `among_present` -> for each class its images, the answers with its name, and
+    how many of those are right: int64 (C, 3)."""
+    images = np.bincount(truth, minlength=classes)
+    answered = np.bincount(predicted, minlength=classes + 1)[:classes]
+    right = np.bincount(truth[truth == predicted], minlength=classes)
+    return np.stack([images, answered, right], axis=1)
+
+
+def unbalanced(counts: np.ndarray) -> bool:
+    """Whether a class has many times the images of another, by how many each has, (K,)."""
+    return bool(counts.max() >= UNBALANCED * counts.min())
+
+
+def balanced_accuracy(counts: np.ndarray) -> float:
+    """The mean recall of the classes that have images. From `counts_of`."""
+    images, _, right = counts[counts[:, 0] > 0].T
+    return float((right / images).mean())
+
+
+def macro_f1(counts: np.ndarray) -> float:
+    """The mean of the classes' F1. From `counts_of`; classes without an image are left out."""
+    images, answered, right = counts[counts[:, 0] > 0].T
+    return float((2 * right / (images + answered)).mean())

@@ -1,13 +1,23 @@
-"""Metrics: what evaluators measure, each with a name, a value and a unit.
+"""Metrics: what evaluators measure, each with a name, a value, a unit and an interval of 95 % confidence.
 
 The unit decides how a metric is printed, plotted and compared. The name is for people: no code
-decides anything by it.
+decides anything by it. Intervals are Wilson's for shares of images, and by resampling for all else.
+
+Legend: N images, R resamples, M numbers that are computed of each.
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
+import numpy as np
+
+from vitkit.system.console.progress import bar, silent
+from vitkit.system.processes.ranks import on_rank_0
+
+RESAMPLES = 1000
+SAME = 1e-12  # resampled values that differ by rounding alone
 # 95 % of a normal distribution lie within so many standard deviations of its mean
 Z_95 = 1.959963984540054
 
@@ -109,10 +119,8 @@ class Metric:
         return self.unit.range(*self.interval)
 
     def beats(self, other: "Metric") -> bool:
-        """Whether the value is better than the other's; NaN is worse than any number.
-
-        Raises ValueError for different units, and for a unit of which no value is better.
-        """
+        """Whether the value is better than the other's; NaN is worse than any number. Raises
+        ValueError for different units, and for a unit of which no value is better."""
         if self.unit != other.unit or self.unit.better == "neither":
             raise ValueError(
                 f"{self.name} in {self.unit.name} and {other.name} in {other.unit.name} cannot be "
@@ -172,9 +180,11 @@ def number_of(value: float | None, note: str) -> float:
     return value
 
 
+# Intervals
+
+
 def share_right(name: str, right: float, seen: int) -> Metric:
-    """The share of `seen` answers that were right, with its interval; NaN, without one, if `right`
-    is NaN."""
+    """The share of `seen` answers that were right, with its interval; NaN if `right` is NaN."""
     interval = None
     if not math.isnan(right):
         interval = wilson(right, seen)
@@ -197,3 +207,65 @@ def wilson(right: float, seen: int) -> tuple[float, float]:
     if right == seen:
         high = 1.0
     return low, high
+
+
+def resampled(
+    statistic: Callable[[np.ndarray], np.ndarray], count: int, resamples: int = RESAMPLES
+) -> np.ndarray:
+    """What a statistic is of other images of the same kind (Efron's bootstrap): float64 (R, M).
+
+    `statistic` gets the indices of `count` images, int64 (N,), drawn with replacement, and returns
+    M numbers. The draws are always the same.
+    """
+    random = np.random.Generator(np.random.PCG64(0))
+    show = silent
+    if on_rank_0():
+        show = bar("resampling for the intervals")
+    rows = []
+    for _ in show(range(resamples), resamples):
+        rows.append(statistic(random.integers(0, count, count)))
+    return np.stack(rows)
+
+
+def with_intervals(
+    units: Mapping[str, Unit],
+    figures: Callable[[np.ndarray], np.ndarray],
+    count: int,
+    finite: bool = True,
+) -> list[Metric]:
+    """Metrics with these names and units of `count` images, with intervals by resampling the images if
+    all answers are finite. `figures` computes the M values of some images, by their rows."""
+    values = figures(np.arange(count)).tolist()
+    intervals: list = [None] * len(values)
+    if finite:
+        intervals = [interval_of(column) for column in resampled(figures, count).T]
+    metrics = []
+    for (name, unit), value, interval in zip(units.items(), values, intervals, strict=True):
+        metrics.append(Metric(name, value, unit, interval))
+    return metrics
+
+
+def interval_of(values: np.ndarray) -> tuple[float, float] | None:
+    """The interval of R resampled values; None if all are the same, as those of a single image or of
+    answers that are all right: then they say nothing about other images. None, too, if any is no
+    number, as the R² of equal targets."""
+    if not np.isfinite(values).all() or np.ptp(values) < SAME:
+        return None
+    return percentiles(values)
+
+
+def percentiles(values: np.ndarray) -> tuple[float, float]:
+    """The interval in which the middle 95 % of R resampled values lie."""
+    low, high = np.percentile(values, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def turned_percentiles(value: float, values: np.ndarray) -> tuple[float, float]:
+    """The interval around `value` that the resampled values' distances from it give, turned round
+    (the "basic" bootstrap), and at least 0.
+
+    For a number that resampling makes larger, as it does the calibration error: the values lie
+    beyond the number as far as the number lies beyond the truth.
+    """
+    low, high = percentiles(values)
+    return max(2 * value - high, 0.0), max(2 * value - low, 0.0)

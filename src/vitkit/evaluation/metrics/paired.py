@@ -14,8 +14,14 @@ import numpy as np
 
 from vitkit.evaluation.metrics.answers import Answers
 from vitkit.evaluation.metrics.classification import RESAMPLED, figures_of
-from vitkit.evaluation.metrics.intervals import interval_of, resampled
-from vitkit.evaluation.metrics.metric import SHARE, Metric, difference_of, wilson
+from vitkit.evaluation.metrics.metric import (
+    SHARE,
+    Metric,
+    difference_of,
+    interval_of,
+    resampled,
+    wilson,
+)
 from vitkit.system.console.text import counted
 
 
@@ -72,10 +78,8 @@ class Paired(NamedTuple):
 
 
 def paired(first: Answers, second: Answers) -> Paired:
-    """Compare the answers of two models to the same images.
-
-    Raises ValueError if one model's outputs are not finite.
-    """
+    """Compare the answers of two models to the same images. Raises ValueError if one model's
+    outputs are not finite."""
     assert (first.indices == second.indices).all(), "these are not the same images"
     for name, given in (("first", first), ("second", second)):
         if not given.finite.all():
@@ -137,8 +141,7 @@ def _of_figures(first: Answers, second: Answers) -> list[Difference]:
 
 
 def agreement(first: np.ndarray, second: np.ndarray) -> tuple[int, int, int, int]:
-    """(N,), (N,) whether two models are right -> how many images both, only the first, only the
-    second and neither got right."""
+    """(N,), (N,) -> how many both, only the first, only the second and neither got right."""
     counts = np.bincount(2 * first + second, minlength=4)
     neither, only_second, only_first, both = counts.tolist()
     return both, only_first, only_second, neither

@@ -1,4 +1,5 @@
-"""Features: what the head of a model reads, of every image once, and the cache that keeps them.
+"""Features: what the head of a model reads, of every image once; the cache that keeps them, and the files
+that other programs read.
 
 Few-shot evaluation, neighbours, probes and `vitkit features` all begin here.
 
@@ -6,9 +7,10 @@ Legend: B batch, N images, D width, K classes.
 """
 
 import hashlib
+import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -20,8 +22,8 @@ from numpy.lib.format import open_memmap
 from torch import Tensor
 
 from vitkit import __version__
-from vitkit.data import Batch, Source, content_digest, default_workers, eval_batches
-from vitkit.evaluation.collecting import collect
+from vitkit.data import Batch, Lists, Source, content_digest, default_workers, eval_batches
+from vitkit.evaluation.evaluator import collect
 from vitkit.system.console.progress import bar
 from vitkit.system.processes.ranks import any_rank, from_every_rank, on_rank_0, world
 from vitkit.system.storage.files import cache_dir, whole
@@ -31,6 +33,9 @@ BATCH = 64  # images of a forward pass on each rank
 EXCHANGED = 64 << 20  # bytes of features that a rank computes before the ranks exchange them
 MAPPED = 256 << 20  # bytes of features from which a file is mapped into memory, not read
 KEPT = 8 << 30  # bytes of features in the cache; those that were used last stay
+
+
+ROWS = 10_000  # that are written to a parquet file together
 
 
 class Features(NamedTuple):
@@ -151,8 +156,7 @@ def _exchanged(own: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tenso
 
 
 def _path(classifier: Classifier, source: Source) -> Path | None:
-    """The file for these features; None for a model whose weights are not all tensors, such as a
-    quantised one."""
+    """The file for these features; None for weights that are not all tensors (quantised)."""
     digest = hashlib.sha256(f"{__version__} {arithmetic(classifier)}".encode())
     weights = below_head(classifier)
     if not all(isinstance(weight, Tensor) for weight in weights.values()):
@@ -257,3 +261,102 @@ def _make_room(folder: Path, size: int) -> None:
             return
         file.unlink(missing_ok=True)
         total -= bytes
+
+
+# Features as a file for other programs
+
+
+SourceFeatures = tuple[Source, np.ndarray]
+"""Images, and their features, float32 (N, D)."""
+
+
+def write_parquet(file: Path, parts: dict[str, SourceFeatures], facts: dict[str, str]) -> None:
+    """Write a row for each image: `key`, its file, or file and row; `part`, if the data has parts;
+    its label; `features`, a list of D float32.
+
+    The label is `label` and `class`, the number and name of its class; `classes`, a list of names;
+    `label`, a number; or nothing. `facts`, and the names of all classes as JSON, are the file's
+    metadata. Raises OSError.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = _tables(parts)
+    first = next(tables)
+    source, _ = next(iter(parts.values()))
+    names = {"class_names": json.dumps(source.labels, ensure_ascii=False)}
+    schema = first.schema.with_metadata(facts | names)
+    with whole(file) as new, pq.ParquetWriter(new, schema) as writer:
+        writer.write_table(first.cast(schema))
+        for table in tables:
+            writer.write_table(pa.Table.from_arrays(table.columns, schema=schema))
+
+
+def write_npz(file: Path, parts: dict[str, SourceFeatures], facts: dict[str, str]) -> None:
+    """Write the arrays of `write_parquet`'s columns, and `class_names`; nothing in them needs
+    pickle. Several classes of an image are one string, joined by ", ". Raises OSError."""
+    columns = {}
+    for table in _tables(parts):
+        for name in table.column_names:
+            columns.setdefault(name, []).append(_array(table[name]))
+    source, _ = next(iter(parts.values()))
+    arrays = {
+        name: np.array(text.encode()) for name, text in facts.items()
+    }  # first: see files.MARK
+    arrays |= {name: np.concatenate(values) for name, values in columns.items()}
+    arrays["class_names"] = np.array(source.labels, dtype=np.str_)
+    with whole(file) as new, new.open("wb") as opened:
+        np.savez(opened, **arrays)
+
+
+WRITERS: dict[str, Callable[[Path, dict[str, SourceFeatures], dict[str, str]], None]] = {
+    ".parquet": write_parquet,
+    ".npz": write_npz,
+}
+"""What writes a file, by its suffix."""
+
+
+def _tables(parts: dict[str, SourceFeatures]) -> Iterator:
+    """The rows of all parts, as pyarrow tables of at most ROWS."""
+    import pyarrow as pa
+
+    for name, (source, x) in parts.items():
+        for start in range(0, len(source), ROWS):
+            rows = range(start, min(start + ROWS, len(source)))
+            columns = {"key": pa.array([source.name(i) for i in rows], pa.string())}
+            if name:
+                columns["part"] = pa.array([name] * len(rows), pa.string())
+            columns |= _labels(source, rows)
+            values = pa.array(np.array(x[rows.start : rows.stop]).reshape(-1))
+            columns["features"] = pa.FixedSizeListArray.from_arrays(values, x.shape[1])
+            yield pa.table(columns)
+
+
+def _labels(source: Source, rows: range) -> dict:
+    """The columns of the labels of these examples."""
+    import pyarrow as pa
+
+    targets = source.targets
+    if isinstance(targets, Lists):
+        names = [[source.labels[number] for number in targets.row(i)] for i in rows]
+        return {"classes": pa.array(names, pa.list_(pa.string()))}
+    if source.target_kind == "none":
+        return {}
+    columns = {"label": pa.array(targets[rows.start : rows.stop])}
+    if source.target_kind == "class":
+        columns["class"] = pa.array([source.answer(i) for i in rows], pa.string())
+    return columns
+
+
+def _array(column) -> np.ndarray:
+    """A column as an array: features (N, D), numbers (N,), strings (N,)."""
+    import pyarrow as pa
+
+    column = column.combine_chunks()
+    if pa.types.is_fixed_size_list(column.type):
+        return column.values.to_numpy().reshape(len(column), -1)
+    if pa.types.is_list(column.type):
+        return np.array([", ".join(names) for names in column.to_pylist()], dtype=np.str_)
+    if pa.types.is_string(column.type):
+        return np.array(column.to_pylist(), dtype=np.str_)
+    return column.to_numpy()

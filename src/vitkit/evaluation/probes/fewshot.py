@@ -23,8 +23,8 @@ from torch import Tensor
 from vitkit.data import Source, TargetKind, subset
 from vitkit.evaluation.evaluator import Part, Subject
 from vitkit.evaluation.metrics.metric import COUNT, DEVIATION, NUMBER, SHARE, Metric, wilson
+from vitkit.evaluation.probes.closed_forms import ridge, targets
 from vitkit.evaluation.probes.features import features
-from vitkit.evaluation.probes.ridge import ridge, targets
 from vitkit.system.console.text import counted
 
 FIXED = 10  # l2 = 2^10
@@ -210,8 +210,7 @@ def interval(right: np.ndarray) -> tuple[float, float]:
 
 
 def shot_notes(train: Source, test: Source, shots: int) -> list[str]:
-    """What the images lack for so many shots, in sentences: classes with fewer training images, and
-    classes of test images without any."""
+    """Sentences on classes with too few training images, and test classes without any."""
     sentences = []
     count = len(train.labels)
     learned = np.bincount(train.targets, minlength=count)

@@ -25,8 +25,7 @@ ROWS = 1024  # images that are compared with all others at a time
 
 @dataclass(frozen=True)
 class Neighbours:
-    """How often the nearest neighbours of an image, by the cosine of features, vote for its
-    class."""
+    """How often an image's nearest neighbours, by the cosine of features, vote for its class."""
 
     figures: ClassVar = ("neighbours/top1",)
     """What it may measure, so that a wrong `best` of a run is noticed before the run."""

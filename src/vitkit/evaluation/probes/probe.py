@@ -17,16 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.data import Source
-from vitkit.evaluation.metrics.calibration import calibration_error
-from vitkit.evaluation.metrics.confusion import balanced_accuracy, counts_of
+from vitkit.evaluation.metrics.calibration import calibration_error, fit_temperature
+from vitkit.evaluation.metrics.classification import balanced_accuracy, counts_of
 from vitkit.evaluation.metrics.metric import MISFIT, SHARE, Metric, share_right
-from vitkit.evaluation.metrics.temperature import fit_temperature
-from vitkit.evaluation.probes.ridge import LeaveOneOut, Moments, targets
+from vitkit.evaluation.probes.closed_forms import LeaveOneOut, Moments, best_for_classes, targets
 from vitkit.models import DistilledHead
 from vitkit.system.console.text import counted
 from vitkit.weights import Activation, Classifier
 
-STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
 INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # of the logistic regression: scikit-learn's C
 SMALL = 10**9  # multiplications of a step of the logistic regression that one thread does best
 FOLDS = 5  # of its cross-validation: it has no closed form to leave one out
@@ -60,56 +58,13 @@ def linear(x: Tensor, classes: Tensor, count: int) -> Probe:
     """Least squares with an intercept, in closed form; l2 is the one whose left-out answers have
     the least cross-entropy, each l2 at its best temperature."""
     fit = LeaveOneOut(x, targets(classes, count))
-    l2, t, left_out = best_left_out(fit.scores, fit.fit.scale, classes)
+    l2, t, left_out = best_for_classes(fit, classes)
     weight, bias = fit.fit.head(l2)
     return Probe(weight / t, bias / t, left_out, l2, t)
 
 
-def best_left_out(
-    scores_of: Callable[[float], Tensor], scale: float, classes: Tensor
-) -> tuple[float, float, Tensor]:
-    """The l2 whose left-out answers have the least cross-entropy, each l2 at its best temperature;
-    that temperature, and the logits (N, K). `scores_of` gives an l2's, `scale` is the mean
-    eigenvalue."""
-    chosen = None
-    least = torch.inf
-    t = None
-    for strength in STRENGTHS:
-        scores = with_whole_classes(scores_of(strength * scale), classes)
-        t = fit_temperature(scores, classes, t)
-        loss = F.cross_entropy(scores / t, classes).item()
-        if loss < least:
-            least = loss
-            chosen = (strength * scale, t, scores / t)
-    return chosen
-
-
-def with_whole_classes(scores: Tensor, classes: Tensor) -> Tensor:
-    """Left-out scores (N, K) of least squares, whose targets are 1 for an example's class and -1 for
-    the others, as if the other examples of its class counted for as much as the whole class.
-
-    Where one of four is left out, its class has lost a quarter of its weight and the others nothing,
-    so the example would be given to another class more often than a new one is. In its own column
-    each of the n - 1 others counts n / (n - 1) times: least squares are linear in their targets, so
-    the score, counted from 0, is that many times as large. The only example of a class keeps its
-    score.
-    """
-    counts = classes.bincount(minlength=scores.shape[1]).double()  # (K,)
-    n = counts[classes]  # (N,)
-    more = torch.where(n > 1, n / (n - 1).clamp(min=1), 1)
-    scores = (scores + 1) / 2  # for targets of 1 and 0
-    own = scores.gather(1, classes[:, None])
-    scores = scores.scatter(1, classes[:, None], more[:, None] * own)
-
-    # The mean score of a class is now its n of N - 1; with the example it is n of N
-    count = len(classes)
-    scores = scores - counts / (count * (count - 1))
-    return 2 * scores - 1
-
-
 def prototype(x: Tensor, classes: Tensor, count: int) -> Probe:
-    """The class whose mean is nearest: the score is -‖x - mean‖², without the ‖x‖² that all classes
-    share."""
+    """The class whose mean is nearest: -‖x - mean‖², without the ‖x‖² that all classes share."""
     # Distances hardly change if all features move together, and lose fewer digits
     x = x.double()
     centre = x.mean(0)
@@ -185,11 +140,9 @@ FIT: dict[Method, Callable[[Tensor, Tensor, int], Probe]] = {
 
 
 def probe(method: Method, x: np.ndarray, classes: np.ndarray, count: int) -> Probe:
-    """Fit a head to features (N, D) and classes (N,), of `count` classes in all.
-
-    Raises ValueError for fewer than two classes, for a class without an example, and for features
-    that are not finite.
-    """
+    """Fit a head to features (N, D) and classes (N,), of `count` classes in all. Raises ValueError
+    for fewer than two classes, for a class without an example, and for features that are not
+    finite."""
     if not len(classes) or count < 2:
         raise ValueError(f"{len(classes)} examples of {count} classes teach no classifier")
     examples = np.bincount(classes, minlength=count)
@@ -215,8 +168,7 @@ def with_probe(
     labels: tuple[str, ...],
     activation: Activation = "softmax",
 ) -> Classifier:
-    """A classifier whose model has a head of zeros (`adopt`), with the probe in it. The model itself
-    is changed."""
+    """Put a probe into the model's head of zeros (`adopt`), in place."""
     head = classifier.model.head
     weight = fitted.weight.float()
     bias = fitted.bias.float()
@@ -233,8 +185,7 @@ def with_probe(
 
 
 def quality(name: str, logits: Tensor, classes: np.ndarray) -> list[Metric]:
-    """The accuracy and the calibration error of logits (N, K), under this name; empty if there are
-    none."""
+    """Accuracy and calibration error of logits (N, K), under this name; empty without images."""
     if not len(classes):
         return []
     confidence, predicted = logits.softmax(1).max(1)
@@ -256,8 +207,7 @@ def balanced_quality(name: str, logits: Tensor, classes: np.ndarray) -> Metric:
 
 
 def known_classes(source: Source) -> np.ndarray:
-    """The classes that an image of the source has, ascending. Raises ValueError if there are fewer
-    than two."""
+    """The classes that images have, ascending. Raises ValueError if there are fewer than two."""
     classes = np.unique(source.targets)
     if len(classes) < 2:
         names = ", ".join(source.labels[number] for number in classes) or "no class"

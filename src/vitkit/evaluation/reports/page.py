@@ -1,17 +1,17 @@
 """The report of an evaluation as one page that needs no other file, and its contact sheet."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from vitkit.data import Picture, Source, open_image, picture_for_people
+from vitkit.evaluation.benchmarks.corruptions import Robustness
 from vitkit.evaluation.metrics.calibration import Bin, Covered, at_coverages
-from vitkit.evaluation.metrics.confusion import ClassScore
+from vitkit.evaluation.metrics.classification import ClassScore
 from vitkit.evaluation.metrics.metric import MISFIT, SHARE, Metric
 from vitkit.evaluation.metrics.paired import Difference, Paired
 from vitkit.evaluation.reports.report import Report
-from vitkit.evaluation.reports.robustness_page import robustness_section
 from vitkit.inspection import (
     Block,
     Curve,
@@ -53,8 +53,7 @@ Look = Callable[[Picture], np.ndarray]
 
 
 def write_report(path: Path, report: Report, source: Source) -> Path:
-    """Write the page, whole or not at all, and return its path. The pictures are decoded again from
-    the source that was evaluated. Raises OSError."""
+    """Write the page, and return its path. Decodes the pictures again. Raises OSError."""
     first = report.metrics[0]
     interval = first.name
     if first.interval is not None:
@@ -158,19 +157,17 @@ def disagreement_tiles(paired: Paired, source: Source, first_right: bool) -> lis
 
 def _probabilities(report: Report) -> Block:
     """The reliability diagram, and accuracy against coverage."""
-    curves = {
-        "perfect": Curve((0, 100), (0, 100), dashed=True),
-        "this model": _reliability_curve(report.reliability),
-    }
+    curves = {"perfect": Curve((0, 100), (0, 100), dashed=True)}
+    bins_of = {"this model": report.reliability}
     if report.calibration is not None:
-        curves["with the temperature"] = _reliability_curve(report.calibration.bins_after)
+        bins_of["with the temperature"] = report.calibration.bins_after
+    for name, bins in bins_of.items():
+        curves[name] = _curve_of_shares((each.confidence for each in bins), bins)
     diagram = Panel("Reliability", "right, %", curves, "confidence, %", limits=(0, 100))
-    coverage = Panel(
-        "Accuracy against coverage",
-        "right, %",
-        {"": _coverage_curve(report.coverage)},
-        "images that get an answer, %",
-    )
+    few = report.coverage[:: len(report.coverage) // 300 + 1]  # enough points for a curve
+    covered = _curve_of_shares((point.coverage for point in few), few)
+    title = "Accuracy against coverage"
+    coverage = Panel(title, "right, %", {"": covered}, "images that get an answer, %")
     points = [
         (SHARE.text(point.coverage), SHARE.text(point.threshold), SHARE.text(point.accuracy))
         for point in at_coverages(report.coverage)
@@ -209,24 +206,13 @@ def calibration_sentence(report: Report) -> str:
     )
 
 
-def _reliability_curve(bins: Sequence[Bin]) -> Curve:
-    """The accuracy of each bin at its mean confidence, in percent."""
+def _curve_of_shares(xs: Iterable[float], points: Sequence[Bin | Covered]) -> Curve:
+    """The accuracy of some points with its interval, against x, all in percent."""
     return Curve(
-        [100 * each.confidence for each in bins],
-        [100 * each.accuracy for each in bins],
-        [100 * each.interval[0] for each in bins],
-        [100 * each.interval[1] for each in bins],
-    )
-
-
-def _coverage_curve(points: Sequence[Covered]) -> Curve:
-    """The accuracy by coverage, in percent; at most a few hundred points of it."""
-    chosen = points[:: len(points) // 300 + 1]
-    return Curve(
-        [100 * point.coverage for point in chosen],
-        [100 * point.accuracy for point in chosen],
-        [100 * point.interval[0] for point in chosen],
-        [100 * point.interval[1] for point in chosen],
+        [100 * x for x in xs],
+        [100 * point.accuracy for point in points],
+        [100 * point.interval[0] for point in points],
+        [100 * point.interval[1] for point in points],
     )
 
 
@@ -327,3 +313,75 @@ def _pixels(source: Source, index: int) -> np.ndarray:
 def _picture(source: Source, index: int) -> Picture:
     data, _ = source[index]
     return open_image(data, source.name(index))
+
+
+# Corrupted images
+
+
+def robustness_section(found: Robustness) -> Block:
+    """Curves, and a table with a row for each corruption."""
+    count = len(found.cells)
+    mean = _curve(found.clean, found.by_severity)
+    panels = [_panel(f"mean of {count}", {"": mean})]
+    for name, row in found.cells.items():
+        curves = {f"mean of {count}": _line(mean), "": _curve(found.clean, row)}
+        panels.append(_panel(name.replace("_", " "), curves))
+
+    header = ["top1 at severity", *(str(k + 1) for k in range(len(found.by_severity)))]
+    mean_error, *errors = found.errors or [None] * (1 + count)
+    if found.errors:
+        header.append("CE")
+    rows = []
+    for (name, row), error in zip(found.cells.items(), errors, strict=True):
+        rows.append(_row(name.replace("_", " "), row, error))
+    rows.append(_row(f"mean of {count}", found.by_severity, mean_error))
+    figure = drawing(plot(panels, 4), "top1 by severity, for each corruption")
+    text = paragraph(_text(found))
+    return section("Corrupted images", text, figure, table(rows, tuple(header)))
+
+
+def _text(found: Robustness) -> str:
+    """What a reader should know of the figures."""
+    if found.clean is None:
+        return (
+            f"ImageNet-C's files: top1 is {found.mean.text()}, the mean over all corruptions and "
+            "severities. CE is the error under a corruption, the mean over severities, in proportion "
+            f"to AlexNet's, which has 100 %; its mean is {found.errors[0].text()}."
+        )
+    return (
+        f"The same images, corrupted: top1 falls from {found.clean.text()} to {found.mean.text()}, "
+        "the mean over all corruptions and severities. Severity 0 is the image as it is. Images are "
+        "corrupted at the size at which the model gets them; unlike ImageNet-C's, they are not "
+        "stored as JPEG afterwards."
+    )
+
+
+def _panel(title: str, curves: dict[str, Curve]) -> Panel:
+    return Panel(title, "top1, %", curves, "severity", upwards=(0, 100))
+
+
+def _curve(clean: Metric | None, row: Sequence[Metric]) -> Curve:
+    """top1 in percent by severity, with intervals if all have one; 0 is the images as they are."""
+    metrics = list(row)
+    severities = range(1, len(row) + 1)
+    if clean is not None:
+        metrics.insert(0, clean)
+        severities = range(len(metrics))
+    ends: list[tuple[float, ...]] = [(), ()]
+    if all(metric.interval is not None for metric in metrics):
+        ends = [tuple(SHARE.scale * metric.interval[end] for metric in metrics) for end in (0, 1)]
+    values = [SHARE.scale * metric.value for metric in metrics]
+    return Curve(severities, values, ends[0], ends[1])
+
+
+def _line(curve: Curve) -> Curve:
+    """The same without intervals, to compare others with."""
+    return Curve(curve.x, curve.y, dashed=True)
+
+
+def _row(name: str, metrics: Sequence[Metric], error: Metric | None) -> tuple[str, ...]:
+    """A row of the table; the error stands last, if there is one."""
+    cells = list(metrics)
+    if error is not None:
+        cells.append(error)
+    return (name, *(metric.unit.text(metric.value) for metric in cells))

@@ -15,23 +15,23 @@ from vitkit.evaluation.benchmarks.labels import by_position
 from vitkit.evaluation.metrics.answers import Answers
 from vitkit.evaluation.metrics.calibration import (
     Bin,
+    Calibration,
     Covered,
     at_coverages,
     coverage_curve,
     perfect_error,
     reliability,
 )
-from vitkit.evaluation.metrics.classification import classification
-from vitkit.evaluation.metrics.confusion import (
+from vitkit.evaluation.metrics.classification import (
     ClassScore,
     Confused,
     class_scores,
+    classification,
     confusion_matrix,
     most_confused,
 )
 from vitkit.evaluation.metrics.metric import MISFIT, Metric
 from vitkit.evaluation.metrics.paired import Paired
-from vitkit.evaluation.metrics.recalibration import Calibration
 from vitkit.system.console.text import counted
 
 
@@ -172,7 +172,8 @@ def _notes(given: Answers, source: Source) -> list[str]:
     if count < len(given.labels):
         notes.append(
             f"the images have {count:,} of the {len(given.labels):,} classes that the model may "
-            "answer: top1 counts every other answer as wrong, top1_of_data lets the model choose among these alone"
+            "answer: top1 counts every other answer as wrong, top1_of_data lets the model choose "
+            "among these alone"
         )
     if count == 1:
         notes.append(
@@ -191,8 +192,8 @@ def _notes(given: Answers, source: Source) -> list[str]:
     tied = int(given.tied.sum())
     if tied:
         notes.append(
-            f"on {counted(tied, 'image')} several classes have the highest output; the first of them in the "
-            "model's order counts as the answer"
+            f"on {counted(tied, 'image')} several classes have the highest output; the first of "
+            "them in the model's order counts as the answer"
         )
     limit = perfect_error(given.confidence)
     notes.append(

@@ -1,32 +1,26 @@
-"""The paper's studies, a file each."""
+"""The paper's studies, by theme."""
 
 from vitkit.studies.paper import (
-    axial,
-    compute,
-    data_size,
-    optimizer,
-    pooling,
-    positions,
-    resolution,
-    self_supervision,
-    shape,
-    speed,
-    transfer,
+    ablations,
+    architecture,
+    image_size,
+    pretraining,
+    scaling,
 )
 from vitkit.studies.study import Study
 
 _ALL = (
-    data_size.STUDY,
-    compute.STUDY,
-    shape.STUDY,
-    pooling.STUDY,
-    positions.STUDY,
-    optimizer.STUDY,
-    axial.STUDY,
-    self_supervision.STUDY,
-    transfer.STUDY,
-    resolution.STUDY,
-    speed.STUDY,
+    scaling.DATA_SIZE,
+    scaling.COMPUTE,
+    architecture.SHAPE,
+    ablations.POOLING,
+    ablations.POSITIONS,
+    ablations.OPTIMIZER,
+    architecture.AXIAL,
+    pretraining.SELF_SUPERVISION,
+    pretraining.TRANSFER,
+    image_size.RESOLUTION,
+    image_size.SPEED,
 )
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
 """By name, in the order of `vitkit study`."""

@@ -1,0 +1,294 @@
+"""ImageNet's validation images, which are known by the numbers in their names: the files that say of which
+class each is, where they lie in no class folders; and ReaL, which has a list of classes for each."""
+
+import csv
+import hashlib
+import io
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitkit.data import Source
+from vitkit.evaluation.benchmarks.labels import align, imagenet_wordnet
+from vitkit.evaluation.metrics.answers import Answers
+from vitkit.evaluation.metrics.metric import COUNT, Metric, share_right
+from vitkit.system.storage.download import download
+from vitkit.system.storage.files import cache_dir
+
+IMAGES = 50_000  # of which ReaL has no label for 3,163
+CLASSES = 1000
+NAME = re.compile(r"ILSVRC2012_val_(\d{8})")
+MAX_BYTES = 16 << 20  # of a file of labels, which has three megabytes at most
+HIGHER_FOLDERS = 4  # as from ILSVRC/Data/CLS-LOC/val to Kaggle's LOC_val_solution.csv
+DEVKIT = ("ILSVRC2012_devkit_t12/data", "devkit/data", "data")  # below one of these folders
+
+
+def number(name: str) -> int | None:
+    """The number of a validation image, from 1, by the end of its name; None for another image."""
+    found = NAME.findall(name)
+    if not found or not 1 <= int(found[-1]) <= IMAGES:
+        return None
+    return int(found[-1])
+
+
+def check_names(source: Source) -> None:
+    """Raises ValueError for an image that is not of ImageNet's validation part."""
+    for index in range(len(source)):
+        _number_of(source, index)
+
+
+def _number_of(source: Source, index: int) -> int:
+    """The number of a validation image. Raises ValueError for another image."""
+    name = source.name(index)
+    found = number(name)
+    if found is None:
+        raise ValueError(
+            f"{name} is not called as an image of ImageNet's validation part is "
+            "(ILSVRC2012_val_00000001.JPEG), so its labels in ReaL are not known"
+        )
+    return found
+
+
+# The class of each image, by a file beside them
+
+
+def find_labels(where: str) -> tuple[np.ndarray, Path]:
+    """The class of each validation image, int64 (IMAGES,), in the order of their numbers; -1 for
+    one that has none; and the file that says so, in the folder of the images or above it. Raises
+    ValueError if there is none, and for one that is malformed."""
+    folder = Path(where).absolute()
+    folders = [folder, *folder.parents][: HIGHER_FOLDERS + 1]
+    for folder in folders:
+        for inner in ("", *DEVKIT):
+            for file, read in READERS.items():
+                path = folder / inner / file
+                if path.is_file():
+                    return read(path), path
+    raise ValueError(
+        f"the images in {where} lie in no class folders, and no file says what they are; expected "
+        f"one of {', '.join(READERS)} there or in a folder above"
+    )
+
+
+def read_ground_truth(path: Path) -> np.ndarray:
+    """ILSVRC2012_validation_ground_truth.txt of the development kit: a line for each image, with
+    the challenge's own number of its class, from 1. What these numbers mean is in meta.mat."""
+    synsets = _challenge_synsets(path.with_name("meta.mat"))
+    values = _lines(path)
+    _check_count(path, len(values))
+    names = []
+    for line, value in enumerate(values, 1):
+        if value not in synsets:
+            raise ValueError(
+                f"{path} line {line} is {value[:50]!r}; expected a number from 1 to {CLASSES}"
+            )
+        names.append(synsets[value])
+    return _classes(path, names)
+
+
+def read_synsets(path: Path) -> np.ndarray:
+    """imagenet_2012_validation_synset_labels.txt, as TensorFlow's tools have it: a line for each
+    image, with WordNet's name of its class."""
+    names = _lines(path)
+    _check_count(path, len(names))
+    return _classes(path, names)
+
+
+def read_solution(path: Path) -> np.ndarray:
+    """Kaggle's LOC_val_solution.csv: "ImageId,PredictionString", where a prediction begins with
+    WordNet's name of the class."""
+    names = [""] * IMAGES
+    for row in csv.DictReader(io.StringIO(_text(path))):
+        prediction = (row.get("PredictionString") or "").split()
+        position = number(row.get("ImageId") or "")
+        if position is None or not prediction:
+            raise ValueError(f"{path} has the row {str(row)[:100]}, which names no image and class")
+        names[position - 1] = prediction[0]
+    return _classes(path, names)
+
+
+def read_list(path: Path) -> np.ndarray:
+    """val.txt, as Caffe has it: "ILSVRC2012_val_00000001.JPEG 65", with the class's position among
+    the 1,000 WordNet names in ascending order; which is also the order of published models."""
+    classes = np.full(IMAGES, -1)
+    for line, text in enumerate(_lines(path), 1):
+        name, _, value = text.rpartition(" ")
+        position = number(name)
+        if position is None or not value.isdecimal():
+            raise ValueError(
+                f'{path} line {line} is {text[:100]!r}; expected "ILSVRC2012_val_00000001.JPEG 65"'
+            )
+        classes[position - 1] = int(value)
+    if classes.max() >= CLASSES:
+        raise ValueError(
+            f"{path} has the class {classes.max()}, and positions go from 0 to {CLASSES - 1}; "
+            "numbers from 1 are the challenge's, which have another order"
+        )
+    return classes
+
+
+READERS: dict[str, Callable[[Path], np.ndarray]] = {
+    "val.txt": read_list,
+    "ILSVRC2012_validation_ground_truth.txt": read_ground_truth,
+    "LOC_val_solution.csv": read_solution,
+    "imagenet_2012_validation_synset_labels.txt": read_synsets,
+}
+
+
+def _challenge_synsets(path: Path) -> dict[str, str]:
+    """WordNet's name of each class by the challenge's number, as text, from meta.mat."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    if not path.is_file():
+        raise ValueError(
+            f"there is no {path}, and only it says which classes the challenge's numbers are; put "
+            "meta.mat of the same development kit there"
+        )
+    _check_size(path)
+    try:
+        synsets = loadmat(path, squeeze_me=True, variable_names=["synsets"])["synsets"]
+        numbers = synsets["ILSVRC2012_ID"].tolist()
+        names = synsets["WNID"].tolist()
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        NotImplementedError,
+        MatReadError,
+        zlib.error,
+    ) as error:
+        raise ValueError(
+            f"{path} is not the development kit's: {str(error) or type(error).__name__}"
+        ) from None
+    return {str(int(k)): str(name) for k, name in zip(numbers, names, strict=True) if k <= CLASSES}
+
+
+def _classes(path: Path, names: Sequence[str]) -> np.ndarray:
+    """The classes of images by WordNet's names; -1 for an empty one."""
+    numbers = {name: k for k, name in enumerate(imagenet_wordnet())}
+    numbers[""] = -1
+    unknown = [name for name in names if name not in numbers]
+    if unknown:
+        raise ValueError(f"{path} has the class {unknown[0][:50]!r}, which is none of ImageNet's")
+    return np.array([numbers[name] for name in names], dtype=np.int64)
+
+
+def _lines(path: Path) -> list[str]:
+    return [line.strip() for line in _text(path).splitlines() if line.strip()]
+
+
+def _text(path: Path) -> str:
+    _check_size(path)
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+
+
+def _check_size(path: Path) -> None:
+    """Raises ValueError for a file that cannot be a file of labels."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    if size > MAX_BYTES:
+        raise ValueError(f"{path} has more than {MAX_BYTES:,} bytes; a file of labels has fewer")
+
+
+def _check_count(path: Path, count: int) -> None:
+    if count != IMAGES:
+        raise ValueError(f"{path} has {count:,} lines; ImageNet has {IMAGES:,} validation images")
+
+
+# ReaL (Beyer et al. 2020, Section 4.1 of the ViT paper): new labels, a list of classes for each image
+
+DOWNLOAD = "download"  # instead of a path
+URL = "https://raw.githubusercontent.com/google-research/reassessed-imagenet/25ae4854f875bbae6782fd9ea4a18654f6c89c6c/real.json"
+SHA256 = "d83e9bff374c631aae8439eb064c7019acc56e1b3bc3f56b8380c2a710b0220b"
+
+Lists = list[list[int]]
+
+
+def find_real(path: Path | str) -> Path:
+    """The file at a path; or, for DOWNLOAD, the authors' own, downloaded once to the cache. Raises
+    ValueError for a download that fails or is another file than the published one."""
+    if str(path) != DOWNLOAD:
+        return Path(path)
+    target = cache_dir() / "imagenet" / "real.json"
+    try:
+        download(URL, target)
+        digest = hashlib.sha256(target.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(
+            f"{error}; without a network, give the file of "
+            "https://github.com/google-research/reassessed-imagenet as --real real.json"
+        ) from None
+    if digest != SHA256:
+        target.unlink()
+        raise ValueError(
+            f"{URL} is not the published file (its sha256 is {digest}), so it was deleted; try again"
+        )
+    return target
+
+
+def read_real(path: Path | str) -> Lists:
+    """The classes of each validation image, in the images' order; [] for one without a label.
+    Raises ValueError for a file that is not the published one, or one like it."""
+    lists = read_json(Path(path))
+    if not isinstance(lists, list) or len(lists) != IMAGES:
+        raise ValueError(
+            f"{path} is not ReaL's real.json, which is a list of {IMAGES:,} lists of classes"
+        )
+    for number, classes in enumerate(lists, 1):
+        is_list = isinstance(classes, list)
+        if not is_list or not all(type(k) is int and 0 <= k < CLASSES for k in classes):
+            raise ValueError(
+                f"{path} has {str(classes)[:100]} for image {number:,}; expected a list of classes "
+                f"from 0 to {CLASSES - 1}"
+            )
+    return lists
+
+
+def read_json(path: Path) -> Any:
+    """What somebody else's JSON file holds. Raises ValueError for a file that cannot be read."""
+    _check_size(path)
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+
+
+def real_accuracy(given: Answers, source: Source, lists: Lists) -> list[Metric]:
+    """real/top1: how often the likeliest class is in an image's list; and real/seen, the images that
+    have a label: the others are left out.
+
+    The images are known by the numbers in their names, in whatever folders they lie. Raises
+    ValueError for an image that is not of ImageNet's validation part, for a model that lacks one of
+    ImageNet's classes, and if no image has a label.
+    """
+    model_class = align(imagenet_wordnet(), given.labels).classes.tolist()
+    right = 0
+    seen = 0
+    for position, index in enumerate(given.indices.tolist()):
+        expected = lists[_number_of(source, index) - 1]
+        if not expected:
+            continue
+        seen += 1
+        if given.predicted[position] in [model_class[k] for k in expected]:
+            right += 1
+    if not seen:
+        raise ValueError(f"none of the {len(given):,} images has a label in ReaL")
+    if not given.finite.all():
+        right = math.nan
+    return [share_right("real/top1", right, seen), Metric("real/seen", seen, COUNT)]

@@ -1,0 +1,32 @@
+"""The evaluators by name, and those that measure a model by default."""
+
+from typing import Literal
+
+from vitkit.data import TargetKind
+from vitkit.evaluation.evaluator import Evaluator
+from vitkit.evaluation.metrics.classification import Accuracy, Classification
+from vitkit.evaluation.metrics.other_targets import Errors, MeanAveragePrecision
+from vitkit.evaluation.probes.fewshot import Fewshot
+from vitkit.evaluation.probes.neighbours import Neighbours
+
+EvaluatorName = Literal[
+    "accuracy", "classification", "precision", "errors", "neighbours", "fewshot"
+]
+"""The names, on the command line, of evaluators that can measure a finished model."""
+
+EVALUATORS: dict[EvaluatorName, Evaluator] = {
+    "accuracy": Accuracy(),
+    "classification": Classification(),
+    "precision": MeanAveragePrecision(),
+    "errors": Errors(),
+    "neighbours": Neighbours(),
+    "fewshot": Fewshot(),
+}
+
+USUAL: dict[TargetKind, tuple[Evaluator, ...]] = {
+    "class": (Accuracy(),),
+    "classes": (MeanAveragePrecision(),),
+    "number": (Errors(),),
+    "none": (),
+}
+"""What measures a model by default, for each kind of targets."""

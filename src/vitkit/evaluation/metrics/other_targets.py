@@ -1,0 +1,210 @@
+"""Images of several classes each: how well a model ranks those that have a class before those that have not
+(mean average precision), and how good its yes and no are (F1). Images with a number: how far predicted
+numbers are from the targets.
+
+Legend: B batch, N images, K classes of the data.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitkit.data import Batch, TargetKind
+from vitkit.evaluation.benchmarks.labels import align
+from vitkit.evaluation.evaluator import Part, Subject, collect, concatenated
+from vitkit.evaluation.metrics.answers import check_classes
+from vitkit.evaluation.metrics.metric import (
+    CORRELATION,
+    COUNT,
+    ERROR,
+    NATS,
+    SHARE,
+    Metric,
+    with_intervals,
+)
+
+YES = 0.5  # probability from which an answer counts as yes
+FIGURES = {"map": SHARE, "macro_f1": SHARE, "micro_f1": SHARE}
+
+
+@dataclass(frozen=True)
+class MeanAveragePrecision:
+    """The mean, over the classes that any image has, of each class's average precision as
+    scikit-learn defines it; and F1, if a probability above one half is a yes."""
+
+    figures: ClassVar = (*FIGURES, "loss")
+    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
+
+    def judges(self, target_kind: TargetKind) -> bool:
+        """Whether an image may have several classes."""
+        return target_kind == "classes"
+
+    def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
+        """Yields the metrics of `several`, the sigmoid loss (summed over the classes), and `seen`,
+        the number of images. The data's classes are found among the model's by their names.
+
+        Raises ValueError for a model without a head, for one whose outputs are not classes, for
+        classes that it does not know, and if there is no image.
+        """
+        classifier = subject.classifier
+        check_classes(classifier)
+        classes = align(part.source.labels, classifier.labels).classes.to(classifier.device)
+
+        def read(batch: Batch) -> tuple[Tensor, ...]:
+            logits = classifier.logits(batch.images)  # (B, classes of the model)
+            probabilities = classifier.probabilities(logits)[:, classes]  # (B, K)
+            logits = logits[:, classes]
+            losses = F.binary_cross_entropy_with_logits(logits, batch.targets, reduction="none")
+            return logits, probabilities, batch.targets, losses.sum(-1)
+
+        rows = collect(classifier.model, part.batches, read, classifier.device)
+        logits, probabilities, targets, losses = concatenated(rows)
+        yield from several(logits, probabilities > YES, targets)
+        yield Metric("loss", losses.double().mean().item(), NATS)
+        yield Metric("seen", len(losses), COUNT)
+
+
+def several(scores: Tensor, yes: Tensor, targets: Tensor) -> list[Metric]:
+    """map, the mean over classes of their average precision; macro_f1, that of their F1; micro_f1,
+    F1 over all pairs of an image and a class; with intervals. NaN if no image has a class, or a score
+    is not finite.
+
+    Scores, whether each class is answered with yes, and targets that are ones or zeros, (N, K) each.
+    Means are over the classes that any image has.
+    """
+    present = (targets > 0).any(0)  # (K,)
+    if not present.any() or not scores.isfinite().all():
+        return [Metric(name, math.nan, unit) for name, unit in FIGURES.items()]
+    figures = _figures(
+        scores[:, present].double().numpy(),
+        yes[:, present].double().numpy(),
+        targets[:, present].double().numpy(),
+    )
+    return with_intervals(FIGURES, figures, len(targets))
+
+
+def _figures(
+    scores: np.ndarray, yes: np.ndarray, targets: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that computes the FIGURES of some of the images, by their rows; of (N, K) each."""
+    count = len(targets)
+    ranking = Ranking(scores, targets)
+    right = yes * targets
+
+    def figures(rows: np.ndarray) -> np.ndarray:
+        times = np.bincount(rows, minlength=count).astype(np.float64)  # (N,)
+        precisions = ranking.average_precisions(times)
+        # F1 = 2 right / (answered + true): of each class, and of all pairs
+        hits = 2 * (times @ right)
+        pairs = times @ (yes + targets)
+        there = times @ targets > 0  # a class without an image in these rows counts for nothing
+        if not there.any():
+            return np.full(len(FIGURES), np.nan)
+        f1 = hits / np.maximum(pairs, 1)
+        return np.array([precisions[there].mean(), f1[there].mean(), hits.sum() / pairs.sum()])
+
+    return figures
+
+
+class Ranking:
+    """Images sorted once by their scores for each class: average precision of any multiset."""
+
+    def __init__(self, scores: np.ndarray, targets: np.ndarray):
+        """Scores, and targets that are ones or zeros, (N, K) each."""
+        self.order = np.argsort(-scores, axis=0, kind="stable")  # (N, K)
+        self.targets = np.take_along_axis(targets, self.order, 0)
+        ordered = np.take_along_axis(scores, self.order, 0)
+        # Equal scores are one threshold: what counts is where each run of them ends
+        last = np.ones(scores.shape, dtype=bool)
+        last[:-1] = ordered[:-1] != ordered[1:]
+        rows = np.where(last, np.arange(len(scores))[:, None], len(scores))
+        self.run_end = np.minimum.accumulate(rows[::-1], 0)[::-1]  # (N, K)
+
+    def average_precisions(self, times: np.ndarray) -> np.ndarray:
+        """The average precision of each class, (K,), if every image counts so many times, (N,); 0 for
+        a class that none has.
+
+        The sum over thresholds of precision times the rise of recall, as scikit-learn computes it:
+        each image of the class adds the precision at the end of its run.
+        """
+        weights = times[self.order]  # (N, K)
+        of_class = weights * self.targets
+        found = np.cumsum(of_class, 0)
+        precision = found / np.maximum(np.cumsum(weights, 0), 1)
+        at_threshold = np.take_along_axis(precision, self.run_end, 0)
+        return (of_class * at_threshold).sum(0) / np.maximum(found[-1], 1)
+
+
+# Numbers
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far predicted numbers are from the targets, and how much variance they explain."""
+
+    figures: ClassVar = ("mae", "r2", "pearson")
+    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
+
+    def judges(self, target_kind: TargetKind) -> bool:
+        """Whether every image has a number."""
+        return target_kind == "number"
+
+    def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
+        """Yields mae, the mean absolute error; r2, the share of the variance that is explained;
+        pearson, the linear correlation; and `seen`, the number of images. Raises ValueError for a
+        model that does not give one number for each image, and if there is no image."""
+        classifier = subject.classifier
+        if len(classifier.labels) != 1:
+            raise ValueError(
+                f"the model has {len(classifier.labels)} outputs, and a number is one; vitkit "
+                "probe or finetune MODEL DATA makes one of numbers"
+            )
+
+        def read(batch: Batch) -> tuple[Tensor, Tensor]:
+            return classifier.logits(batch.images)[:, 0], batch.targets
+
+        rows = collect(classifier.model, part.batches, read, classifier.device)
+        predicted, targets = concatenated(rows)  # (N,) each
+        yield from errors(predicted, targets)
+        yield Metric("seen", len(targets), COUNT)
+
+
+def errors(predicted: Tensor, targets: Tensor) -> list[Metric]:
+    """mae, r2 and pearson of predicted numbers and targets, (N,) each; with intervals. NaN if a
+    prediction is not finite."""
+    predicted = predicted.double()
+    targets = targets.double()
+
+    def figures(rows: np.ndarray) -> np.ndarray:
+        some = torch.from_numpy(rows)
+        x = predicted[some]
+        y = targets[some]
+        error = (x - y).abs().mean().item()
+        return np.array([error, explained(x, y), correlation(x, y)])
+
+    units = {"mae": ERROR, "r2": CORRELATION, "pearson": CORRELATION}
+    return with_intervals(units, figures, len(targets), bool(predicted.isfinite().all()))
+
+
+def explained(predicted: Tensor, targets: Tensor) -> float:
+    """R² of (N,) and (N,): 1 is perfect; NaN if all targets are equal."""
+    spread = (targets - targets.mean()).square().sum().item()
+    if spread == 0:
+        return math.nan
+    return 1 - (predicted - targets).square().sum().item() / spread
+
+
+def correlation(predicted: Tensor, targets: Tensor) -> float:
+    """Pearson's coefficient of (N,) and (N,); NaN if all values of one are equal."""
+    x = predicted - predicted.mean()
+    y = targets - targets.mean()
+    norms = (torch.linalg.norm(x) * torch.linalg.norm(y)).item()
+    if norms == 0:
+        return math.nan
+    return (x @ y).item() / norms

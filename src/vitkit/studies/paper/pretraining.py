@@ -1,0 +1,273 @@
+"""What pre-training gives: models and pre-training sets, transferred to other data (Tables 2 and 5,
+Figure 3, Section 4.2), and masked patch prediction as a first training (Section 4.6)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from vitkit.evaluation import Metric
+from vitkit.models import ViTConfig
+from vitkit.objectives import MaskedPatches
+from vitkit.recipes import finetune
+from vitkit.studies.base import for_steps, measured_by, on_a_share, resnet_like
+from vitkit.studies.drawing import axis_title, beside_the_paper, dots, panels
+from vitkit.studies.grid import Cell
+from vitkit.studies.study import Ask, Results, Study, Table
+from vitkit.studies.uncertainty import cell_text, noise
+from vitkit.system.span import Span
+from vitkit.training import Optim, Recipe, run_name
+
+# Transfer
+
+NONE = "none"
+SHARES = {"a tenth": 0.1, "all": 1.0}  # of the pre-training images: the paper's sets of three sizes
+MODELS = ("ViT", "ResNet")
+PUBLISHED = "published"
+TABLE_5 = {  # Table 5, ViT-L/16: CIFAR-100 and Pets, by pre-training set
+    "ImageNet, 1.3M": (86.35, 93.64),
+    "ImageNet-21k, 14M": (93.44, 94.73),
+    "JFT, 303M": (94.04, 97.11),
+}
+
+
+def _transfer_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
+    """Each model from scratch, and pre-trained on every pre-training set; from each of these every
+    target is trained with every seed. With a published model, that too."""
+    grid = []
+    base = for_steps(replace(ask.recipe, evals=()), steps)
+    for name, recipe in dict(zip(MODELS, (base, resnet_like(base)), strict=True)).items():
+        grid += _targets(ask, recipe, {"model": name, "pre-training": NONE}, steps)
+        for images, pretrained in _pre_trainings(ask, recipe).items():
+            first = f"{name}/{images.replace(' ', '-')}/pre-trained"
+            grid.append(Cell(first, pretrained, {"pre-trained": name, "images": images}))
+            settings = {"model": name, "pre-training": images}
+            grid += _targets(ask, recipe, settings, steps, first, study_dir)
+    if ask.model:
+        for target in ask.targets:
+            recipe = for_steps(finetune(ask.model, target), max(steps // 2, 1))
+            settings = {"model": PUBLISHED, "pre-training": PUBLISHED, "target": _name(target)}
+            for seed in range(ask.seeds):
+                folder = f"{PUBLISHED}/{_name(target)}/seed-{seed}"
+                grid.append(Cell(folder, replace(recipe, seed=seed), settings | {"seed": seed}))
+    return grid
+
+
+def _pre_trainings(ask: Ask, recipe: Recipe) -> dict[str, Recipe]:
+    """The pre-training of a model on each set, by what the set is called: on each of the data sets that
+    were named, or on parts of the only one."""
+    if not ask.pretrain:
+        return {name: on_a_share(recipe, share, 0) for name, share in SHARES.items()}
+    recipes = {}
+    for source in (ask.data, *ask.pretrain):
+        recipes[_name(source)] = replace(recipe, data=replace(recipe.data, source=source))
+    return recipes
+
+
+def _targets(
+    ask: Ask,
+    recipe: Recipe,
+    settings: dict,
+    steps: int,
+    first: str = "",
+    study_dir: Path | None = None,
+) -> list[Cell]:
+    """The runs on every target: fine-tuned by SGD as Table 4 has it from the model of the cell
+    `first`, else from scratch as the pre-training was. Half as long."""
+    grid = []
+    tuned = for_steps(recipe, max(steps // 2, 1))
+    if first:
+        few = tuned.length.n // 10
+        optim = Optim("sgd", lr=0.03, warmup=Span(few))
+        tuned = replace(tuned, optim=optim, init=str(study_dir / first))
+    for target in ask.targets:
+        for seed in range(ask.seeds):
+            changed = replace(tuned, data=replace(tuned.data, source=target), seed=seed)
+            pre_training = settings["pre-training"].replace(" ", "-")  # "a tenth"
+            folder = f"{settings['model']}/{pre_training}/{_name(target)}/seed-{seed}"
+            own = settings | {"target": _name(target), "seed": seed}
+            grid.append(Cell(folder, changed, own, after=first))
+    return grid
+
+
+def _name(source: str) -> str:
+    """What a data set is called, in the table and as a folder: as a run on it is. That of "." is the
+    name of the folder that it stands for."""
+    return run_name(source, "")
+
+
+def _transfer_check(ask: Ask) -> None:
+    """Raises ValueError for a model that is not what the table calls it, and for targets or pre-training
+    sets whose results could not be told apart by their names."""
+    if not isinstance(ask.recipe.model, ViTConfig):
+        raise ValueError("transfer compares a Vision Transformer; give a --recipe of one")
+    _check_names(ask.targets, "targets")
+    if ask.pretrain:
+        sources = (ask.data, *ask.pretrain)
+        _check_names(sources, "sets to pre-train on")
+        for source in sources:
+            if _name(source) == NONE:
+                raise ValueError(
+                    f"{source} cannot be a row of its own: {NONE!r} is what the table calls training from "
+                    "scratch; rename it"
+                )
+
+
+def _check_names(sources: Sequence[str], kind: str) -> None:
+    """Raises ValueError for two data sets of one name."""
+    by_name: dict[str, str] = {}
+    for source in sources:
+        name = _name(source)
+        if name in by_name:
+            raise ValueError(
+                f"two {kind} are called {name!r}, {by_name[name]} and {source}; the table could not tell "
+                "them apart: leave one out, or rename it"
+            )
+        by_name[name] = source
+
+
+def _transfer_table(results: Results) -> Table:
+    """Accuracy by model, pre-training and target: mean and standard deviation of the seeds."""
+    groups = results.group("model", "pre-training", "target")
+    targets = [_name(target) for target in results.ask.targets]
+    rows = []
+    for model, pre_training in dict.fromkeys((m, p) for m, p, _ in groups):
+        texts = [cell_text(groups.get((model, pre_training, target), [])) for target in targets]
+        rows.append((model, pre_training, *texts))
+    notes = noise(groups.values())[:1]
+    for name, (cifar, pets) in TABLE_5.items():
+        notes.append(f"the paper, ViT-L/16 from {name}: CIFAR-100 {cifar:.2f} %, Pets {pets:.2f} %")
+    return Table("Table 5: transfer, in percent", ("model", "pre-training", *targets), rows, notes)
+
+
+def _transfer_draw(results: Results) -> Figure:
+    """Accuracy on each target, a panel each."""
+    groups = results.group("model", "pre-training", "target")
+    targets = [_name(target) for target in results.ask.targets]
+    figure, several = panels(targets)
+    rows = list(dict.fromkeys((model, pre_training) for model, pre_training, _ in groups))
+    for axes, target in zip(several, targets, strict=True):
+        names = [f"{model}, {pre_training}" for model, pre_training in rows]
+        dots(axes, names, [groups.get((*row, target), []) for row in rows])
+        axes.set_xlabel(axis_title(groups))
+    return figure
+
+
+TRANSFER = Study(
+    name="transfer",
+    summary="models and pre-training sets, transferred to other data (Tables 2 and 5, Figure 3)",
+    measures=(
+        "A Vision Transformer and a ResNet, pre-trained on --data and on each of --pretrain, or "
+        "without those on a tenth and on all images of --data; then fine-tuned on each of "
+        "--targets; the same from scratch; and the published weights of --model, if they are "
+        "given. Mean and standard deviation of the fine-tuning runs, as in Table 2."
+    ),
+    found=(
+        "Table 5 and Figure 3: the larger the pre-training set, the better; large models need the "
+        "larger sets, and on ImageNet alone ViT-L is no better than ViT-B. Table 2: the best of "
+        "them beat the best ResNets, at a quarter of the compute or less."
+    ),
+    limits=(
+        "One pre-trained model of each kind, as in the paper: the deviation is that of fine-tuning "
+        "alone. A small pre-training set helps small targets, and says nothing about sets a "
+        "thousand times larger."
+    ),
+    cells=_transfer_cells,
+    table=_transfer_table,
+    draw=_transfer_draw,
+    needs=("data", "targets"),
+    takes=("recipe", "pretrain", "model", "seeds"),
+    check=_transfer_check,
+)
+
+
+# Self-supervision
+
+LABELLED = 0.1  # the share of the training images whose labels are used
+SCRATCH = "from scratch"
+MASKED = "masked patch prediction first"
+SUPERVISED = "supervised pre-training first"
+SECTION_4_6 = {SCRATCH: 77.9, MASKED: 79.9, SUPERVISED: 83.9}  # ViT-B/16, ImageNet
+
+
+def _masked_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
+    """With every seed: pre-training on all images without their labels and with them, and fine-tuning
+    on a tenth of the labels from each and from scratch."""
+    grid = []
+    base = for_steps(replace(ask.recipe, evals=()), steps)
+    for seed in range(ask.seeds):
+        tuned = _fine_tuning(ask, steps, seed)
+        grid.append(Cell(f"scratch/seed-{seed}", tuned, {"begins": SCRATCH, "seed": seed}))
+        starts = {
+            MASKED: ("masked", replace(base, objective=MaskedPatches(), precision="float32")),
+            SUPERVISED: ("supervised", base),
+        }
+        for begins, (name, recipe) in starts.items():
+            first = f"{name}/pre-trained/seed-{seed}"
+            grid.append(
+                Cell(first, replace(recipe, seed=seed), {"pre-training": name, "seed": seed})
+            )
+            then = replace(tuned, init=str(study_dir / first))
+            settings = {"begins": begins, "seed": seed}
+            grid.append(Cell(f"{name}/fine-tuned/seed-{seed}", then, settings, after=first))
+    return grid
+
+
+def _fine_tuning(ask: Ask, steps: int, seed: int) -> Recipe:
+    """Training with a tenth of the labels; half as long as the pre-training."""
+    recipe = for_steps(measured_by(ask.recipe, ask.fewshot), max(steps // 2, 1))
+    return replace(on_a_share(recipe, LABELLED, seed), seed=seed)
+
+
+def _masked_check(ask: Ask) -> None:
+    """Raises ValueError for a model whose patches cannot be masked."""
+    if not isinstance(ask.recipe.model, ViTConfig) or ask.recipe.model.mixer == "axial":
+        raise ValueError("self-supervision masks patches of a plain Vision Transformer's --recipe")
+
+
+def _by_beginning(results: Results) -> dict[str, list[Metric]]:
+    """The runs by where fine-tuning begins; none where none has ended."""
+    groups = results.group("begins")
+    return {begins: groups.get((begins,), []) for begins in SECTION_4_6}
+
+
+def _masked_table(results: Results) -> Table:
+    """Accuracy by where fine-tuning begins."""
+    groups = _by_beginning(results)
+    rows = []
+    for begins, theirs in SECTION_4_6.items():
+        rows.append((begins, cell_text(groups[begins]), f"{theirs:.1f}"))
+    columns = ("begins", "here, %", "paper, %")
+    title = "Section 4.6: self-supervision, ViT-B/16 on ImageNet in the paper"
+    return Table(title, columns, rows, noise(groups.values()))
+
+
+def _masked_draw(results: Results) -> Figure:
+    """The same as dots."""
+    subtitles = ("here: a tenth of the labels", "the paper: ViT-B/16, ImageNet")
+    return beside_the_paper(subtitles, _by_beginning(results), list(SECTION_4_6.values()))
+
+
+SELF_SUPERVISION = Study(
+    name="self-supervision",
+    summary="masked patch prediction, beside scratch and supervised pre-training (4.6)",
+    measures=(
+        "Fine-tuning with a tenth of the labels, drawn anew for every seed: from scratch, after "
+        "masked patch prediction on all images without labels, and after supervised training on "
+        "all labels, which is an upper bound. Fine-tuning is half as long as pre-training."
+    ),
+    found=(
+        "Section 4.6: ViT-B/16 with masked patch prediction on JFT reaches 79.9 % on ImageNet, two "
+        "points above training from scratch, four below supervised pre-training; from 100,000 "
+        "steps on it gains little."
+    ),
+    limits=(
+        "The paper pre-trains for up to a million steps. In some hundred steps the masked model "
+        "learns colours and little more, and what it gains may be nothing."
+    ),
+    cells=_masked_cells,
+    table=_masked_table,
+    draw=_masked_draw,
+    check=_masked_check,
+)

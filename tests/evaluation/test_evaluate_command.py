@@ -1,0 +1,148 @@
+"""`vitkit evaluate` as people use it: the report, another model, a temperature, several processes."""
+
+import json
+import sys
+
+import pytest
+import torch
+from processes import together
+from tables import saved
+
+from vitkit import cli
+from vitkit.data import Preprocessing
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, load, save
+
+
+def say(capsys, *words):
+    """A command's exit status, and what it printed."""
+    status = cli.main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Two small models of two classes, with heads of noise."""
+    folder = tmp_path_factory.mktemp("models")
+    config = vit("mu/16", image=(32, 32), classes=2)
+    for name, seed in {"one": 3, "two": 1}.items():  # half and all of the images right
+        model = create(config, seed=seed)
+        noise = torch.Generator().manual_seed(seed)
+        torch.nn.init.normal_(model.head.weight, generator=noise)
+        save(Classifier(model, Preprocessing(size=(32, 32)), ("blue", "red")), folder / name)
+    return folder
+
+
+def test_a_report_is_written_in_each_of_its_forms(models, photographs, tmp_path, capsys):
+    files = [tmp_path / "deep" / name for name in ("report.html", "report.json", "sheet.png")]
+    words = ("evaluate", models / "one", photographs, "--against", models / "two")
+    status, out, _ = say(capsys, *words, "--report", *files, "--device", "cpu")
+    assert status == 0 and all(file.stat().st_size for file in files)
+    for text in ("top1", "difference", "McNemar", f"wrote {files[0]}", f"next: open {files[0]}"):
+        assert text in out, text
+    values = json.loads(files[1].read_text())
+    assert values["images"].startswith("40 images") and len(values["classes"]) == 2
+    page = files[0].read_text()
+    assert "How it was measured" in page and "--against" in page
+
+    # The same numbers on the terminal of a program
+    _, out, _ = say(capsys, *words, "--json", "--device", "cpu")
+    printed = json.loads(out)
+    assert printed["top1"] == values["metrics"]["top1"]
+    difference = values["paired"]["differences"]["top1"]["difference"]
+    assert printed["difference/top1"] == difference
+    assert difference["unit"] == "difference of share"
+
+
+def test_only_json_is_on_the_output_where_there_is_no_mistake_to_show(
+    models, photographs, tmp_path, capsys
+):
+    words = ("evaluate", models / "two", photographs, "--json", "--device", "cpu")
+    status, out, err = say(capsys, *words, "--report", tmp_path / "sheet.png")
+    assert status == 0 and json.loads(out)["top1"]["value"] == 1.0
+    assert "is not written: there is nothing to show" in err
+
+
+def test_a_calibrated_model_answers_the_same(models, photographs, tmp_path, capsys):
+    words = ("evaluate", models / "one", photographs, "--device", "cpu")
+    status, out, _ = say(capsys, *words, "--calibrate", tmp_path / "warm")
+    assert status == 0 and "Fitted temperature" in out and "fitted on these very" not in out
+    assert "a temperature from 40 images is a rough guess" in " ".join(out.split())
+    assert f"next: vitkit evaluate {tmp_path / 'warm'} DATA" in out
+    origin = load(tmp_path / "warm", quiet=True).origin
+    assert origin["temperature"] > 0 and origin["temperature_fitted_on"].startswith("40 images")
+    _, before, _ = say(capsys, *words, "--json")
+    _, after, _ = say(capsys, "evaluate", tmp_path / "warm", photographs, "--json")
+    before, after = json.loads(before), json.loads(after)
+    assert after["top1"] == before["top1"]
+    assert after["loss"]["value"] < before["loss"]["value"]
+
+    # Measured on the very images, which is said; and the temperature as JSON
+    _, out, _ = say(capsys, "evaluate", tmp_path / "warm", photographs)
+    assert "temperature was fitted on these very images" in " ".join(out.split())
+    _, out, _ = say(capsys, *words, "--json", "--calibrate", tmp_path / "again")
+    assert json.loads(out)["temperature"]["value"] == pytest.approx(origin["temperature"])
+    assert "calibrated/calibration_error" in json.loads(out)
+
+
+def test_what_cannot_be_written_is_said_before_anything_is_measured(models, tmp_path, capsys):
+    words = ("evaluate", "no such model", "no such data")
+    (tmp_path / "file").write_text("mine")
+    for option, sentence in {
+        "--report page.pdf": "--report is page.pdf; its ending says what it is",
+        "--workers -7": "--workers is -7; it is a number of processes, or -1",
+        f"--calibrate {tmp_path}": "file) and no model",
+        f"--calibrate {tmp_path}/file/model": "is no folder that you may write to",
+    }.items():
+        status, _, err = say(capsys, *words, *option.split())
+        assert status == 1 and sentence in err
+
+
+def test_another_model_that_cannot_answer_is_named_before_the_first_is_measured(
+    models, photographs, tmp_path, capsys
+):
+    names = {"headless": (), "others": ("cat", "dog")}
+    for name, labels in names.items():
+        saved(tmp_path / name, labels)
+        words = ("evaluate", models / "one", photographs, "--against", tmp_path / name)
+        status, _, err = say(capsys, *words)
+        assert status == 1 and f"--against {tmp_path / name}: the " in err
+        assert "evaluating" not in err  # the progress bar's title
+
+
+def test_the_next_command_is_of_the_same_images_models_and_settings(models, photographs, capsys):
+    words = ["evaluate", models / "one", photographs, "--against", models / "two"]
+    words += ["--on-bad-image", "skip", "--batch", "7", "--data.columns.target", "class"]
+    words += ["--resize", "40", "--image", "32", "32"]
+    _, out, _ = say(capsys, *words)
+    end = "--batch 7 --image 32 32 --resize 40 --report report.html"
+    assert f"next: vitkit {' '.join(map(str, words[:5]))}" in out and end in out
+    assert "--on-bad-image skip" in out and "--data.columns.target class" in out
+    status, _, err = say(capsys, *words[:3], "--batch", "0")
+    assert status == 1 and "--batch is 0" in err
+
+
+def test_a_report_is_of_images_with_one_class_each(models, photographs, tmp_path, capsys):
+    words = ("evaluate", models / "one", photographs, "--evals", "neighbours")
+    status, _, err = say(capsys, *words, "--report", tmp_path / "page.html")
+    assert status == 1 and "are for images with one class each, and without --evals" in err
+
+
+def test_three_processes_measure_what_one_does(models, photographs, tmp_path):
+    """40 images: three processes cannot share them equally."""
+    words = ["evaluate", str(models / "one"), str(photographs), "--batch", "6"]
+    words += ["--device", "cpu", "--workers", "0", "--report"]
+    assert cli.main([*words, str(tmp_path / "alone.json")]) == 0
+
+    def act():
+        sys.exit(cli.main([*words, str(tmp_path / "together.json")]))
+
+    assert together(3, act) == [0, 0, 0]
+    alone, several = (
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("alone", "together")
+    )
+    for name, metric in alone["metrics"].items():
+        assert several["metrics"][name]["value"] == pytest.approx(metric["value"], rel=1e-6), name
+    for name in ("confusion", "classes"):
+        assert several[name] == alone[name]

@@ -1,0 +1,56 @@
+"""The largest batch by search, and the speed beside it."""
+
+from dataclasses import replace
+
+import pytest
+
+from vitkit.studies.drawing import write_figure
+from vitkit.studies.paper import STUDIES
+from vitkit.studies.study import Ask, Plan, results, run_study
+from vitkit.studies.throughput import Fastest, largest
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 3, 7, 64, 100, 1000])
+def test_the_search_ends_within_a_sixteenth_of_the_limit(limit):
+    tried = []
+
+    def fits(batch):
+        tried.append(batch)
+        return batch <= limit
+
+    found = largest(fits)
+    assert found <= limit <= found + max(found // 16, 1)
+    assert len(tried) <= 16 and len(set(tried)) == len(tried)
+    assert largest(lambda batch: True, most=64) == 64
+
+
+@pytest.mark.slow
+def test_memory_limits_the_batch_of_a_cpu():
+    """In another process: half the memory holds fewer images, which are large here. Some of it is taken
+    whatever their number: 0.8 GiB by one convolution of oneDNN in bfloat16."""
+    small = Fastest("mu/16", 512, memory=1.5, seconds=0.01).search("cpu")
+    large = Fastest("mu/16", 512, memory=3, seconds=0.01).search("cpu")
+    assert 1.5 < max(large) / max(small) < 4
+    assert all(rate > 0 for rate in large.values())
+    with pytest.raises(ValueError, match="not even one image of 512 pixels fits into 0.001 GiB"):
+        Fastest("mu/16", 512, memory=0.001).measure("cpu")
+
+
+@pytest.mark.slow
+def test_the_study_of_speed_has_both_panels(tmp_path):
+    study = STUDIES["speed"]
+    ask = Ask(models=("mu/16", "mu/32"), sizes=(64, 128), memory=0.02)
+    study.check(ask)
+    reached = run_study(study, ask, Plan(0, 0, 0.0, 0.0), tmp_path, "cpu")
+    assert not reached.failures()
+    table = study.table(reached)
+    assert [row[0] for row in table.rows] == ["mu/16", "mu/32"]
+    assert all("(" in text for row in table.rows for text in row[1:])
+    write_figure(tmp_path / "figure.png", study.draw(reached))
+    assert results(study, ask, reached.plan, tmp_path) == reached
+    most = [row._replace(metric=replace(row.metric, value=1 << 16)) for row in reached.rows]
+    assert "(65,536 or more)" in study.table(reached._replace(rows=most)).rows[0][1]
+    with pytest.raises(ValueError, match="memory is 1e[+]06 GiB, and this machine has"):
+        study.check(Ask(memory=1e6))
+    with pytest.raises(ValueError, match="cannot be cut into patches"):
+        study.check(Ask(sizes=(100,)))
