@@ -16,7 +16,7 @@ from vitkit.data import Preprocessing
 from vitkit.data.images.files import Encoded
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
-from vitkit.weights.conversion.writing import tensors_in
+from vitkit.weights.destination import tensors_in
 from vitkit.weights.formats import format_of
 
 TI16 = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"

@@ -14,7 +14,7 @@ from vitkit.data import Preprocessing
 from vitkit.evaluation.metrics.recalibration import calibrate
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
 from vitkit.weights import Classifier, convert, load, save
-from vitkit.weights.temperature import with_temperature
+from vitkit.weights.classifier import with_temperature
 
 
 def drawn(count=2000, classes=6, scale=3.0):

@@ -22,7 +22,7 @@ from vitkit.evaluation.benchmarks.imagenet_c import (
 from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
-from vitkit.weights.labels import imagenet_labels
+from vitkit.weights.outputs import imagenet_labels
 
 WORDNET = imagenet_wordnet()
 PICTURE = encoded(photograph(36, 36, 0), "PNG")

@@ -24,7 +24,7 @@ from vitkit.evaluation.metrics.answers import Answers
 from vitkit.models import create, vit
 from vitkit.system.storage.files import cache_dir
 from vitkit.weights import Classifier, save
-from vitkit.weights.labels import imagenet_labels
+from vitkit.weights.outputs import imagenet_labels
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
 from vitkit.evaluation.benchmarks.named import SETS, open_named, open_named_parts
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
-from vitkit.weights.labels import imagenet_labels
+from vitkit.weights.outputs import imagenet_labels
 
 WORDNET = imagenet_wordnet()
 PICTURE = encoded(photograph(20, 24, 0), "PNG")

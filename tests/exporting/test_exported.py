@@ -36,7 +36,7 @@ from vitkit.runtimes.openvino import core
 from vitkit.verbs import precision_of
 from vitkit.webapp.viewer import View, Viewer
 from vitkit.weights import Classifier, save
-from vitkit.weights.activation import activate_array
+from vitkit.weights.outputs import activate_array
 
 LABELS = ("ant", "bee", "wasp")
 onnx = pytest.importorskip("onnx")

@@ -13,7 +13,7 @@ from vitkit.suites import VTAB, Outcome
 from vitkit.suites.original import Original, Place, select_from, where_is
 from vitkit.suites.run import _deviations
 from vitkit.suites.task import find
-from vitkit.weights.adaptation.statements import Hints
+from vitkit.weights.hints import Hints
 
 TASKS = {task.name: task for task in VTAB.tasks}
 

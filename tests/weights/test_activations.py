@@ -6,7 +6,7 @@ import torch
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, create
 from vitkit.weights import Classifier, load
-from vitkit.weights.conversion.proof import convert
+from vitkit.weights.proof import convert
 
 
 @pytest.mark.parametrize("to", ["huggingface", "timm"])

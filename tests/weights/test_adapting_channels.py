@@ -11,7 +11,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import ResNetConfig, ViTConfig, create
 from vitkit.models.resnets.backbone import Backbone
 from vitkit.weights import Classifier, adopt, convert, load, save
-from vitkit.weights.adaptation.channels import repeated
+from vitkit.weights.adoption import repeated
 
 SMALL = ViTConfig(32, 2, 64, 2, 8, (32, 32), classes=5)
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

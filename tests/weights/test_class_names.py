@@ -1,6 +1,6 @@
 """The names of ImageNet's classes, beside a library that has them too."""
 
-from vitkit.weights.labels import imagenet_labels
+from vitkit.weights.outputs import imagenet_labels
 
 
 def test_imagenets_names_are_torchvisions_but_for_those_that_mean_two_things():

@@ -12,8 +12,8 @@ import pytest
 from vitkit.cli import main
 from vitkit.models import vit
 from vitkit.weights import convert, load, save
-from vitkit.weights.files import fetch
-from vitkit.weights.files.fetch import fetch as find
+from vitkit.weights.files import hub as hub_module
+from vitkit.weights.files.hub import fetch as find
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3)
 AUGREG = (
@@ -84,7 +84,7 @@ def bucket(serving, random_classifier, tmp_path, monkeypatch):
         f"augreg/{AUGREG}.npz",
     ]
     server, address = serving(Bucket, files=dict.fromkeys(names, data), breaks=0, md5="")
-    monkeypatch.setattr(fetch, "ENDPOINT", address)
+    monkeypatch.setattr(hub_module, "ENDPOINT", address)
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     return server
 
@@ -140,7 +140,7 @@ def test_a_file_that_is_not_there_is_a_sentence(bucket):
 
 
 def test_a_server_that_does_not_answer_is_a_sentence(bucket, monkeypatch):
-    monkeypatch.setattr(fetch, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(hub_module, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ValueError, match="cannot be downloaded: .*refused"):
         find("sam/ViT-B_16")
 

@@ -20,9 +20,9 @@ from safetensors.torch import save_file
 
 from vitkit.models import vit
 from vitkit.weights import convert, load, save
-from vitkit.weights.conversion.writing import tensors_in
+from vitkit.weights.destination import tensors_in
+from vitkit.weights.files.directory import _read
 from vitkit.weights.files.npz import read_npz
-from vitkit.weights.files.opening import _read
 from vitkit.weights.files.pytorch import read_pickle
 from vitkit.weights.formats.google import vit as google
 from vitkit.weights.formats.timm import vit as timm

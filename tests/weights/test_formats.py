@@ -240,12 +240,12 @@ def test_named_models_have_the_libraries_names_and_shapes(name):
     from torchvision.models import VisionTransformer as TorchVision
     from transformers import ViTConfig, ViTForImageClassification
 
-    from vitkit.weights.formats.huggingface.config import config_json
-    from vitkit.weights.formats.timm.architecture import architecture
+    from vitkit.weights.formats.huggingface.vit import VIT
+    from vitkit.weights.formats.timm.vit import architecture
 
     config = vit(name, gelu="erf")
     timm_name, arguments = architecture(config)
-    json = config_json(config, tuple(map(str, range(1000))), "softmax")
+    json = VIT.config_json(config, tuple(map(str, range(1000))), "softmax")
     json.pop("architectures")
     sizes = (config.patch, config.depth, config.heads, config.width, config.mlp)
     with torch.device("meta"):

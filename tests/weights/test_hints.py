@@ -6,10 +6,10 @@ from safetensors.torch import save_file
 
 from vitkit.models import vit
 from vitkit.weights import load, load_as, load_for
-from vitkit.weights.adaptation.statements import Hints
-from vitkit.weights.conversion.writing import tensors_in
+from vitkit.weights.destination import tensors_in
 from vitkit.weights.formats import format_of
 from vitkit.weights.formats.shapes import IMAGENET
+from vitkit.weights.hints import Hints
 
 HALF = (0.5, 0.5, 0.5)
 

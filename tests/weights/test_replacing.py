@@ -142,7 +142,7 @@ def test_what_fails_leaves_what_was_there(classifier, clone, monkeypatch):
     def full(*_, **__):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("vitkit.weights.conversion.writing.write_safetensors", full)
+    monkeypatch.setattr("vitkit.weights.destination.write_safetensors", full)
     with pytest.raises(OSError, match="No space left"):
         save(classifier, clone)
     assert contents(clone) == before

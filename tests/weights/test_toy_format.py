@@ -10,12 +10,10 @@ import torch
 from vitkit.data import Preprocessing
 from vitkit.models import VisionTransformer, vit
 from vitkit.weights import convert, formats, load
-from vitkit.weights.conversion.rules import rule
-from vitkit.weights.conversion.transforms import DENSE
-from vitkit.weights.files.lazy import Lazy
-from vitkit.weights.formats.format import Elsewhere, Format, Tidied
-from vitkit.weights.formats.limits import reasons
-from vitkit.weights.provenance.description import Description
+from vitkit.weights.classifier import Description
+from vitkit.weights.files.tensors import Lazy
+from vitkit.weights.formats.format import Elsewhere, Format, Tidied, reasons
+from vitkit.weights.rules import DENSE, rule
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3)
 

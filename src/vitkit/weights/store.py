@@ -13,22 +13,25 @@ from safetensors import SafetensorError
 from vitkit.data import Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, parameters
 from vitkit.system.console.text import printable
-from vitkit.weights.adaptation.adopting import with_labels
-from vitkit.weights.adaptation.channels import preprocessing_for_channels
-from vitkit.weights.adaptation.hints import apply_hints, check_heads, with_pool
-from vitkit.weights.adaptation.pretraining import read_pretraining
-from vitkit.weights.adaptation.statements import Hints
-from vitkit.weights.classifier import Classifier
-from vitkit.weights.conversion.rules import read
-from vitkit.weights.conversion.writing import check_destination, write_model
+from vitkit.weights.adoption import preprocessing_for_channels, with_labels
+from vitkit.weights.classifier import (
+    Classifier,
+    Description,
+    check_finite,
+    check_own_weights,
+    from_json,
+)
+from vitkit.weights.destination import check_destination, write_model
 from vitkit.weights.files import Opened, Tensors, open_weights
-from vitkit.weights.files.fetch import fetch, license_of_download
-from vitkit.weights.files.lazy import DAMAGE
+from vitkit.weights.files.hub import fetch, license_of_download
+from vitkit.weights.files.tensors import DAMAGE
+from vitkit.weights.fitting import apply_hints, check_heads, with_pool
 from vitkit.weights.formats import cannot, format_of, names, recognise
 from vitkit.weights.formats.format import Format, Tidied
-from vitkit.weights.labels import counted, numbered
-from vitkit.weights.ownership import check_finite, check_own_weights
-from vitkit.weights.provenance.description import Description, from_json
+from vitkit.weights.hints import Hints
+from vitkit.weights.outputs import counted_classes, numbered
+from vitkit.weights.pretraining import read_pretraining
+from vitkit.weights.rules import read
 from vitkit.weights.unknown import read_unknown
 
 
@@ -261,7 +264,7 @@ def summary(classifier: Classifier, format: Format) -> str:
     height, width = config.image
     head = "no head"
     if config.classes:
-        head = counted(config.classes)
+        head = counted_classes(config.classes)
     return (
         f"{called(config)} for {height} x {width} pixels, {parameters(config):,} parameters, "
         f"{head}, in {format.name} format\n  preprocessing: {classifier.preprocessing}"

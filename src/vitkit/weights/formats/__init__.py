@@ -6,17 +6,18 @@ from vitkit.weights.formats import native, torchvision
 from vitkit.weights.formats.format import Format
 from vitkit.weights.formats.google import resnets as google_resnets
 from vitkit.weights.formats.google import vit as google_vit
-from vitkit.weights.formats.huggingface import dinov2, dinov3, towers
-from vitkit.weights.formats.huggingface import vit as huggingface_vit
+from vitkit.weights.formats.huggingface.dino import DINOV2, DINOV3
+from vitkit.weights.formats.huggingface.towers import TOWERS
+from vitkit.weights.formats.huggingface.vit import VIT
 from vitkit.weights.formats.timm import resnets as timm_resnets
 from vitkit.weights.formats.timm import vit as timm_vit
 
 FORMATS: tuple[Format, ...] = (
     native.FORMAT,
-    huggingface_vit.FORMAT,
-    dinov2.FORMAT,
-    dinov3.FORMAT,
-    towers.FORMAT,
+    VIT.format(),
+    DINOV2.format(),
+    DINOV3.format(),
+    TOWERS.format(),
     google_vit.FORMAT,  # before google's ResNets, whose names hybrids have too
     google_resnets.FORMAT,
     timm_vit.FORMAT,

@@ -6,13 +6,12 @@ Shapes alone do not tell what such a model computes, so these files always carry
 import torch
 
 from vitkit.models import ModelConfig, build
-from vitkit.weights.adaptation.statements import Hints
-from vitkit.weights.classifier import Classifier
-from vitkit.weights.conversion.rules import Rule, rule
+from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Format, Tidied
 from vitkit.weights.formats.huggingface.processors import processor_json
-from vitkit.weights.provenance.description import Description
+from vitkit.weights.hints import Hints
+from vitkit.weights.rules import Rule, rule
 
 # The first weights of a Vision Transformer or hybrid, of a ResNet, and of LeNet.
 FIRST = ("stem.project.weight", "root.conv.weight", "blocks.0.conv.weight")

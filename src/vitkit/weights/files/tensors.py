@@ -1,26 +1,18 @@
 """Tensors of a file before they are read, and what a damaged file may raise."""
 
-import hashlib
-import json
 import struct
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-LARGEST_JSON = 16 * 2**20  # bytes; with 21,843 class names a config.json has about one million
 LARGEST = 64 * 2**30  # bytes of a file's content; ViT-e, the largest there is, has 16 GiB
 INFLATION = 100  # times a file's size, its content; more is no weights, which hardly compress
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-KEY = "vitkit"  # under which a file of another format carries vitkit's own description of the model
-WRITTEN_WITH = "written_with"
-"""In the description in a config.json: the identity of the description in the weights beside it.
-Files are replaced one by one, so after a kill one may be new and the other old."""
 # What the readers of ZIP, .npy, pickle and JSON raise for files that are damaged, or made to harm.
 DAMAGE = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError,
@@ -56,39 +48,10 @@ def joined(*parts: Lazy) -> Lazy:
     return Lazy(shape, parts[0].dtype, lambda: torch.cat([part.read() for part in parts]))
 
 
-def identity(description: dict) -> str:
-    """What a description is recognised by, whether it was read or is to be written."""
-    text = json.dumps(description, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def check_content(size: int, content: int) -> None:
     """Raises ValueError for a file of `size` bytes that would take too many when it is read."""
     if content > min(LARGEST, INFLATION * size + 2**28):
         raise ValueError(f"it would take {content:,} bytes of memory, out of a file of {size:,}")
-
-
-def read_json(file: Path) -> dict:
-    """The object in a JSON file. Raises ValueError."""
-    if file.stat().st_size > LARGEST_JSON:
-        raise ValueError(
-            f"{file} is larger than {LARGEST_JSON // 2**20} MiB, so it describes no model"
-        )
-    try:
-        return parse_object(file.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{file} is not a JSON object: {error}") from error
-
-
-def parse_object(text: bytes | str) -> dict:
-    """The object in JSON. Raises ValueError."""
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"it holds a {type(value).__name__}")
-    return value
 
 
 def fill(buffer: memoryview, file) -> bool:

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 from vitkit import models
-from vitkit.models import Model, ModelConfig, build, called, named
-from vitkit.weights.adaptation.adopting import with_new_head
-from vitkit.weights.adaptation.fitting import at_stride
+from vitkit.models import Model, ModelConfig, called, named
+from vitkit.weights.adoption import rebuilt, with_new_head
+from vitkit.weights.fitting import at_stride
 from vitkit.weights.store import load
 
 # Settings that a loaded model is fitted to
@@ -76,7 +76,7 @@ def create(
     # What is for training alone
     settings = {name: getattr(wanted, name) for name in FOR_TRAINING if name in asked}
     if settings:
-        network = _with_settings(network, settings)
+        network = rebuilt(network, replace(network.config, **settings))
     return network.train().to(device)
 
 
@@ -95,11 +95,3 @@ def _check_architecture(
             differences.append(f"{name} is {theirs!r} there, {ours!r} here")
     if differences:
         raise ValueError(f"{weights} holds another model: {'; '.join(differences)}")
-
-
-def _with_settings(network: Model, settings: dict[str, float]) -> Model:
-    """The same weights with other settings for training."""
-    with torch.device("meta"):
-        new = build(replace(network.config, **settings))
-    new.load_state_dict(network.state_dict(), assign=True)
-    return new

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Backbone, Grid, Tiling, ViTConfig
-from vitkit.weights.adaptation.statements import Hints
+from vitkit.weights.classifier import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Tidied
 from vitkit.weights.formats.resnets import backbone_of
@@ -23,25 +23,16 @@ from vitkit.weights.formats.shapes import (
     prefix_rows,
     shape_of,
 )
-from vitkit.weights.formats.timm.architecture import POOLS
-from vitkit.weights.formats.timm.files import (
+from vitkit.weights.formats.timm.config import (
+    GELU,
+    POOLS,
     input_size,
     labels_of,
     pretrained_cfg,
     written_preprocessing,
 )
 from vitkit.weights.formats.timm.names import PATCHES, RESNET, ROOT_ALONE
-from vitkit.weights.provenance.description import Description
-
-# timm's act_layer -> the form of the GELU
-ACTS = {
-    "gelu": "erf",
-    "gelu_tanh": "tanh",
-    "quick_gelu": "quick",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
+from vitkit.weights.hints import Hints
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
@@ -227,9 +218,9 @@ def _gelu(json: dict, is_clip: bool) -> tuple[str, list[str]]:
             "trained with the quick one (timm's names with quickgelu)"
         )
     act = act or "gelu"
-    if act not in ACTS:
-        raise ValueError(f"its act_layer is {act!r}; vitkit knows {', '.join(ACTS)}")
-    return ACTS[act], notes
+    if act not in GELU:
+        raise ValueError(f"its act_layer is {act!r}; vitkit knows {', '.join(GELU)}")
+    return GELU[act], notes
 
 
 def _branch_norm(tidied: Tidied, json: dict) -> tuple[str, list[str]]:

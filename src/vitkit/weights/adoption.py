@@ -1,17 +1,25 @@
-"""The one place where a loaded model is fitted to another task: a new head, another image size."""
+"""A loaded model for another task: other classes, another size of images, other channels.
 
+Legend: C channels of the new images, D filters, k side of a kernel.
+"""
+
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import cycle, islice
 
 import torch
+from torch import Tensor
 
 from vitkit.data import Preprocessing
 from vitkit.models import Model, ModelConfig, as_pair, build, resized
-from vitkit.weights.adaptation.channels import with_channels
-from vitkit.weights.classifier import Classifier, check_labels
-from vitkit.weights.labels import counted
-from vitkit.weights.ownership import check_own_weights
+from vitkit.system.console.text import counted
+from vitkit.weights.classifier import Classifier, check_labels, check_own_weights
+from vitkit.weights.outputs import counted_classes
+
+COLOURS = 3
+OPAQUE = (0.5, 0.5)  # mean and standard deviation of the channel behind red, green and blue
 
 
 def adopt(
@@ -48,13 +56,11 @@ def adopt(
     elif new_head or tuple(labels) != classifier.labels:
         old = model
         model = with_new_head(old, len(labels))
-        classifier = replace(classifier, unknown=None)
-        sentences += head_sentences(old, model)
+        sentences += _head_sentences(old, model)
 
     # Other channels
     if channels is not None:
         adapted, changes = with_channels(replace(classifier, model=model, labels=()), channels)
-        classifier = replace(classifier, unknown=adapted.unknown)
         model = adapted.model
         preprocessing = adapted.preprocessing
         sentences += changes
@@ -64,12 +70,16 @@ def adopt(
     if image is not None and tuple(image) != tuple(model.config.image):
         old = model
         model = resized(old, image, method)
-        classifier = replace(classifier, unknown=None)
         sentences += size_sentences(old, model)
         preprocessing = preprocessing_for(preprocessing, image)
 
     adopted = replace(classifier, model=model, preprocessing=preprocessing, labels=tuple(labels))
+    if model is not classifier.model:  # limits for unknown images are another model's
+        adopted = replace(adopted, unknown=None)
     return adopted, sentences
+
+
+# Other classes
 
 
 def with_labels(
@@ -82,26 +92,26 @@ def with_labels(
     most of the model's own classes are in, though it is not as long: a mistake in such a list would
     cost the head.
     """
-    labels = checked_names(labels)
+    labels = _checked_names(labels)
     classes = classifier.model.config.classes
     if new_head or not classes:
         return adopt(classifier, labels=labels, new_head=True)
     if len(labels) == classes:
         if labels == classifier.labels:
             return classifier, []
-        sentence = f"labels: yours, for the {counted(classes)} that the head has"
+        sentence = f"labels: yours, for the {counted_classes(classes)} that the head has"
         return replace(classifier, labels=labels), [sentence]
 
     own = len(set(labels) & set(classifier.labels))
     if 2 * own > classes:
         raise ValueError(
-            f"there are {len(labels):,} labels for a head of {counted(classes)}, and {own:,} of them "
+            f"there are {len(labels):,} labels for a head of {counted_classes(classes)}, and {own:,} of them "
             "are the head's own; give one for each class, or new_head=True for a new head of zeros"
         )
     return adopt(classifier, labels=labels, new_head=True)
 
 
-def checked_names(labels: Sequence[str]) -> tuple[str, ...]:
+def _checked_names(labels: Sequence[str]) -> tuple[str, ...]:
     """The names of classes that a user gives, as a tuple. Raises ValueError for what is no list of
     names, for an empty one, and for a name that is there twice."""
     check_labels(labels)
@@ -133,13 +143,25 @@ def with_new_head(model: Model, classes: int) -> Model:
 def with_zero_head(model: Model, config: ModelConfig) -> Model:
     """The model of a configuration that differs from the model's own in its head alone, or in a
     pooling without parameters, with a head of zeros."""
+    return rebuilt(model, config, zeros=r"head\.")
+
+
+def rebuilt(
+    model: Model,
+    config: ModelConfig,
+    weights: Mapping[str, Tensor] | None = None,
+    zeros: str | None = None,
+) -> Model:
+    """A model of another configuration with these weights, by default the model's own. The tensors whose
+    names match the pattern `zeros` are new, and all zeros."""
+    if weights is None:
+        weights = model.state_dict()
     with torch.device("meta"):
         new = build(config)
-    weights = model.state_dict()
     device = next(model.parameters()).device
-    state = {}  # of the new model
+    state = {}
     for name, expected in new.state_dict().items():
-        if name.startswith("head."):
+        if zeros and re.match(zeros, name):
             state[name] = torch.zeros(expected.shape, device=device)
         else:
             state[name] = weights[name]
@@ -147,20 +169,7 @@ def with_zero_head(model: Model, config: ModelConfig) -> Model:
     return new.train(model.training)
 
 
-def preprocessing_for(preprocessing: Preprocessing, image: tuple[int, int]) -> Preprocessing:
-    """The same preprocessing for images of another size (height, width).
-
-    The part of an image that the crop cuts off stays the same. `resize` is one number for both
-    sides, so it goes by the longer one, which the crop has to fit into.
-    """
-    resize = 0
-    if preprocessing.resize:
-        scale = max(image) / max(preprocessing.size)
-        resize = max(round(preprocessing.resize * scale), max(image))
-    return replace(preprocessing, size=tuple(image), resize=resize)
-
-
-def head_sentences(old: Model, new: Model) -> list[str]:
+def _head_sentences(old: Model, new: Model) -> list[str]:
     """What changed with a new head, in sentences for people."""
     sentences = []
     if old.config.classes:
@@ -174,6 +183,22 @@ def head_sentences(old: Model, new: Model) -> list[str]:
     if new.config.classes:
         sentences.append(f"newly made: a head of {new.config.classes:,} classes, all zeros")
     return sentences
+
+
+# Another size of images
+
+
+def preprocessing_for(preprocessing: Preprocessing, image: tuple[int, int]) -> Preprocessing:
+    """The same preprocessing for images of another size (height, width).
+
+    The part of an image that the crop cuts off stays the same. `resize` is one number for both
+    sides, so it goes by the longer one, which the crop has to fit into.
+    """
+    resize = 0
+    if preprocessing.resize:
+        scale = max(image) / max(preprocessing.size)
+        resize = max(round(preprocessing.resize * scale), max(image))
+    return replace(preprocessing, size=tuple(image), resize=resize)
 
 
 def size_sentences(old: Model, new: Model) -> list[str]:
@@ -206,3 +231,117 @@ def size_sentences(old: Model, new: Model) -> list[str]:
             "were trained on"
         )
     return sentences
+
+
+# Other channels
+
+
+def with_channels(classifier: Classifier, channels: int) -> tuple[Classifier, list[str]]:
+    """The model for images of so many channels, and what changed, in sentences.
+
+    - 1: the kernels of the first layer are summed, so that a grey image gives what the model gave for
+      it as red, green and blue, up to rounding;
+    - 4: the fourth channel's kernels are zeros, so that it changes nothing at first;
+    - others: the kernels are repeated, red, green, blue, red and so on, times 3 / C, as timm has it.
+
+    Means and standard deviations follow: the mean of the three, 0.5 for the fourth, or repeated; those
+    of images of many channels are better measured (`measured`), and the values of these are float32.
+
+    Raises ValueError for a model that is not for red, green and blue.
+    """
+    model = classifier.model
+    before = model.config.channels
+    if channels == before:
+        return classifier, []
+    if channels < 1 or before != COLOURS:
+        raise ValueError(
+            f"the model's images have {counted(before, 'channel')}, not {channels}; weights for red, "
+            "green and blue can be adapted to another number of channels, others not"
+        )
+
+    # The first layer is what depends on the images: one kernel, and a bias or none
+    config = replace(model.config, channels=channels)
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in build(config).state_dict().items()}
+    weights = dict(model.state_dict())
+    (name,) = [name for name, shape in shapes.items() if shape != weights[name].shape]
+    kernel = weights[name]  # (D, 3, k, k)
+    old = classifier.preprocessing
+    preprocessing = preprocessing_for_channels(old, channels)
+
+    if channels == 1:
+        weights[name], shift = _summed(kernel, old, preprocessing)
+        bias = name.removesuffix("weight") + "bias"
+        if bias in weights:
+            weights[bias] = weights[bias] + shift
+        sentences = [f"summed: the kernels of red, green and blue, {name}, for grey"]
+        if not _is_exact(config, old, bias in weights):
+            sentences.append("grey images get other answers than as colours, until it is trained")
+    elif channels == 4:
+        weights[name] = torch.cat([kernel, torch.zeros_like(kernel[:, :1])], 1)
+        sentences = [f"newly made: kernels of zeros for the fourth channel, in {name}"]
+    else:
+        weights[name] = repeated(kernel, channels)
+        sentences = [
+            f"repeated: the kernels of red, green and blue, {name}, for {channels} channels"
+        ]
+    new = rebuilt(model, config, weights)
+    adapted = replace(classifier, model=new, preprocessing=preprocessing, unknown=None)
+    return adapted, sentences
+
+
+def _is_exact(config: ModelConfig, colours: Preprocessing, has_bias: bool) -> bool:
+    """Whether a model for grey answers as the one for colours: the sum of standardised kernels is not
+    standardised; and where the three means differ, only a bias holds what that makes, and none holds
+    it at an image's padded border."""
+    one_mean = len(set(colours.mean)) == 1
+    backbone = getattr(config, "backbone", None) or getattr(config, "stem", None)
+    if backbone is not None:
+        return one_mean and backbone.standardise == "none"
+    return one_mean or has_bias
+
+
+def _summed(kernel: Tensor, colours: Preprocessing, grey: Preprocessing) -> tuple[Tensor, Tensor]:
+    """A kernel (D, 3, k, k) for grey, (D, 1, k, k), and what the bias grows by, (D,): three equal
+    channels, each normalised by its own mean and deviation, as one by the mean of these."""
+    exact = kernel.double()
+    mean = exact.new_tensor(colours.mean)[:, None, None]  # (3, 1, 1)
+    std = exact.new_tensor(colours.std)[:, None, None]
+    # (x - mean) / std of a colour = slope · (x - mean) / std of grey + offset
+    slope = grey.std[0] / std
+    offset = (grey.mean[0] - mean) / std
+    one = (exact * slope).sum(1, keepdim=True)
+    shift = (exact * offset).sum((1, 2, 3))
+    return one.to(kernel.dtype), shift.to(kernel.dtype)
+
+
+def repeated(kernel: Tensor, channels: int) -> Tensor:
+    """A kernel (D, 3, k, k) for C channels, (D, C, k, k): as timm adapts them."""
+    order = list(islice(cycle(range(COLOURS)), channels))
+    return kernel[:, order] * (COLOURS / channels)
+
+
+def preprocessing_for_channels(preprocessing: Preprocessing, channels: int) -> Preprocessing:
+    """The same preprocessing for images of so many channels."""
+    mean = preprocessing.mean
+    std = preprocessing.std
+    values = preprocessing.values
+    if channels == len(mean):
+        return preprocessing
+    if len(mean) not in (1, COLOURS):
+        raise ValueError(
+            f"the preprocessing has {counted(len(mean), 'mean')}, and the images have "
+            f"{counted(channels, 'channel')}; give a mean and a deviation for each"
+        )
+    if channels == 1:
+        mean = (sum(mean) / len(mean),)
+        std = (sum(std) / len(std),)
+    elif channels == 4 and len(mean) == COLOURS:
+        mean = (*mean, OPAQUE[0])
+        std = (*std, OPAQUE[1])
+    else:
+        mean = tuple(islice(cycle(mean), channels))
+        std = tuple(islice(cycle(std), channels))
+        if channels != COLOURS:
+            values = "float32"
+    return replace(preprocessing, mean=mean, std=std, values=values)

@@ -8,8 +8,8 @@ from vitkit.system.storage.private import public
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.formats import formats_for
 from vitkit.weights.formats.format import Format
-from vitkit.weights.labels import counted
-from vitkit.weights.provenance.licenses import FILE, License, license_fields
+from vitkit.weights.licenses import FILE, License, license_fields
+from vitkit.weights.outputs import counted_classes
 
 FOR_THE_PROGRAM = ("layout", "held_out")  # of the origin: no reader has a use for them
 
@@ -85,7 +85,7 @@ def _sentence(classifier: Classifier) -> str:
     config = classifier.model.config
     head = "no classification head"
     if config.classes:
-        head = counted(config.classes)
+        head = counted_classes(config.classes)
     height, width = config.image
     return (
         f"A {config.title} for images of {height} x {width} pixels: "

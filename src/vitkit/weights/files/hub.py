@@ -13,8 +13,8 @@ from urllib.request import getproxies
 from vitkit.system.storage.download import download
 from vitkit.system.storage.files import cache_dir, nearest
 from vitkit.system.storage.private import paths_of_this_machine
-from vitkit.weights.files.opening import UNKNOWN
-from vitkit.weights.provenance.licenses import CARD, NAMES, License
+from vitkit.weights.files.directory import UNKNOWN
+from vitkit.weights.licenses import CARD, NAMES, License
 
 # Google's files: the buckets that https://github.com/google-research/vision_transformer lists
 ENDPOINT = "https://storage.googleapis.com/vit_models"

@@ -12,7 +12,7 @@ from vitkit.data import open_image
 from vitkit.models import ModelConfig
 from vitkit.system.storage.files import temporary_folder
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.conversion.writing import check_destination, write_model
+from vitkit.weights.destination import check_destination, write_model
 from vitkit.weights.formats import cannot, format_of, formats_for, names
 from vitkit.weights.formats.format import Elsewhere, Format
 from vitkit.weights.store import load
