@@ -1,13 +1,18 @@
-"""What all tables of Vision Transformers share: one walk from the patches to the head.
+"""What all formats of Vision Transformers share: one walk from the patches to the head, as a table of
+rules, and as the settings that the shapes tell.
 
-A format says how it spells the parts (`Names`), and how its library keeps their numbers (`Arrays`); the
-walk is the same for all.
+A format says how it spells the parts (`Names`), and how its library keeps their numbers (`Arrays`).
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import torch
+
 from vitkit.models import ViTConfig
+from vitkit.weights.files import Tensors
+from vitkit.weights.formats.shapes import count_blocks, length_of, shape_of
 from vitkit.weights.rules import (
     CONVOLUTION,
     DENSE,
@@ -210,3 +215,35 @@ def _joined(
         parts = [name + end for name in theirs]
         table.append(rule(f"{ours}.{kind}", *parts, transform=transform))
     return table
+
+
+def settings_of(tensors: Tensors, names: Names, arrays: Arrays = PYTORCH) -> dict:
+    """The settings of a ViTConfig that shapes tell, whatever library has written them; of a hybrid the
+    channels are those of its ResNet's feature map. Raises ValueError for shapes that make no model."""
+    weight, bias = arrays.ends
+    block = names.block
+
+    # As PyTorch has them: (D, C, h, w) and (D, M)
+    kernel = torch.empty(shape_of(tensors, names.patches + weight, 4), device="meta")
+    width, channels, *patch = arrays.convolution.read(kernel).shape
+    first = block.prefix.replace("{i}", "0")
+    contract = torch.empty(shape_of(tensors, first + block.contract + weight, 2), device="meta")
+    mlp = arrays.dense.read(contract).shape[1]
+
+    registers = 0
+    if names.registers and names.registers in tensors:
+        registers = shape_of(tensors, names.registers, 3)[1]
+    numbered = re.escape(block.prefix).replace(re.escape("{i}"), r"(\d+)")
+    qkv_bias = first + block.qkv[0] + (block.qkv_ends or arrays.ends)[1]
+    return {
+        "width": width,
+        "depth": count_blocks(tensors, numbered),
+        "mlp": mlp,
+        "patch": tuple(patch),
+        "channels": channels,
+        "classes": length_of(tensors, names.head + bias),
+        "class_token": names.cls in tensors,
+        "registers": registers,
+        "qkv_bias": qkv_bias in tensors,
+        "representation": length_of(tensors, names.representation + bias),
+    }

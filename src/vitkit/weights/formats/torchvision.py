@@ -12,7 +12,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors, load_state_dict
-from vitkit.weights.formats.encoders import Block, Names, encoder_rules
+from vitkit.weights.formats.encoders import Block, Names, encoder_rules, settings_of
 from vitkit.weights.formats.format import (
     Elsewhere,
     Format,
@@ -24,14 +24,7 @@ from vitkit.weights.formats.format import (
     reasons,
     without_prefix,
 )
-from vitkit.weights.formats.shapes import (
-    IMAGENET,
-    count_blocks,
-    grid_of,
-    heads_of,
-    length_of,
-    shape_of,
-)
+from vitkit.weights.formats.shapes import IMAGENET, grid_of, heads_of, shape_of
 from vitkit.weights.hints import Hints
 from vitkit.weights.outputs import usual_labels
 from vitkit.weights.rules import Rule, position_table
@@ -74,26 +67,15 @@ def tidy(tensors: Tensors) -> Tidied:
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """What the shapes say; the file says nothing of the preprocessing."""
     tensors = tidied.tensors
-
-    # Patches and their positions; the class token has one too
-    width, channels, patch, _ = shape_of(tensors, PATCHES, 4)
-    positions = shape_of(tensors, "encoder.pos_embedding", 3)[1]
-    grid = grid_of(positions - 1, (patch, patch), hints.image)
-
-    # Blocks
-    mlp = shape_of(tensors, "encoder.layers.encoder_layer_0.mlp.0.weight", 2)[0]
-    heads, heads_note = heads_of(width, mlp, hints.heads)
-
+    settings = settings_of(tensors, NAMES)
+    height, width = settings["patch"]
+    positions = shape_of(tensors, NAMES.positions, 3)[1]
+    rows, columns = grid_of(positions - 1, (height, width), hints.image)  # the class token has one
+    heads, heads_note = heads_of(settings["width"], settings["mlp"], hints.heads)
     config = ViTConfig(
-        width=width,
-        depth=count_blocks(tensors, r"encoder\.layers\.encoder_layer_(\d+)\."),
-        mlp=mlp,
+        **settings,
         heads=heads,
-        patch=patch,
-        image=(grid[0] * patch, grid[1] * patch),
-        channels=channels,
-        classes=length_of(tensors, "heads.head.bias"),
-        representation=length_of(tensors, "heads.pre_logits.bias"),
+        image=(rows * height, columns * width),
         # What torchvision's code fixes
         gelu="erf",
         eps=1e-6,

@@ -15,7 +15,7 @@ from vitkit.models import DIALECTS, Grid, ModelConfig, Tiling, ViTConfig
 from vitkit.weights.adoption import rebuilt
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
-from vitkit.weights.formats.encoders import FLAX, Block, Names, encoder_rules
+from vitkit.weights.formats.encoders import FLAX, Block, Names, encoder_rules, settings_of
 from vitkit.weights.formats.format import (
     Elsewhere,
     Format,
@@ -29,14 +29,7 @@ from vitkit.weights.formats.format import (
 )
 from vitkit.weights.formats.google.names import BIG_VISION, ORIGINAL, Layout, spelled, tidy_names
 from vitkit.weights.formats.resnets import ResNetNames, backbone_of, backbone_rules
-from vitkit.weights.formats.shapes import (
-    count_blocks,
-    grid_of,
-    length_of,
-    other_reading,
-    prefix_rows,
-    shape_of,
-)
+from vitkit.weights.formats.shapes import shape_of, table_of
 from vitkit.weights.hints import Hints
 from vitkit.weights.outputs import usual_labels
 from vitkit.weights.rules import Rule
@@ -93,42 +86,30 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     deviation 0.5, tanh GELU, eps 1e-6."""
     tensors = tidied.tensors
 
+    settings = settings_of(tensors, NAMES, FLAX)
+
     # Patches: of the image, or of a ResNet's feature map
-    *size, channels, width = shape_of(tensors, "embedding/kernel", 4)
-    patches = Tiling(tuple(size), tuple(size))
-    stem = None
-    tiling = patches  # in pixels
+    tiling = Tiling(settings["patch"], settings["patch"])  # in pixels
     if ROOT in tensors:
         stem, channels = backbone_of(tensors, VIT_JAX_NAMES, "post", DIALECTS["google"])
-        tiling = patches.scaled(stem.stride)
+        tiling = tiling.scaled(stem.stride)
+        settings |= {"stem": stem, "channels": channels}
     grid, positions, positions_note = _positions(tidied, tiling.size, hints.image)
 
-    # Blocks: flax keeps the heads apart, (D, H, E), so their number is known
-    block = "Transformer/encoderblock_0"
-    heads = shape_of(tensors, f"{block}/{ATTENTION}/query/kernel", 3)[1]
-    mlp = shape_of(tensors, f"{block}/MlpBlock_0/Dense_0/kernel", 2)[1]
-
+    # flax keeps the heads apart, (D, H, E), so their number is known
+    heads = shape_of(tensors, f"Transformer/encoderblock_0/{QKV[0]}/kernel", 3)[1]
     pool, pool_note = _pool(tensors)
     if hints.pool:
         pool_note = []
-
     config = ViTConfig(
-        width=width,
-        depth=count_blocks(tensors, r"Transformer/encoderblock_(\d+)/"),
-        mlp=mlp,
+        **settings,
+        **positions,
         heads=heads,
-        patch=patches.size,
         image=tiling.image(grid),
-        channels=channels,
-        classes=length_of(tensors, "head/bias"),
         pool=pool,
-        class_token="cls" in tensors,
-        stem=stem,
-        representation=length_of(tensors, "pre_logits/bias"),
         gelu="tanh",
         eps=1e-6,
         resample="google",
-        **positions,
     )
     labels, labels_note = usual_labels(config.classes)
     notes = (*positions_note, *pool_note, *labels_note)
@@ -171,16 +152,11 @@ def _positions(
     # known by the table's name. big_vision adds the table first (models/vision_transformer.py), but has files from
     # before that too, so there the number of rows decides
     rows = shape_of(tensors, "pos_embedding", 3)[1]
-    prefix = int("cls" in tensors)
-    with_position = prefix
-    note = []
+    tokens = (int("cls" in tensors),)
     if Layout.parse(tidied.layout).table != ORIGINAL.table:
-        with_position = prefix_rows(rows, (prefix, 0), patch, image)
-        note = other_reading(rows, (prefix, 0), with_position, patch, image)
-    grid = grid_of(rows - with_position, patch, image)
-    if with_position == prefix:
-        return grid, {"positions": "learned"}, []
-    return grid, {"positions": "learned", "prefix_positions": with_position}, note
+        tokens += (0,)
+    grid, prefix_positions, notes = table_of(rows, tokens, patch, image)
+    return grid, {"positions": "learned", "prefix_positions": prefix_positions}, notes
 
 
 def rules(config: ViTConfig) -> list[Rule]:
