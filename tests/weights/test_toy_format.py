@@ -11,7 +11,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import VisionTransformer, vit
 from vitkit.weights import convert, formats, load
 from vitkit.weights.classifier import Description
-from vitkit.weights.files.tensors import Lazy
+from vitkit.weights.files.content import Lazy
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied, reasons
 from vitkit.weights.rules import DENSE, rule
 

@@ -13,7 +13,7 @@ from vitkit.system.storage.files import whole_files, write_json, write_whole
 from vitkit.weights.card import model_card
 from vitkit.weights.classifier import Classifier, check_own_weights, to_json
 from vitkit.weights.files import open_weights, write_safetensors, write_tensors
-from vitkit.weights.files.descriptions import KEY, WRITTEN_WITH, identity, read_json
+from vitkit.weights.files.content import KEY, WRITTEN_WITH, identity, read_json
 from vitkit.weights.files.directory import ENDINGS, PRETRAINING, UNKNOWN, is_written_by_vitkit
 from vitkit.weights.formats import recognise
 from vitkit.weights.formats.format import Format
@@ -22,8 +22,8 @@ from vitkit.weights.licenses import (
     FILE,
     NAMES,
     License,
-    beside,
     digest,
+    license_text,
     read_text,
     with_license,
 )
@@ -53,7 +53,7 @@ def write_model(classifier: Classifier, format: Format, path: Path) -> Path:
         # Through a link, which stays
         write_tensors(path.resolve(), tensors_in(format, classifier), to_json(classifier))
         if classifier.license and classifier.license.text:
-            write_whole(beside(path), classifier.license.text.encode())
+            write_whole(license_text(path), classifier.license.text.encode())
     else:
         _write_directory(classifier, format, path)
     return path
@@ -147,7 +147,7 @@ def check_destination(classifier: Classifier, format: Format, path: Path) -> Non
     check_own_weights(classifier.model)
     if path.suffix in format.endings:
         _check_file(path)
-        _check_license_text(beside(path), classifier.license)
+        _check_license_text(license_text(path), classifier.license)
     else:
         _check_directory(format, path)
         check_model_replaceable(path, format.directory(classifier))

@@ -144,9 +144,8 @@ def license_in(folder: Path, described: object, config: dict) -> License | None:
 
 
 def license_of_file(file: Path, described: object) -> License | None:
-    """The licence of a single file of weights, whose text lies beside it: of vit.pth in
-    vit.LICENSE."""
-    text = read_text(beside(file))
+    """The licence of a single file of weights, whose text lies beside it."""
+    text = read_text(license_text(file))
     if described:
         return described_license(described, text)
     if text:
@@ -155,15 +154,11 @@ def license_of_file(file: Path, described: object) -> License | None:
 
 
 def license_text(model: Path) -> Path:
-    """Where vitkit writes the text of the licence of a directory, or of a file, of a model."""
+    """Where the text of the licence of a model lies: in its directory, or beside its file, of vit.pth in
+    vit.LICENSE."""
     if model.is_dir():
         return model / FILE
-    return beside(model)
-
-
-def beside(file: Path) -> Path:
-    """Where the text of the licence of a single file of weights lies."""
-    return file.with_suffix(f".{FILE}")
+    return model.with_suffix(f".{FILE}")
 
 
 def license_fields(license: License | None) -> dict[str, str]:

@@ -4,9 +4,9 @@ safetensors, NumPy's .npz (no object is unpickled), and PyTorch's own files thro
 unpickler.
 """
 
+from vitkit.weights.files.content import FLOATS, Lazy, Tensors, joined, lazy_zeros
 from vitkit.weights.files.directory import Opened, load_state_dict, open_weights, write_tensors
 from vitkit.weights.files.safetensors import write_safetensors
-from vitkit.weights.files.tensors import FLOATS, Lazy, Tensors, joined, lazy_zeros
 
 __all__ = [
     "FLOATS",

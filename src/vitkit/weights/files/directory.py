@@ -12,12 +12,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitkit.system.storage.files import refuse_special, whole
-from vitkit.weights.files.descriptions import (
+from vitkit.weights.files.content import (
     CONFIG,
+    DAMAGE,
     KEY,
     PREPROCESSOR,
     WRITTEN_WITH,
     Fields,
+    Tensors,
     check_fields,
     comment_of,
     identity,
@@ -28,7 +30,6 @@ from vitkit.weights.files.descriptions import (
 from vitkit.weights.files.npz import is_npz, read_npz
 from vitkit.weights.files.pytorch import read_pickle
 from vitkit.weights.files.safetensors import read_safetensors, write_safetensors
-from vitkit.weights.files.tensors import DAMAGE, Tensors
 from vitkit.weights.licenses import FILE, License, license_in, license_of_file
 
 PRETRAINING = "pretraining.safetensors"

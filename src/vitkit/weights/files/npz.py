@@ -13,8 +13,7 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from vitkit.weights.files.descriptions import read_comment
-from vitkit.weights.files.tensors import DAMAGE, Lazy, Tensors, check_content, fill
+from vitkit.weights.files.content import DAMAGE, Lazy, Tensors, check_content, fill, read_comment
 
 
 class Member(NamedTuple):

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitkit.weights.files.tensors import DAMAGE, Lazy, Tensors, check_content
+from vitkit.weights.files.content import DAMAGE, Lazy, Tensors, check_content
 
 # Where training checkpoints keep the model. The first that is there counts: averages come first.
 PARTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "module", "net")

@@ -11,8 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitkit.system.storage.files import give_usual_permissions
-from vitkit.weights.files.descriptions import KEY, parse_object
-from vitkit.weights.files.tensors import Lazy, Tensors, fill
+from vitkit.weights.files.content import KEY, Lazy, Tensors, fill, parse_object
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 

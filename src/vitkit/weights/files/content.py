@@ -1,18 +1,81 @@
-"""JSON that describes a model: in files of other libraries, and in the weights themselves.
+"""What files of weights hold, before it is read and whoever wrote it: tensors by name and shape, JSON
+within limits, and the errors of files that are damaged or made to harm.
 
-Of other libraries' files the types of the fields that vitkit reads are checked, and everything else is
+Of other libraries' JSON the types of the fields that vitkit reads are checked, and everything else is
 left alone. Which values make sense is the formats' business: here a list where a number is expected
 ends in a sentence that names the field.
 """
 
 import hashlib
 import json
+import struct
+import tokenize
 import zipfile
+import zlib
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
+from typing import NamedTuple
 
-from vitkit.weights.files.tensors import DAMAGE
+import torch
+from torch import Tensor
+
 from vitkit.weights.outputs import numbered
+
+LARGEST = 64 * 2**30  # bytes of a file's content; ViT-e, the largest there is, has 16 GiB
+INFLATION = 100  # times a file's size, its content; more is no weights, which hardly compress
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+# What the readers of ZIP, .npy, pickle and JSON raise for files that are damaged, or made to harm.
+DAMAGE = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError,
+    NotImplementedError, MemoryError, OSError, EOFError, SyntaxError, tokenize.TokenError,
+    zipfile.BadZipFile, zlib.error, struct.error,
+)  # fmt: skip
+
+
+class Lazy(NamedTuple):
+    """A tensor of a file, not read yet: its shape and dtype, and how to read it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[], Tensor]
+    """The tensor, mapped from the file where that is possible."""
+    read_into: Callable[[Tensor], None] | None = None
+    """Reads the numbers into a given contiguous tensor of this shape and dtype (safetensors). None
+    for files that have no such way: archives, which `read` unpacks, and PyTorch's, which torch
+    itself has mapped. `rules._read_tensors` says what it is for."""
+
+
+Tensors = dict[str, Lazy]
+
+
+def lazy_zeros(*shape: int) -> Lazy:
+    """A tensor that a file leaves out because all of it is zero."""
+    return Lazy(shape, "float32", lambda: torch.zeros(shape))
+
+
+def joined(*parts: Lazy) -> Lazy:
+    """Tensors that a file has one by one, joined along their first axis."""
+    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    return Lazy(shape, parts[0].dtype, lambda: torch.cat([part.read() for part in parts]))
+
+
+def check_content(size: int, content: int) -> None:
+    """Raises ValueError for a file of `size` bytes that would take too many when it is read."""
+    if content > min(LARGEST, INFLATION * size + 2**28):
+        raise ValueError(f"it would take {content:,} bytes of memory, out of a file of {size:,}")
+
+
+def fill(buffer: memoryview, file) -> bool:
+    """Read a whole buffer from an opened file, however little of it comes at once. False if the
+    file ends before."""
+    filled = 0
+    while filled < len(buffer) and (count := file.readinto(buffer[filled:])):
+        filled += count
+    return filled == len(buffer)
+
+
+# JSON
 
 LARGEST_JSON = 16 * 2**20  # bytes; with 21,843 class names a config.json has about one million
 LONGEST_COMMENT = 2**16 - 1  # bytes; the ZIP format counts them in 16 bits
