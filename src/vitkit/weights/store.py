@@ -139,8 +139,17 @@ def load_with_account(source: Path | str, hints: Hints) -> tuple[Classifier, lis
         classifier, format, description = _assemble(opened, hints)
         classifier, changes = apply_hints(classifier, hints)
 
-    # What was found, left out, assumed and changed
-    account = [summary(classifier, format), *description.notes, *changes]
+    # What it is; and what was found, left out, assumed and changed
+    config = classifier.model.config
+    height, width = config.image
+    head = "no head"
+    if config.classes:
+        head = counted_classes(config.classes)
+    summary = (
+        f"{called(config)} for {height} x {width} pixels, {parameters(config):,} parameters, "
+        f"{head}, in {format.name} format\n  preprocessing: {classifier.preprocessing}"
+    )
+    account = [summary, *description.notes, *changes]
     if description.guess:
         account.insert(0, description.guess)
     return classifier, account
@@ -161,7 +170,7 @@ def _errors_name(source: Path | str) -> Iterator[None]:
 
 
 def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Description]:
-    """The model of a file, its format, and its description, with all notes on how it was read."""
+    """The model of a file, its format, and its description with all notes on how it was read."""
     # The format, by the tensors' names
     format = recognise(opened.tensors)
     if format is None:
@@ -173,25 +182,35 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
     tidied = format.tidy(opened.tensors)
 
     # The architecture and all else that is no weight
-    description = _describe_with_image(opened, format, tidied, hints)
+    description = _describe(opened, format, tidied, hints)
     config = with_pool(description.config, hints.pool)
     preprocessing = description.preprocessing
     if not opened.described:  # a library's usual one, which is for colours
         preprocessing = preprocessing_for_channels(preprocessing, config.channels)
     description = description._replace(config=config, preprocessing=preprocessing)
 
+    # Where it came from
+    origin = description.origin
+    if origin is None:
+        origin = {"format": format.name, "file": opened.path.name}
+        if tidied.layout:
+            origin["layout"] = tidied.layout
+        if description.objective:
+            origin["objective"] = description.objective
+
     # The model itself
     classifier = Classifier(
-        model=build_model(description.config, format, tidied.tensors),
+        model=_build_model(description.config, format, tidied.tensors),
         preprocessing=description.preprocessing,
         labels=description.labels or numbered(description.config.classes),
         activation=description.activation,
-        origin=_origin(opened, description, format, tidied.layout),
+        origin=origin,
         license=opened.license or license_of_download(opened.path),
         pretraining=read_pretraining(opened.pretraining or tidied.pretraining),
         unknown=read_unknown(opened.unknown, description.config.classes),
     )
 
+    # How it was read
     widened = {lazy.dtype for lazy in tidied.tensors.values()} - {"float32"}
     notes = [*opened.notes, *tidied.notes, *description.notes]
     if widened:
@@ -201,58 +220,37 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
     return classifier, format, description._replace(notes=tuple(notes))
 
 
-def _describe_with_image(
-    opened: Opened, format: Format, tidied: Tidied, hints: Hints
-) -> Description:
-    """What the file says of its model, for images of the size that the user says if its position
-    table can be for that size; else for its own size, from which it can be resampled."""
+def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> Description:
+    """vitkit's own description of the model; the format's, if there is none or it is out of date."""
+    notes = []
+    if opened.described:
+        described = from_json(opened.described)
+        if described.config.kind not in format.kinds:
+            raise ValueError(
+                f"it is described as {called(described.config)}, but its tensors have other names"
+            )
+        changed = format.contradictions(described, opened)
+        if not changed:
+            return described
+        # The library's own fields win: they are what its users have edited
+        notes.append(
+            f"config.json was changed after vitkit wrote it ({', '.join(changed)}): "
+            f"read as {format.library} reads it, without what vitkit noted there"
+        )
+
+    # For images of the user's size if its position table can be for that; else for its own size, from
+    # which it can be resampled
     try:
-        return _describe(opened, format, tidied, hints)
+        description = format.describe(opened, tidied, hints)
     except ValueError as error:
-        if not hints.image:
-            raise
         try:
-            return _describe(opened, format, tidied, replace(hints, image=()))
+            description = format.describe(opened, tidied, replace(hints, image=()))
         except ValueError:
             raise error from None
+    return description._replace(notes=(*notes, *description.notes))
 
 
-def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> Description:
-    """vitkit's own description of the model; the format's, if there is none or it is out of
-    date."""
-    if not opened.described:
-        return format.describe(opened, tidied, hints)
-    described = from_json(opened.described)
-    if described.config.kind not in format.kinds:
-        raise ValueError(
-            f"it is described as {called(described.config)}, but its tensors have other names"
-        )
-    changed = format.contradictions(described, opened)
-    if not changed:
-        return described
-
-    # The library's own fields win: they are what its users have edited
-    description = format.describe(opened, tidied, hints)
-    note = (
-        f"config.json was changed after vitkit wrote it ({', '.join(changed)}): "
-        f"read as {format.library} reads it, without what vitkit noted there"
-    )
-    return description._replace(notes=(note, *description.notes))
-
-
-def _origin(opened: Opened, description: Description, format: Format, layout: str) -> dict:
-    """Where a model came from: as its description says, else the file, its format and layout."""
-    if description.origin is not None:
-        return description.origin
-    origin = {"format": format.name, "file": opened.path.name}
-    if layout:
-        origin["layout"] = layout
-    if description.objective:
-        origin["objective"] = description.objective
-    return origin
-
-
-def build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
+def _build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
     """A model whose weights are a format's tensors: mapped from the disk, unless they must be
     changed."""
     # Even on meta, a model of 10^12 blocks would never be built
@@ -268,19 +266,6 @@ def build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
     check_finite(state)
     model.load_state_dict(state, assign=True)
     return model.eval()
-
-
-def summary(classifier: Classifier, format: Format) -> str:
-    """A model in one sentence, and its preprocessing."""
-    config = classifier.model.config
-    height, width = config.image
-    head = "no head"
-    if config.classes:
-        head = counted_classes(config.classes)
-    return (
-        f"{called(config)} for {height} x {width} pixels, {parameters(config):,} parameters, "
-        f"{head}, in {format.name} format\n  preprocessing: {classifier.preprocessing}"
-    )
 
 
 def create(
@@ -335,22 +320,7 @@ def create(
     else:
         overlapping, _ = at_stride(load(weights), wanted.tiling.stride, image)
         network = overlapping.model
-    _check_architecture(weights, network.config, wanted, asked)
-    if "classes" in asked and wanted.classes != network.config.classes:
-        network = with_new_head(network, wanted.classes)
-
-    # What is for training alone
-    settings = {name: getattr(wanted, name) for name in FOR_TRAINING if name in asked}
-    if settings:
-        network = rebuilt(network, replace(network.config, **settings))
-    return network.train().to(device)
-
-
-def _check_architecture(
-    weights: Path | str, published: ModelConfig, wanted: ModelConfig, asked: set[str]
-) -> None:
-    """Raises ValueError, with all that differs, unless the published model is of the architecture
-    that is wanted, and as the settings that are asked for say."""
+    published = network.config
     if called(published) != called(wanted):
         raise ValueError(f"{weights} holds {called(published)}, not {called(wanted)}")
     differences = []
@@ -361,6 +331,14 @@ def _check_architecture(
             differences.append(f"{name} is {theirs!r} there, {ours!r} here")
     if differences:
         raise ValueError(f"{weights} holds another model: {'; '.join(differences)}")
+
+    # Another head, and what is for training alone
+    if "classes" in asked and wanted.classes != network.config.classes:
+        network = with_new_head(network, wanted.classes)
+    settings = {name: getattr(wanted, name) for name in FOR_TRAINING if name in asked}
+    if settings:
+        network = rebuilt(network, replace(network.config, **settings))
+    return network.train().to(device)
 
 
 def save(classifier: Classifier, path: Path | str) -> Path:
