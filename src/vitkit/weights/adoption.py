@@ -141,8 +141,7 @@ def with_new_head(model: Model, classes: int) -> Model:
 
 
 def with_zero_head(model: Model, config: ModelConfig) -> Model:
-    """The model of a configuration that differs from the model's own in its head alone, or in a
-    pooling without parameters, with a head of zeros."""
+    """The model with a head of zeros; its pooling may be another one without parameters."""
     return rebuilt(model, config, zeros=r"head\.")
 
 

@@ -15,14 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, as_pictures
-from vitkit.models import (
-    Model,
-    ModelConfig,
-    build,
-    config_from,
-    config_to_dict,
-    for_inference,
-)
+from vitkit.models import Model, ModelConfig, build, config_from, config_to_dict, for_inference
 from vitkit.system.storage.private import public
 from vitkit.weights.licenses import License, license_to_json
 from vitkit.weights.outputs import Activation, activate
@@ -78,8 +71,7 @@ class Classifier:
         return next(self.model.parameters()).device
 
     def to(self, device: torch.device | str) -> "Classifier":
-        """The same classifier with its model on a device. As nn.Module.to does, it moves the model
-        itself."""
+        """The classifier with its model on a device; as nn.Module.to, this moves the model itself."""
         return replace(self, model=self.model.to(device))
 
     def for_inference(self) -> "Classifier":
@@ -116,8 +108,7 @@ class Classifier:
         return self._compute(self.model, images)
 
     def features(self, images: Tensor) -> Tensor:
-        """Prepared images, uint8 (B, 3, h, w) on any device, -> float32 (B, D): what the head
-        reads."""
+        """What the head reads of prepared images: uint8 (B, 3, h, w) -> float32 (B, D)."""
         return self._compute(self.model.features, images)
 
     # Not inference_mode: a model in training is evaluated too, and FSDP keeps the memory that it
@@ -159,8 +150,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """Raises ValueError for one string instead of several names: its letters would become the
-    labels."""
+    """Raises ValueError for one string: its letters would become the labels."""
     if isinstance(labels, str):
         raise ValueError(f"labels is {labels!r}, one string; give a list of names, one a class")
 
@@ -270,8 +260,7 @@ def from_json(values: dict) -> Description:
 
 
 def check_own_weights(model: nn.Module) -> None:
-    """Raises ValueError for a model that was made for inference, and for one that something else
-    wrapped or changed."""
+    """Raises ValueError for a model that was made for inference, or that something else changed."""
     if getattr(model, "inference_only", False):
         raise ValueError("the model was made for inference; save the one it was made from")
     if not isinstance(model, Model):
@@ -292,16 +281,14 @@ def check_own_weights(model: nn.Module) -> None:
 
 
 def _fits(tensor: object, expected: Tensor | None) -> bool:
-    """Whether a weight is a plain tensor of the expected shape, of floating-point numbers where
-    those are expected."""
+    """Whether a weight is a plain tensor of the expected shape and kind of numbers."""
     if expected is None or type(tensor) is not Tensor or tensor.shape != expected.shape:
         return False
     return tensor.is_floating_point() == expected.is_floating_point()
 
 
 def check_finite(state: dict[str, Tensor]) -> None:
-    """Raises ValueError, with their names, if tensors hold NaN or infinity: a model of such weights
-    answers every image with nothing."""
+    """Raises ValueError, with their names, if tensors hold NaN or infinity."""
     broken = []
     for name, tensor in state.items():
         # The sum is not finite if any number is not, and sometimes of large ones; it is much faster

@@ -98,8 +98,7 @@ def _write_directory(classifier: Classifier, format: Format, path: Path) -> None
 
 
 def _write_for_vitkit(file: Path, tensors: dict[str, Tensor], description_id: str) -> None:
-    """Tensors that no other library looks at, which belong to the weights whose description has this
-    identity."""
+    """Tensors that only vitkit reads; they belong to the weights of this description."""
     ours = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     write_safetensors(file, ours, {KEY: json.dumps({WRITTEN_WITH: description_id})})
 
@@ -267,8 +266,7 @@ def _check_license_text(file: Path, license: License | None) -> None:
 
 
 def _signed(card: str) -> str:
-    """A model card with a last line, which a reader does not see, of what it was when it was
-    written."""
+    """A model card with a last line that a reader does not see: what it was when it was written."""
     return f"{card.rstrip()}\n<!-- written by vitkit: {digest(card.rstrip())} -->\n"
 
 

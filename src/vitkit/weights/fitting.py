@@ -6,14 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitkit.data import Preprocessing
-from vitkit.models import (
-    WITHOUT_PARAMETERS,
-    Grid,
-    ModelConfig,
-    ViTConfig,
-    called,
-    with_stride,
-)
+from vitkit.models import WITHOUT_PARAMETERS, Grid, ModelConfig, ViTConfig, called, with_stride
 from vitkit.weights.adoption import (
     adopt,
     preprocessing_for,
@@ -175,8 +168,7 @@ def changed_preprocessing(preprocessing: Preprocessing, hints: Hints) -> Preproc
 
 
 def _read_labels(file: Path, classes: int) -> tuple[str, ...]:
-    """The names in a text file, one a line. Raises ValueError unless there is one for each class,
-    none empty."""
+    """The names in a text file. Raises ValueError unless each line names a class, and all are named."""
     if not file.is_file():
         raise ValueError(f"the file of labels {file} does not exist, or is no file")
     if file.stat().st_size > LONGEST_LABELS:
@@ -212,8 +204,7 @@ def check_heads(source: Path | str, config: ModelConfig, heads: int | None) -> N
 
 
 def with_pool(config: ModelConfig, pool: str | None) -> ModelConfig:
-    """The configuration with what the user says that the head reads. Raises ValueError for a model
-    that cannot read it."""
+    """The configuration with a head that reads what the user says. Raises ValueError if it cannot."""
     if pool is None or getattr(config, "pool", None) == pool:
         return config
     if not isinstance(config, ViTConfig) or config.pool not in ("token", "gap", "corner"):

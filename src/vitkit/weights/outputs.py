@@ -61,8 +61,7 @@ def imagenet_labels() -> tuple[str, ...]:
 
 
 def imagenet21k_wordnet(classes: int = 21_843) -> tuple[str, ...]:
-    """The WordNet names of ImageNet-21k's classes in ascending order: Google's 21,843, which the
-    published heads have, or the original 21,841."""
+    """WordNet's names of ImageNet-21k's classes, ascending: Google's 21,843, or the original 21,841."""
     names = tuple(Path(__file__).with_name("imagenet21k_wordnet.txt").read_text().split())
     if classes == 21_841:
         names = tuple(name for name in names if name not in ONLY_GOOGLES)

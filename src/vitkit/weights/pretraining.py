@@ -39,8 +39,7 @@ PREDICTION = "decoder_pred.weight"
 
 
 def decoder_of(tensors: Tensors) -> tuple[Tensors, list[str]]:
-    """The decoder of a masked autoencoder under the learner's names, and notes. None of it if
-    something in it has no place there."""
+    """A decoder of MAE's under the learner's names, and notes; none if part of it has no place there."""
     if PREDICTION not in tensors:
         return {}, []
     decoder = {}
@@ -66,8 +65,7 @@ def decoder_of(tensors: Tensors) -> tuple[Tensors, list[str]]:
 
 
 def _has_maes_positions(table: Lazy) -> bool:
-    """Whether a table (1, 1 + N, W) is the one that MAE computes: zeros for the class token, and
-    sines and cosines for a square of patches."""
+    """Whether a table (1, 1 + N, W) is MAE's: zeros for the class token, sines and cosines."""
     if len(table.shape) != 3 or table.shape[2] % 4:
         return False
     side = round((table.shape[1] - 1) ** 0.5)

@@ -131,8 +131,7 @@ def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
 
 
 def _format_for(config: ModelConfig, to: str, approximate: bool) -> tuple[Format, list[str]]:
-    """The format, and what its library computes differently. Raises ValueError for what must not be
-    written."""
+    """The format, and what its library computes differently. Raises ValueError if it must not be."""
     if to not in names():
         raise ValueError(f"no format {to!r}; there are {', '.join(names())}")
     if problems := cannot(to, config):

@@ -135,8 +135,7 @@ def join(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _adjacent(parts: Sequence[Tensor]) -> bool:
-    """Whether tensors lie in memory as their join would: one after the other, in the same
-    storage."""
+    """Whether tensors lie in one storage, one after the other, as their join would."""
     first = parts[0]
     if any(part.is_meta for part in parts):
         return False
@@ -230,8 +229,7 @@ def write(state: Mapping[str, Tensor], rules: list[Rule]) -> dict[str, Tensor]:
 
 
 def _faults(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]) -> list[str]:
-    """Everything that does not fit: surplus tensors, missing ones, those of another shape or
-    dtype."""
+    """All that does not fit: surplus tensors, missing ones, those of another shape or dtype."""
     known = {name for rule in rules for name in rule.theirs}
     surplus = [name for name in tensors if name not in known]
     missing = [name for rule in rules for name in rule.theirs if name not in tensors]
@@ -266,8 +264,7 @@ def _misfits(tensors: Tensors, rule: Rule, expected: Mapping[str, Tensor]) -> li
 
 
 def _shape_after(rule: Rule, parts: list[Lazy]) -> torch.Size | None:
-    """The shape that a rule makes of these tensors, computed without reading them; None if they do
-    not go together."""
+    """The shape that a rule makes of tensors that are not read; None if they do not go together."""
     on_meta = [torch.empty(part.shape, device="meta") for part in parts]
     try:
         return rule.transform.read(*on_meta).shape
@@ -301,8 +298,7 @@ def _read_tensors(parts: list[Lazy]) -> list[Tensor]:
 
 
 def gist(names: Iterable[str]) -> str:
-    """Names for a message; those that differ only in a number as one: blocks.*.ls1.gamma (12
-    times)."""
+    """Names for a message, as one if only a number differs: blocks.*.ls1.gamma (12 times)."""
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(re.sub(r"\d+", "*", name), []).append(name)

@@ -15,12 +15,7 @@ from vitkit import models
 from vitkit.data import Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, named, parameters
 from vitkit.system.console.text import printable
-from vitkit.weights.adoption import (
-    preprocessing_for_channels,
-    rebuilt,
-    with_labels,
-    with_new_head,
-)
+from vitkit.weights.adoption import preprocessing_for_channels, rebuilt, with_labels, with_new_head
 from vitkit.weights.classifier import (
     Classifier,
     Description,
@@ -251,8 +246,7 @@ def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> D
 
 
 def _build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
-    """A model whose weights are a format's tensors: mapped from the disk, unless they must be
-    changed."""
+    """A model of a format's tensors, mapped from the disk unless they must be changed."""
     # Even on meta, a model of 10^12 blocks would never be built
     if config.blocks_built > len(tensors):
         raise ValueError(f"it has {len(tensors)} tensors, too few for {config.blocks_built} blocks")

@@ -62,8 +62,7 @@ class Unknown:
 
 
 def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
-    """The limits in the file of a model of so many classes; None without tensors. Raises ValueError if
-    they are not limits, or another model's."""
+    """The limits in a file; None without tensors. Raises ValueError if they do not fit the model."""
     if not tensors:
         return None
     names = [field.name for field in fields(Unknown)]

@@ -67,8 +67,7 @@ def check_content(size: int, content: int) -> None:
 
 
 def fill(buffer: memoryview, file) -> bool:
-    """Read a whole buffer from an opened file, however little of it comes at once. False if the
-    file ends before."""
+    """Read from an opened file until the buffer is full. Returns False if the file ends before."""
     filled = 0
     while filled < len(buffer) and (count := file.readinto(buffer[filled:])):
         filled += count

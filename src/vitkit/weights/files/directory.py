@@ -1,5 +1,4 @@
-"""A model directory or a file of weights: what it holds by name and shape, and what lies beside it;
-and the writing of one file."""
+"""A model directory or a file of weights: its tensors by name and shape, and what lies beside them."""
 
 import json
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from vitkit.weights.files.content import (
 from vitkit.weights.files.npz import is_npz, read_npz
 from vitkit.weights.files.pytorch import read_pickle
 from vitkit.weights.files.safetensors import read_safetensors, write_safetensors
-from vitkit.weights.licenses import FILE, License, license_in, license_of_file
+from vitkit.weights.licenses import FILE, License, license_in, license_of_file, license_text
 
 PRETRAINING = "pretraining.safetensors"
 """What pre-training added to the model in a directory (weights/pretraining.py)."""
@@ -84,8 +83,7 @@ class Opened:
 
 
 def open_weights(path: Path) -> Opened:
-    """Open a model directory, a run or a file of weights. Raises ValueError for what is none, in
-    one sentence."""
+    """Open a model directory, a run or a file of weights. Raises ValueError if it is none."""
     # FOLDER_FILES are weights whatever their ending: that of model.safetensors.index.json is .json
     ending = refuse_special(path).suffix.lower()
     if ending in NO_WEIGHTS and path.is_file() and path.name not in FOLDER_FILES:
@@ -154,7 +152,7 @@ def _open(file: Path, folder: Path | None) -> Opened:
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
     if folder is None:
-        license = license_of_file(file, inside.get("license"))
+        license = license_of_file(license_text(file), inside.get("license"))
         return Opened(file, tensors, described=inside, wrapper=wrapper, license=license)
 
     # What lies beside them, unless it was written beside other weights
@@ -289,8 +287,7 @@ def write_tensors(file: Path, tensors: dict[str, Tensor], description: dict) -> 
 
 
 def load_state_dict(file: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors, .pth or .pt file that vitkit wrote, as another library reads
-    them."""
+    """The tensors of a .safetensors, .pth or .pt file of vitkit's, as other libraries read them."""
     if file.suffix == ".safetensors":
         return load_file(file)
     return torch.load(file, weights_only=True)

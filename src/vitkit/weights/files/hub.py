@@ -84,16 +84,14 @@ def from_google(name: str) -> Path:
 
 
 def license_of_download(path: Path) -> License | None:
-    """The licence of one of Google's files in the cache, which do not say it themselves: that of
-    their repository. None for any other file."""
+    """The licence of Google's repository, if this is one of its files in the cache; else None."""
     if not path.is_relative_to(cache_dir() / "google"):
         return None
     return License("apache-2.0", link="https://github.com/google-research/vision_transformer")
 
 
 def from_hub(name: str) -> Path:
-    """A snapshot of a hub repository: its JSON files, card, licence and weights, from the cache if
-    there is no network."""
+    """A snapshot of a hub repository, from the cache if there is no network."""
     hub = _hub(f"{name} is on the Hugging Face hub; to download it")
     repository, _, revision = name.partition("@")
 
@@ -131,8 +129,7 @@ def _hub(purpose: str) -> ModuleType:
 
 
 def hub_host() -> str:
-    """The name of the Hugging Face hub's machine, with its port if one is given: HF_ENDPOINT's, if
-    that is set."""
+    """The hub's machine, with its port if one is given: HF_ENDPOINT's, if that is set."""
     address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     return address.rpartition("://")[2].partition("/")[0]
 
@@ -180,8 +177,7 @@ def push(folder: Path, name: str, private: bool = False) -> str:
 
 
 def paths_in(folder: Path) -> list[str]:
-    """The paths of this machine in the text files that would be uploaded: "FILE holds PATH"
-    each."""
+    """The paths of this machine in text files that would be uploaded: "FILE holds PATH" each."""
     found = []
     for name in (*DESCRIPTIONS, CARD):
         if (folder / name).is_file():

@@ -1,5 +1,4 @@
-"""NumPy's archives (.npz), as Google publishes its weights. Only arrays of numbers are read, and
-nothing is unpickled."""
+"""NumPy's archives (.npz), as Google publishes its weights: arrays of numbers, nothing unpickled."""
 
 import math
 import struct

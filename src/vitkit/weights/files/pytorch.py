@@ -29,8 +29,7 @@ BYTEARRAY = b"\nbytearray\n"
 
 
 def read_pickle(file: Path) -> tuple[Tensors, str]:
-    """The tensors of a file, and which part of a training checkpoint they were. Raises
-    ValueError."""
+    """A file's tensors, and which part of a training checkpoint they were. Raises ValueError."""
     checkpoint = _unpickle(file)
 
     # A checkpoint may be wrapped several times: {"model": {"module": {name: tensor}}}
@@ -61,8 +60,7 @@ def read_pickle(file: Path) -> tuple[Tensors, str]:
 
 
 def _unpickle(file: Path) -> object:
-    """What a file holds. Raises ValueError for anything but tensors and plain values, and for a
-    damaged file."""
+    """What a file holds. Raises ValueError if it is damaged, or not only tensors and plain values."""
     try:
         # Training checkpoints carry their arguments, which do no harm. Whatever torch warns of
         # becomes our own sentence below.

@@ -120,8 +120,7 @@ FLAX = Arrays(
 def encoder_rules(
     config: ViTConfig, names: Names, arrays: Arrays = PYTORCH, positions: Transform = SAME
 ) -> list[Rule]:
-    """The table of a Vision Transformer, of a hybrid without its ResNet. `positions` is how the table of
-    positions becomes ours."""
+    """The table of a Vision Transformer, of a hybrid without its ResNet. `positions` is for their table."""
     # Patches; CLIP projects them without a bias
     table = layer("stem.project", names.patches, arrays.convolution, arrays.ends)
     if config.embedding_norm and not config.stem:

@@ -164,8 +164,7 @@ def beyond_vit(
 
 
 def beyond_bit(backbone: Backbone, *orders: str) -> list[str]:
-    """What of a ResNet is not in BiT's. `orders`: those of norm and convolution that the library
-    has."""
+    """What of a ResNet is not in BiT's. `orders` are those of norm and convolution in the library."""
     return reasons(
         {
             f'a ResNet in the order "{backbone.order}"': backbone.order not in orders,
@@ -193,8 +192,7 @@ def another_eps(config: ViTConfig, theirs: float = 1e-6) -> list[str]:
 
 
 def another_dialect(backbone: Backbone | None, theirs: dict) -> list[str]:
-    """A sentence for each setting in which a ResNet differs from their dialect (padding, eps,
-    ...)."""
+    """A sentence for each setting (padding, eps, ...) in which a ResNet differs from their dialect."""
     if backbone is None:
         return []
     sentences = []

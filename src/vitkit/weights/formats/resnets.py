@@ -79,8 +79,7 @@ def backbone_rules(config: Backbone, ours: str, names: ResNetNames) -> list[Rule
 def _unit_rules(
     ours: str, theirs: str, names: ResNetNames, shortcut: bool, shortcut_norm: bool
 ) -> list[Rule]:
-    """The table of a residual unit: three convolutions with a norm each, and a projected shortcut
-    in the first unit of a stage."""
+    """The table of a unit: three convolutions with a norm each, and in a stage's first a shortcut."""
     table = []
     for n, letter in enumerate("abc", 1):
         conv = theirs + names.conv.format(n=n, letter=letter)

@@ -35,16 +35,14 @@ def shape_of(tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
 
 
 def length_of(tensors: Tensors, name: str) -> int:
-    """The length of a vector; 0 if it is not there. So the length of a head's bias is the number of
-    classes, also without a head."""
+    """The length of a vector; 0 if it is not there, such as the bias of a head."""
     if name not in tensors:
         return 0
     return shape_of(tensors, name, 1)[0]
 
 
 def count_blocks(tensors: Tensors, pattern: str) -> int:
-    """How many blocks there are. `pattern` matches a tensor's name and has the block's number in
-    its group."""
+    """How many blocks there are. `pattern` matches names, and its group is the block's number."""
     matches = [re.match(pattern, name) for name in tensors if len(name) < LONGEST_NAME]
     numbers = {int(match[1]) for match in matches if match}
     if not numbers or max(numbers) + 1 != len(numbers):
@@ -78,8 +76,7 @@ def heads_of(width: int, mlp: int, hint: int | None) -> tuple[int, list[str]]:
 
 
 def grid_of(patches: int, patch: Grid, hint: tuple[int, int] | None) -> Grid:
-    """(h, w) of a position table with so many patches of (height, width) pixels: of the size that the
-    user gave, else of a square image."""
+    """(h, w) of so many patches of (height, width): for the user's size, else for a square image."""
     down, across = patch
     if hint:
         height, width = hint

@@ -78,8 +78,7 @@ BIG_VISION = Layout("params/", TABLES[0], pre_linen=False)
 
 
 def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Layout]:
-    """The image model's tensors in the newest spelling, notes about what was left out, and the
-    file's layout."""
+    """The image model's tensors in the newest spelling, notes on what is left out, and the layout."""
     # The image model alone
     prefixes = (prefix for prefix in PREFIXES if prefix + "embedding/kernel" in tensors)
     prefix = next(prefixes, "")
@@ -115,8 +114,7 @@ def spelled(tensors: dict[str, Tensor], layout: Layout, depth: int) -> dict[str,
 
 
 def image_part(tensors: Tensors, prefix: str) -> tuple[Tensors, list[str]]:
-    """The arrays under a prefix, without it, and a note about the others. Raises ValueError for
-    arrays that are of no known kind."""
+    """The arrays under a prefix, and a note on the others. Raises ValueError for unknown ones."""
     image = {}
     others = []
     for name, lazy in tensors.items():

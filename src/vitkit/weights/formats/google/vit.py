@@ -82,8 +82,7 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What the shapes say; and what Google's code fixes for all released files: mean and standard
-    deviation 0.5, tanh GELU, eps 1e-6."""
+    """What the shapes say, and what Google's code fixes: mean and deviation 0.5, tanh GELU, eps 1e-6."""
     tensors = tidied.tensors
 
     settings = settings_of(tensors, NAMES, FLAX)
@@ -120,8 +119,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 
 
 def _pool(tensors: Tensors) -> tuple[str, list[str]]:
-    """What the head reads, by the parameters that there are: a MAP head's, a class token's, or
-    none; and a note if it is a guess."""
+    """What the head reads, by the parameters that there are; and a note if it is a guess."""
     if "MAPHead_0/probe" in tensors:
         return "map", []
     if "cls" in tensors:

@@ -80,8 +80,7 @@ def gelu_of(act: object) -> str:
 
 
 def objective_of(json: dict) -> dict | None:
-    """What a ViT-MAE says of its pre-training, in the words of vitkit's MaskedAutoencoder; None for
-    other models."""
+    """What a ViT-MAE says of its pre-training, as vitkit's MaskedAutoencoder; None for others."""
     if json.get("model_type") != "vit_mae":
         return None
     return {

@@ -129,8 +129,7 @@ class Family:
         return Tidied(tensors, notes, pretraining={**mask, **pretraining})
 
     def _describe(self, opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-        """What config.json and preprocessor_config.json say, and what only tensors tell reliably. Shapes
-        are checked when tensors are read."""
+        """What the JSON files say, and what only tensors tell. Shapes are checked when those are read."""
         model_type = opened.config.get("model_type")
         if not opened.config:
             raise ValueError(
@@ -268,8 +267,7 @@ def _have_biases(tensors: Tensors, names: Names) -> bool:
 
 
 def with_biases(tensors: Tensors, layers: Sequence[str]) -> tuple[Tensors, list[str]]:
-    """Tensors in which these layers, by the ends of their names, all have a bias; zeros where there is
-    none (DINOv3's keys), and then a note."""
+    """Tensors in which all these layers have a bias, of zeros if the file has none; and a note."""
     ends = tuple(f".{layer}.weight" for layer in layers)
     missing = {}
     for name, lazy in tensors.items():

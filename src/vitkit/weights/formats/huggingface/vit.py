@@ -80,8 +80,7 @@ def _settings(json: dict, tensors: Tensors) -> dict:
 
 
 def _representation(json: dict, tensors: Tensors) -> int:
-    """The width of the pooler, which is the hidden layer of the paper's head (Section 3.1); 0
-    without one."""
+    """The width of the pooler, the hidden layer of the paper's head (Section 3.1); 0 without one."""
     if "pooler.dense.weight" not in tensors:
         return 0
     if "embeddings.cls_token" not in tensors:

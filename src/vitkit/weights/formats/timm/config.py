@@ -70,8 +70,7 @@ def labels_of(json: dict, classes: int) -> tuple[tuple[str, ...] | None, list[st
 def written_preprocessing(
     json: dict, image: tuple[int, int]
 ) -> tuple[Preprocessing, list[str]] | None:
-    """The preprocessing that it describes, for a model of this size, with notes; None if it has
-    none."""
+    """The preprocessing that it describes, and notes; None if it describes none."""
     written = pretrained_cfg(json)
     if not written:
         return None
@@ -138,8 +137,7 @@ def config_json(
     architecture: dict,
     layers: dict,
 ) -> dict:
-    """The whole config.json: the architecture, and in pretrained_cfg the preprocessing and the
-    names of layers that timm wants to know."""
+    """The whole config.json. `layers` are those that timm wants to know of."""
     height, width = preprocessing.size
     crop_mode = next(mode for mode, rule in RULES.items() if rule == preprocessing.rule)
     pretrained = {
@@ -166,8 +164,7 @@ def config_json(
 
 
 def open_in_timm(classifier: Classifier, path: Path, name: str, arguments: dict) -> Elsewhere:
-    """timm's model with the file's tensors, every one of them and no other. Raises ImportError
-    without timm."""
+    """timm's model with exactly the file's tensors. Raises ImportError without timm."""
     import timm
 
     classes = classifier.model.config.classes
@@ -180,8 +177,7 @@ def open_in_timm(classifier: Classifier, path: Path, name: str, arguments: dict)
 
 
 def pixels_in_timm(path: Path, image: Image.Image) -> Tensor:
-    """What timm makes of an image, (1, 3, h, w), by the preprocessing in a written directory.
-    Raises ImportError without timm."""
+    """What timm makes of an image, (1, 3, h, w), by a written directory."""
     from timm.data import create_transform, resolve_data_config
 
     values = json_files.loads((path / "config.json").read_text("utf-8"))["pretrained_cfg"]

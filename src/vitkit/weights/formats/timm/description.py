@@ -1,5 +1,4 @@
-"""What timm's files say of a Vision Transformer or a hybrid: by shapes, by config.json, and by
-habit."""
+"""What timm's files say of a Vision Transformer: by shapes, by config.json, and by habit."""
 
 import re
 from dataclasses import replace
@@ -12,13 +11,7 @@ from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.encoders import settings_of
 from vitkit.weights.formats.format import Tidied
 from vitkit.weights.formats.resnets import backbone_of
-from vitkit.weights.formats.shapes import (
-    IMAGENET,
-    STATISTICS,
-    heads_of,
-    shape_of,
-    table_of,
-)
+from vitkit.weights.formats.shapes import IMAGENET, STATISTICS, heads_of, shape_of, table_of
 from vitkit.weights.formats.timm.config import (
     GELU,
     POOLS,
@@ -105,8 +98,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 def _positions(
     tensors: Tensors, prefix: int, patch: Grid, image: tuple[int, int] | None
 ) -> tuple[Grid, dict, list[str]]:
-    """The grid of patches, the settings of a ViTConfig about positions, and notes, of a model with so
-    many tokens before the patches."""
+    """The grid, the settings about positions, and notes. `prefix` tokens are before the patches."""
     # DINOv3's positions have no table; the name of its LayerScale was another before `tidy`
     if "pos_embed" not in tensors and "blocks.0.ls1.gamma" in tensors:
         height, width = image or (224, 224)
@@ -156,8 +148,7 @@ def _pool(tensors: Tensors, json: dict, prefix: int) -> tuple[str, list[str]]:
 
 
 def _gelu(json: dict, is_clip: bool) -> tuple[str, list[str]]:
-    """The form of the GELU, and a note if it is a guess. Raises ValueError for another
-    activation."""
+    """The form of the GELU, and a note if it is a guess. Raises ValueError for unknown ones."""
     arguments = json.get("model_args") or {}
     act = arguments.get("act_layer")
     if not act and "quickgelu" in str(json.get("architecture")):

@@ -154,8 +154,7 @@ def _whole_layers(tensors: Tensors) -> Tensors:
 
 
 def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:
-    """Tensors under timm's names: the rules' "registers" are DeiT's distillation token or timm's
-    registers."""
+    """The rules' "registers" are DeiT's distillation token, or timm's registers."""
     if "registers" not in tensors:
         return tensors
     name = "reg_token"

@@ -119,8 +119,7 @@ def cannot(config: ViTConfig) -> list[str]:
 
 
 def differs(config: ViTConfig) -> list[str]:
-    """Its LayerNorms have eps 1e-6 (VisionTransformer.__init__), CLIP's 1e-5, and its hybrids' ResNet
-    a dialect."""
+    """Its eps is 1e-6 (VisionTransformer.__init__), CLIP's 1e-5; its hybrids' ResNet has a dialect."""
     theirs = 1e-6
     if config.embedding_norm:
         theirs = 1e-5
@@ -128,8 +127,7 @@ def differs(config: ViTConfig) -> list[str]:
 
 
 def directory(classifier: Classifier) -> dict[str, dict]:
-    """The JSON file of a model directory, for the hub and for
-    `timm.create_model("local-dir:...")`."""
+    """config.json for the hub, and for `timm.create_model("local-dir:...")`."""
     config = classifier.model.config
     name, arguments = architecture(config)
     model = {"architecture": name, "num_features": config.width, "model_args": arguments}
