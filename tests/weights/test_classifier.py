@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitkit.data import BadImage, Preprocessing, open_image
 from vitkit.models import create, vit
-from vitkit.weights import Classifier, adopt, convert, load, save
+from vitkit.weights import Classifier, adopt, convert, imagenet_labels, load, save
 
 ACTIVATIONS = {
     "softmax": "single_label_classification",
@@ -218,3 +218,13 @@ def test_models_that_are_not_their_own_weights_are_not_saved(classifier, tmp_pat
         with pytest.raises(ValueError, match=sentence):
             adopt(wrong, labels=("x", "y"))
     assert not (tmp_path / "model").exists()
+
+
+def test_imagenets_names_are_torchvisions_but_for_those_that_mean_two_things():
+    from torchvision.models import ViT_B_16_Weights
+
+    torchvision = ViT_B_16_Weights.IMAGENET1K_V1.meta["categories"]
+    renamed = {134: "crane (bird)", 517: "crane (machine)", 639: "maillot, tank suit"}
+    expected = [renamed.get(i, name) for i, name in enumerate(torchvision)]
+    assert list(imagenet_labels()) == expected
+    assert len(set(expected)) == 1000

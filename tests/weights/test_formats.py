@@ -52,7 +52,7 @@ CONFIGS = {
     "other eps": small(eps=1e-4),
     "no biases of q, k, v": small(qkv_bias=False, gelu="silu"),
     "no such biases beside MAP": small(qkv_bias=False, pool="map", mlp=192),
-    "no such biases, distilled": small(qkv_bias=False, pool="distilled", registers=1),
+    "no such biases, distilled": small(qkv_bias=False, pool="distilled", registers=1, gelu="relu"),
     "no such biases, DINOv2": small(
         qkv_bias=False, registers=4, prefix_positions=1, layer_scale=1.0
     ),
@@ -156,6 +156,9 @@ def test_a_refusal_says_what_the_format_lacks(random_classifier, tmp_path):
     tanh = random_classifier(PLAIN)
     with pytest.raises(ValueError, match=r"another function \(GELU: the tanh form here"):
         convert(tanh, tmp_path / "m.safetensors", "torchvision")
+    relu = random_classifier(small(gelu="relu"))
+    with pytest.raises(ValueError, match="activation: relu here, a GELU of the tanh form there"):
+        convert(relu, tmp_path / "m.npz", "google")
     gap = random_classifier(CONFIGS["mean beside a class token"])
     with pytest.raises(ValueError, match='huggingface has no place for pooling by "gap"'):
         convert(gap, tmp_path / "m", "huggingface")

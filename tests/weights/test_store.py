@@ -60,22 +60,6 @@ def test_a_model_without_a_head_is_saved_too(tmp_path):
     assert features.shape == (1, 8)
 
 
-def test_saving_replaces_a_model_and_nothing_else(saved, tmp_path):
-    classifier, path = saved
-    save(classifier, path)
-    assert {file.name for file in path.iterdir()} == {
-        "README.md",
-        "config.json",
-        "model.safetensors",
-        "preprocessor_config.json",
-    }
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "dear.txt").write_text("dear")
-    with pytest.raises(ValueError, match="letters holds other files .dear.txt. and no model"):
-        save(classifier, tmp_path / "letters")
-    assert (tmp_path / "letters" / "dear.txt").exists()
-
-
 @pytest.mark.slow
 def test_a_class_token_without_a_position_costs_no_compiler(tmp_path):
     """torch.cat of tensors on meta imports one, which takes longer than to load the model."""

@@ -3,7 +3,9 @@
 import json
 import os
 import socket
+import tracemalloc
 import zipfile
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,9 +16,7 @@ from vitkit.weights import Classifier, load, save
 from vitkit.weights.files import open_weights
 
 SMALL = vit("mu/8", image=(16, 16), classes=3, depth=1, width=16, mlp=16, heads=2)
-ROTARY = vit(
-    "mu/8", image=(16, 16), classes=3, depth=1, width=16, mlp=16, heads=2, positions="rotary"
-)
+ROTARY = replace(SMALL, positions="rotary")
 
 
 def refused(path, sentence):
@@ -192,3 +192,33 @@ def edit(source, target, name, *within, **changes):
     contents[name] = json.dumps(values).encode()
     for file, content in contents.items():
         (target / file).write_bytes(content)
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(number, random_classifier, tmp_path):
+    classifier = random_classifier(SMALL)
+    with torch.no_grad():
+        classifier.model.blocks[0].mlp.expand.weight[3, 4] = number
+        classifier.model.head.bias[1] = number
+    path = save(classifier, tmp_path / "model")
+    with pytest.raises(ValueError, match=r"NaN or infinity: blocks.0.mlp.expand.weight, head.bias"):
+        load(path, quiet=True)
+
+
+def test_weights_whose_sum_overflows_are_finite(random_classifier, tmp_path):
+    classifier = random_classifier(SMALL)
+    with torch.no_grad():
+        classifier.model.head.weight.fill_(3e38)
+    load(save(classifier, tmp_path / "model"), quiet=True)
+
+
+def test_a_billion_classes_that_no_weight_has_take_no_memory(saved, tmp_path):
+    edit(saved / "native", tmp_path, "config.json", "vitkit", labels=[])
+    edit(tmp_path, tmp_path, "config.json", "vitkit", "model", classes=10**9)
+    tracemalloc.start()
+    refused(tmp_path, "head.weight")
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
