@@ -88,9 +88,8 @@ def with_labels(
     """The model for the classes that a user names, and what changed, in sentences.
 
     As many names as the head has outputs are names of these; other than as many, or `new_head`,
-    give it a new head of zeros. Raises ValueError for what is no list of names, and for one that
-    most of the model's own classes are in, though it is not as long: a mistake in such a list would
-    cost the head.
+    give it a new head of zeros. Raises ValueError if they are not a list of names, or if most of the
+    model's own classes are among them, though they are not as many.
     """
     labels = _checked_names(labels)
     classes = classifier.model.config.classes
@@ -102,6 +101,7 @@ def with_labels(
         sentence = f"labels: yours, for the {counted_classes(classes)} that the head has"
         return replace(classifier, labels=labels), [sentence]
 
+    # A mistake in a list that is meant for this head would cost the head
     own = len(set(labels) & set(classifier.labels))
     if 2 * own > classes:
         raise ValueError(
@@ -112,8 +112,7 @@ def with_labels(
 
 
 def _checked_names(labels: Sequence[str]) -> tuple[str, ...]:
-    """The names of classes that a user gives, as a tuple. Raises ValueError for what is no list of
-    names, for an empty one, and for a name that is there twice."""
+    """A user's names of classes. Raises ValueError unless they are a list of names, each there once."""
     check_labels(labels)
     if not isinstance(labels, Iterable):
         raise ValueError(f"labels is {labels!r}; give a list of names, one a class")
@@ -135,8 +134,8 @@ def _checked_names(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def with_new_head(model: Model, classes: int) -> Model:
-    """The model with a head of zeros for so many classes, or without one for 0. The hidden layer
-    before the head goes: fine-tuning has one linear layer (Section 3.2)."""
+    """The model with a head of zeros for so many classes, and none for 0. The hidden layer before it goes:
+    fine-tuning has one linear layer (Section 3.2)."""
     return with_zero_head(model, model.config.with_head(classes))
 
 

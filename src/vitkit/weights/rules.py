@@ -240,36 +240,32 @@ def _faults(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor])
         faults.append(f"missing: {gist(missing)}")
     for rule in rules:
         if all(name in tensors for name in rule.theirs):
-            faults += _misfits(tensors, rule, expected)
+            fault = _misfit(rule, [tensors[name] for name in rule.theirs], expected)
+            if fault:
+                faults.append(fault)
     return faults
 
 
-def _misfits(tensors: Tensors, rule: Rule, expected: Mapping[str, Tensor]) -> list[str]:
-    """What is wrong with the tensors that a rule reads."""
+def _misfit(rule: Rule, parts: list[Lazy], expected: Mapping[str, Tensor]) -> str:
+    """What is wrong with the tensors that a rule reads, which are not read for it; "" if nothing is."""
     names = ", ".join(rule.theirs)
-    parts = [tensors[name] for name in rule.theirs]
     if rule.ours not in expected:
-        return [f"{names} has no place in this model"]
+        return f"{names} has no place in this model"
 
     # Floating-point numbers, except where the model has integers: BatchNorm's count of batches
     others = [part.dtype for part in parts if part.dtype not in FLOATS]
     if others and expected[rule.ours].is_floating_point():
-        return [f"{names} holds {others[0]}, not floating-point numbers"]
+        return f"{names} holds {others[0]}, not floating-point numbers"
 
     shape = expected[rule.ours].shape
-    if _shape_after(rule, parts) == shape:
-        return []
-    shapes = ", ".join(f"{name} {tensors[name].shape}" for name in rule.theirs)
-    return [f"{shapes} does not make {rule.ours} {tuple(shape)}"]
-
-
-def _shape_after(rule: Rule, parts: list[Lazy]) -> torch.Size | None:
-    """The shape that a rule makes of tensors that are not read; None if they do not go together."""
-    on_meta = [torch.empty(part.shape, device="meta") for part in parts]
     try:
-        return rule.transform.read(*on_meta).shape
+        read = rule.transform.read(*(torch.empty(part.shape, device="meta") for part in parts))
+        if read.shape == shape:
+            return ""
     except (RuntimeError, IndexError, ValueError, TypeError):
-        return None
+        pass  # they do not go together
+    shapes = [f"{name} {part.shape}" for name, part in zip(rule.theirs, parts, strict=True)]
+    return f"{', '.join(shapes)} does not make {rule.ours} {tuple(shape)}"
 
 
 def _read_tensors(parts: list[Lazy]) -> list[Tensor]:

@@ -83,20 +83,17 @@ WRITTEN_WITH = "written_with"
 """In the description in a config.json: the identity of the description in the weights beside it.
 Files are replaced one by one, so after a kill one may be new and the other old."""
 
-Fields = dict[str, "str | Fields"]
+Fields = dict[str, "tuple | Fields"]
+"""Names of fields -> what they hold, and its types."""
 
-NUMBER = "a finite number"
-WHOLE = "a whole number"
-TEXT = "a text"
-CHOICE = "a number or a name"
-NUMBERS = "a list of finite numbers"
-OBJECT = "an object"
-SIDES = "pixels: a whole number, a list of them, or an object"
-SWITCH = "true or false"
-KINDS = {
-    NUMBER: (int, float), WHOLE: int, TEXT: str, CHOICE: (int, str), NUMBERS: list,
-    OBJECT: dict, SIDES: (int, list, dict), SWITCH: (bool, int),
-}  # fmt: skip
+NUMBER = ("a finite number", (int, float))
+WHOLE = ("a whole number", int)
+TEXT = ("a text", str)
+CHOICE = ("a number or a name", (int, str))
+NUMBERS = ("a list of finite numbers", list)
+OBJECT = ("an object", dict)
+SIDES = ("pixels: a whole number, a list of them, or an object", (int, list, dict))
+SWITCH = ("true or false", (bool, int))
 
 # config.json, of Transformers and of timm
 TIMM = {
@@ -163,15 +160,16 @@ def check_fields(values: dict, fields: Fields, within: str = "") -> None:
             _check(within + name, value, kind)
 
 
-def _check(name: str, value: object, kind: str) -> None:
+def _check(name: str, value: object, kind: tuple) -> None:
     """Raises ValueError for a value of another type."""
-    right = isinstance(value, KINDS[kind]) and (kind == SWITCH or not isinstance(value, bool))
+    words, types = kind
+    right = isinstance(value, types) and (kind == SWITCH or not isinstance(value, bool))
     if kind == NUMBERS and right:
         right = all(_is_finite(number) for number in value)
     elif kind == NUMBER and right:
         right = _is_finite(value)
     if not right:
-        raise ValueError(f"{name} is {repr(value)[:100]}; expected {kind}")
+        raise ValueError(f"{name} is {repr(value)[:100]}; expected {words}")
 
 
 def _is_finite(value: object) -> bool:
