@@ -16,7 +16,7 @@ from vitkit.data import Preprocessing
 from vitkit.evaluation.metrics.calibration import calibrate, fit_temperature
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
 from vitkit.weights import Classifier, convert, load, save
-from vitkit.weights.temperature import with_temperature
+from vitkit.weights.classifier import with_temperature
 
 
 def some(count=300, classes=5, seed=0, noise=1.0):

@@ -20,7 +20,7 @@ from vitkit.evaluation.benchmarks.imagenet_c import (
     robustness_on_files,
 )
 from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
-from vitkit.weights.labels import imagenet_labels
+from vitkit.weights.outputs import imagenet_labels
 
 WORDNET = imagenet_wordnet()
 PICTURE = encoded(photograph(36, 36, 0), "PNG")

@@ -4,7 +4,7 @@ import pytest
 
 from vitkit.evaluation import align
 from vitkit.evaluation.benchmarks.labels import imagenet_wordnet, label_notes
-from vitkit.weights.labels import imagenet21k_wordnet, imagenet_labels, numbered, usual_labels
+from vitkit.weights.outputs import imagenet21k_wordnet, imagenet_labels, numbered, usual_labels
 
 
 def met(data, model):

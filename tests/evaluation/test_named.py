@@ -32,7 +32,7 @@ from vitkit.evaluation.benchmarks.named import SETS, open_named, open_named_part
 from vitkit.evaluation.metrics.answers import Answers
 from vitkit.system.storage.files import cache_dir
 from vitkit.weights import load
-from vitkit.weights.labels import imagenet_labels
+from vitkit.weights.outputs import imagenet_labels
 
 WORDNET = imagenet_wordnet()
 PICTURE = encoded(photograph(20, 24, 0), "PNG")

@@ -20,8 +20,8 @@ from vitkit.models import create, vit
 from vitkit.prediction.predictions import Prediction
 from vitkit.verbs.prediction.output import AnswerTable
 from vitkit.weights import Classifier, adopt, load, save
-from vitkit.weights.files.opening import UNKNOWN
-from vitkit.weights.temperature import with_temperature
+from vitkit.weights.classifier import with_temperature
+from vitkit.weights.files.directory import UNKNOWN
 
 
 def clusters(count, seed, width=12, classes=4):

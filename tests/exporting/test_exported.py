@@ -35,7 +35,7 @@ from vitkit.runtimes.pytorch import of_file
 from vitkit.verbs import precision_of
 from vitkit.webapp.viewer import View, Viewer
 from vitkit.weights import Classifier, save
-from vitkit.weights.activation import activate_array
+from vitkit.weights.outputs import activate_array
 
 LABELS = ("ant", "bee", "wasp")
 onnx = pytest.importorskip("onnx")

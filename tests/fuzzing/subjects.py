@@ -32,7 +32,7 @@ from vitkit.prediction.predictions import Item, predict
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, train
 from vitkit.weights import Classifier, convert, load, save
-from vitkit.weights.conversion.writing import tensors_in
+from vitkit.weights.destination import tensors_in
 from vitkit.weights.files import load_state_dict, open_weights
 from vitkit.weights.formats.google import vit as google
 

@@ -10,7 +10,7 @@ from vitkit.models import create, vit
 from vitkit.recipes.finetuning import PRESETS, finetune
 from vitkit.recipes.table_4 import TABLE_4
 from vitkit.weights import Classifier, save
-from vitkit.weights.adaptation.statements import Hints
+from vitkit.weights.hints import Hints
 
 PAPER = {  # Table 4: steps and learning rates; App. B.1.1: what is held out
     "imagenet": (20_000, (0.003, 0.01, 0.03, 0.06), 0.01),

@@ -13,7 +13,7 @@ from vitkit.suites import VTAB, Outcome
 from vitkit.suites.images import find, select_from, where_is
 from vitkit.suites.run import _deviations
 from vitkit.suites.task import Original, Place
-from vitkit.weights.adaptation.statements import Hints
+from vitkit.weights.hints import Hints
 
 TASKS = {task.name: task for task in VTAB.tasks}
 

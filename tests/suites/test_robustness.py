@@ -19,7 +19,7 @@ from vitkit.models import create, vit
 from vitkit.suites import ROBUSTNESS, Outcome
 from vitkit.suites.table import lines, sentences
 from vitkit.weights import Classifier, save
-from vitkit.weights.labels import imagenet_labels
+from vitkit.weights.outputs import imagenet_labels
 
 WORDNET = imagenet_wordnet()
 CLASSES = (0, 0, 9, 999)

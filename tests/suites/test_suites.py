@@ -19,7 +19,7 @@ from vitkit.suites.run import LIGHT, PAPER, FineTuning
 from vitkit.suites.table import cell, lines, markdown, mean, over_seeds
 from vitkit.suites.vtab import clevr_count, clevr_distance, dsprites_class, kitti_distance
 from vitkit.weights import Classifier, load, save
-from vitkit.weights.adaptation.statements import Hints
+from vitkit.weights.hints import Hints
 
 # Table 9 of the paper, ViT-H/14 pre-trained on JFT
 TABLE_9 = [95.3, 85.5, 75.2, 99.7, 97.2, 65.0, 88.9, 83.3, 96.7, 91.4]

@@ -1,6 +1,8 @@
 """What the tests of other libraries' models share: small sizes, random weights, and the same
 outputs."""
 
+import json
+
 import torch
 from torch import nn
 
@@ -60,3 +62,16 @@ def shapes_written(format, config, state) -> dict[str, torch.Size]:
         for name, part in zip(rule.theirs, parts, strict=True):
             shapes[name] = part.shape
     return format.spell(shapes, config, "")
+
+
+def edit(folder, *within, file="config.json", **fields) -> None:
+    """Change fields of a JSON file in a model directory, of the object `within`; None takes one away."""
+    values = json.loads((folder / file).read_text())
+    inner = values
+    for key in within:
+        inner = inner[key]
+    for name, value in fields.items():
+        inner.pop(name, None)
+        if value is not None:
+            inner[name] = value
+    (folder / file).write_text(json.dumps(values))

@@ -15,6 +15,7 @@ from vitkit.objectives import MaskedAutoencoder, MaskedPatches
 from vitkit.objectives.autoencoder import HIDDEN
 from vitkit.training.state.start import take_pretraining
 from vitkit.weights import convert, load, save
+from vitkit.weights.formats.shapes import IMAGENET
 
 DECODER = {
     "decoder_hidden_size": 16,
@@ -62,6 +63,8 @@ def test_pretraining_goes_on_with_transformers_own_loss(mae, through, tmp_path):
     if through == "saved by vitkit":
         folder = save(load(folder, quiet=True), tmp_path / "model")
     classifier = load(folder, quiet=True)
+    assert classifier.origin["objective"]["heads"] == 2 and classifier.labels == ()
+    assert classifier.preprocessing.mean == IMAGENET["mean"]
     learner, said = continued(classifier)
     assert "taken with it" in said and "decoder, enter, mask, predict" in said
 

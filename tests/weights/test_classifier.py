@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from other_libraries import edit
 from pictures import encoded, photograph
 from PIL import Image
 
 from vitkit.data import BadImage, Preprocessing, open_image
 from vitkit.models import create, vit
-from vitkit.weights import Classifier, adopt, convert, load, save
+from vitkit.weights import Classifier, adopt, convert, imagenet_labels, load, save
 
 ACTIVATIONS = {
     "softmax": "single_label_classification",
@@ -107,22 +108,13 @@ def test_the_activation_is_saved_for_transformers_too(classifier, activation, tm
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["problem_type"] == ACTIVATIONS[activation]
     assert load(tmp_path / "model", quiet=True).activation == activation
-    del config["vitkit"]  # as Transformers writes it
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    edit(tmp_path / "model", vitkit=None)  # as Transformers writes it
     assert load(tmp_path / "model", quiet=True).activation == activation
-
-
-def without_description(directory, **fields):
-    """config.json as Transformers writes it, with these fields; None leaves one out."""
-    file = directory / "config.json"
-    config = json.loads(file.read_text()) | fields
-    del config["vitkit"]
-    file.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
 
 
 def test_a_problem_that_nobody_knows_is_taken_as_softmax_and_said(classifier, tmp_path, capsys):
     save(classifier, tmp_path / "model")
-    without_description(tmp_path / "model", problem_type="ranking")
+    edit(tmp_path / "model", vitkit=None, problem_type="ranking")
     assert load(tmp_path / "model").activation == "softmax"
     assert "its problem_type is 'ranking', which vitkit does not know" in capsys.readouterr().err
 
@@ -130,7 +122,7 @@ def test_a_problem_that_nobody_knows_is_taken_as_softmax_and_said(classifier, tm
 def test_one_output_of_no_named_problem_is_a_regression(classifier, tmp_path):
     single, _ = adopt(classifier, labels=("age",))
     save(single, tmp_path / "model")
-    without_description(tmp_path / "model", problem_type=None)
+    edit(tmp_path / "model", vitkit=None, problem_type=None)
     assert load(tmp_path / "model", quiet=True).activation == "none"
 
 
@@ -184,9 +176,7 @@ def test_labels_that_do_not_fit_the_head_are_refused(classifier, tmp_path):
 
 def test_a_described_string_of_labels_is_refused(classifier, tmp_path):
     save(classifier, tmp_path / "model")
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
-    config["vitkit"]["labels"] = "abcd"
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    edit(tmp_path / "model", "vitkit", labels="abcd")
     with pytest.raises(ValueError, match="labels is 'abcd'; it is a list of names"):
         load(tmp_path / "model", quiet=True)
 
@@ -218,3 +208,13 @@ def test_models_that_are_not_their_own_weights_are_not_saved(classifier, tmp_pat
         with pytest.raises(ValueError, match=sentence):
             adopt(wrong, labels=("x", "y"))
     assert not (tmp_path / "model").exists()
+
+
+def test_imagenets_names_are_torchvisions_but_for_those_that_mean_two_things():
+    from torchvision.models import ViT_B_16_Weights
+
+    torchvision = ViT_B_16_Weights.IMAGENET1K_V1.meta["categories"]
+    renamed = {134: "crane (bird)", 517: "crane (machine)", 639: "maillot, tank suit"}
+    expected = [renamed.get(i, name) for i, name in enumerate(torchvision)]
+    assert list(imagenet_labels()) == expected
+    assert len(set(expected)) == 1000

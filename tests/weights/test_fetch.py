@@ -8,12 +8,14 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from other_libraries import edit
 
 from vitkit.cli import main
 from vitkit.models import vit
 from vitkit.weights import convert, load, save
-from vitkit.weights.files import fetch
-from vitkit.weights.files.fetch import fetch as find
+from vitkit.weights.files import hub as hub_module
+from vitkit.weights.files.hub import DESCRIPTIONS
+from vitkit.weights.files.hub import fetch as find
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3)
 AUGREG = (
@@ -84,7 +86,7 @@ def bucket(serving, random_classifier, tmp_path, monkeypatch):
         f"augreg/{AUGREG}.npz",
     ]
     server, address = serving(Bucket, files=dict.fromkeys(names, data), breaks=0, md5="")
-    monkeypatch.setattr(fetch, "ENDPOINT", address)
+    monkeypatch.setattr(hub_module, "ENDPOINT", address)
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     return server
 
@@ -140,7 +142,7 @@ def test_a_file_that_is_not_there_is_a_sentence(bucket):
 
 
 def test_a_server_that_does_not_answer_is_a_sentence(bucket, monkeypatch):
-    monkeypatch.setattr(fetch, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(hub_module, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ValueError, match="cannot be downloaded: .*refused"):
         find("sam/ViT-B_16")
 
@@ -170,11 +172,8 @@ class Hub(BaseHTTPRequestHandler):
     def reply(self, body, status=200, **headers):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        for name, value in {
-            "Content-Length": len(data),
-            "X-Repo-Commit": self.SHA,
-            **headers,
-        }.items():
+        usual = {"Content-Length": len(data), "X-Repo-Commit": self.SHA}
+        for name, value in (usual | headers).items():
             self.send_header(name.replace("_", "-"), str(value))
         self.end_headers()
         if self.command != "HEAD":
@@ -183,29 +182,22 @@ class Hub(BaseHTTPRequestHandler):
     def do_GET(self):
         self.server.asked.append(self.path)
         files = self.server.files
-        if self.path.startswith("/api/models/you/model/tree/"):
-            listed = [
-                {"type": "file", "path": n, "size": len(d), "oid": hashlib.sha1(d).hexdigest()}
-                for n, d in files.items()
-            ]
-            return self.reply(listed)
-        if self.path.startswith("/api/models/you/model"):
-            siblings = [{"rfilename": name} for name in files]
-            return self.reply(
-                {
-                    "id": "you/model",
-                    "modelId": "you/model",
-                    "sha": self.SHA,
-                    "siblings": siblings,
-                    "tags": [],
-                    "private": False,
-                }
-            )
         name = self.path.rpartition("/")[2]
-        if self.path.startswith("/you/model/resolve/") and name in files:
-            etag = hashlib.sha1(files[name]).hexdigest()
-            return self.reply(files[name], ETag=f'"{etag}"')
-        return self.reply({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
+        if self.path.startswith("/api/models/you/model/tree/"):
+            self.reply(
+                [
+                    {"type": "file", "path": n, "size": len(d), "oid": oid(d)}
+                    for n, d in files.items()
+                ]
+            )
+        elif self.path.startswith("/api/models/you/model"):
+            about = {"id": "you/model", "modelId": "you/model", "tags": [], "private": False}
+            siblings = [{"rfilename": name} for name in files]
+            self.reply(about | {"sha": self.SHA, "siblings": siblings})
+        elif self.path.startswith("/you/model/resolve/") and name in files:
+            self.reply(files[name], ETag=f'"{oid(files[name])}"')
+        else:
+            self.reply({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
 
     do_HEAD = do_GET
 
@@ -213,32 +205,26 @@ class Hub(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path == "/api/repos/create":
             self.server.created = json.loads(body)
-            return self.reply({"url": self.home, "name": "you/model"})
-        if "/preupload/" in self.path:
-            files = [
-                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
-                for file in json.loads(body)["files"]
-            ]
-            return self.reply({"files": files})
-        if "/commit/" in self.path:
-            for line in body.decode().splitlines():
-                entry = json.loads(line)
+            self.reply({"url": self.home, "name": "you/model"})
+        elif "/preupload/" in self.path:
+            usual = {"uploadMode": "regular", "shouldIgnore": False}
+            self.reply({"files": [{"path": f["path"], **usual} for f in json.loads(body)["files"]]})
+        elif "/commit/" in self.path:
+            for entry in map(json.loads, body.decode().splitlines()):
                 if entry["key"] == "file":
-                    self.server.files[entry["value"]["path"]] = base64.b64decode(
-                        entry["value"]["content"]
-                    )
-            return self.reply(
-                {
-                    "success": True,
-                    "commitOid": self.SHA,
-                    "commitUrl": f"{self.home}/commit/{self.SHA}",
-                    "hookOutput": "",
-                }
-            )
-        return self.reply({"valid": True})  # the check of the card's header
+                    value = entry["value"]
+                    self.server.files[value["path"]] = base64.b64decode(value["content"])
+            commit = {"commitOid": self.SHA, "commitUrl": f"{self.home}/commit/{self.SHA}"}
+            self.reply(commit | {"success": True, "hookOutput": ""})
+        else:
+            self.reply({"valid": True})  # the check of the card's header
 
     def log_message(self, *_):
         pass
+
+
+def oid(data):
+    return hashlib.sha1(data).hexdigest()
 
 
 @pytest.fixture
@@ -249,17 +235,21 @@ def hub(serving, tmp_path, monkeypatch):
     server, address = serving(Hub, files={}, created=None)
     for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_HOME"):
         monkeypatch.setattr(constants, name, address, raising=False)
-    monkeypatch.setattr(
-        constants,
-        "HUGGINGFACE_CO_URL_TEMPLATE",
-        address + "/{repo_id}/resolve/{revision}/{filename}",
-    )
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     import huggingface_hub.hf_api as hf_api
 
     monkeypatch.setattr(hf_api.api, "endpoint", address)
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     return server
+
+
+def push(capsys, folder, *words):
+    """The status of `vitkit push`, and what it prints."""
+    status = main(["push", str(folder), "you/model", *words])
+    printed = capsys.readouterr()
+    return status, " ".join((printed.out + printed.err).split())
 
 
 def test_up_to_the_hub_and_down_again(
@@ -272,17 +262,11 @@ def test_up_to_the_hub_and_down_again(
     classifier = random_classifier(CONFIG)
     save(classifier, tmp_path / "run" / "model")
     (tmp_path / "run" / "model" / "notes.txt").write_text("private")
-    words = ["push", str(tmp_path / "run"), "you/model", "--private", "--license", "mit"]
-    assert main(words) == 0
-    assert "uploaded" in capsys.readouterr().out
+    status, printed = push(capsys, tmp_path / "run", "--private", "--license", "mit")
+    assert status == 0 and "uploaded" in printed
     assert hub.created["name"] == "model"
     assert "private" in str(hub.created)
-    assert set(hub.files) == {
-        "README.md",
-        "config.json",
-        "model.safetensors",
-        "preprocessor_config.json",
-    }
+    assert set(hub.files) == {*DESCRIPTIONS, "README.md", "model.safetensors"}
     same_model(load("you/model", quiet=True), classifier)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     hub.asked.clear()
@@ -297,10 +281,10 @@ def test_up_to_the_hub_and_down_again(
 def test_licence_and_its_text_come_down_and_go_up(hub, random_classifier, tmp_path, capsys):
     save(random_classifier(CONFIG), tmp_path / "model")
     (tmp_path / "model" / "README.md").write_text("---\nlicense: other\n---\nMine.")
-    assert main(["push", str(tmp_path / "model"), "you/model"]) == 1  # without a copy
-    assert "put its text into a file LICENSE" in " ".join(capsys.readouterr().err.split())
+    status, printed = push(capsys, tmp_path / "model")  # without a copy
+    assert status == 1 and "put its text into a file LICENSE" in printed
     (tmp_path / "model" / "LICENSE").write_text("The terms.")
-    assert main(["push", str(tmp_path / "model"), "you/model"]) == 0
+    assert push(capsys, tmp_path / "model")[0] == 0
     assert hub.files["LICENSE"] == b"The terms."
     license = load("you/model", quiet=True).license
     assert (license.id, license.text) == ("other", "The terms.")
@@ -312,11 +296,9 @@ def test_googles_files_have_the_licence_of_their_repository(bucket):
 
 def test_a_push_sends_no_path_of_this_machine(hub, random_classifier, tmp_path, capsys):
     save(random_classifier(CONFIG), tmp_path / "model")
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
-    config["_name_or_path"] = str(tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    assert main(["push", str(tmp_path / "model"), "you/model", "--license", "mit"]) == 1
-    assert "is a path of this machine" in " ".join(capsys.readouterr().err.split())
+    edit(tmp_path / "model", _name_or_path=str(tmp_path / "model"))
+    status, printed = push(capsys, tmp_path / "model", "--license", "mit")
+    assert status == 1 and "is a path of this machine" in printed
     assert hub.created is None
 
 
@@ -329,14 +311,12 @@ def test_a_push_without_a_network_is_a_sentence(
     save(random_classifier(CONFIG), tmp_path / "model")
     for owner, name in ((constants, "ENDPOINT"), (hf_api.api, "endpoint")):
         monkeypatch.setattr(owner, name, "http://127.0.0.1:9")
-    assert main(["push", str(tmp_path / "model"), "you/model", "--license", "mit"]) == 1
-    printed = " ".join(capsys.readouterr().err.split())
-    assert "the Hugging Face hub cannot be reached" in printed
+    status, printed = push(capsys, tmp_path / "model", "--license", "mit")
+    assert status == 1 and "the Hugging Face hub cannot be reached" in printed
     assert "Traceback" not in printed
 
 
 def test_what_is_no_model_is_not_pushed(hub, tmp_path, capsys):
-    assert main(["push", str(tmp_path), "you/model"]) == 1
-    printed = " ".join(capsys.readouterr().err.split())
-    assert "is not a model directory; write one with vitkit convert" in printed
+    status, printed = push(capsys, tmp_path)
+    assert status == 1 and "is not a model directory; write one with vitkit convert" in printed
     assert hub.created is None

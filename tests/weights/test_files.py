@@ -7,7 +7,6 @@ import pickle
 import struct
 import tracemalloc
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,9 @@ from safetensors.torch import save_file
 
 from vitkit.models import vit
 from vitkit.weights import convert, load, save
-from vitkit.weights.conversion.writing import tensors_in
+from vitkit.weights.destination import tensors_in
+from vitkit.weights.files.directory import _read
 from vitkit.weights.files.npz import read_npz
-from vitkit.weights.files.opening import _read
 from vitkit.weights.files.pytorch import read_pickle
 from vitkit.weights.formats.google import vit as google
 from vitkit.weights.formats.timm import vit as timm
@@ -224,29 +223,6 @@ def test_an_archive_that_promises_too_much_is_refused_before_memory_is_taken(
         load(tmp_path / "m.npz")
     assert tracemalloc.get_traced_memory()[1] < 2**26
     tracemalloc.stop()
-
-
-def test_a_description_that_asks_for_the_impossible_is_not_followed(files):
-    sound = load(files / "hf").model.config
-    text = (files / "hf" / "config.json").read_text()
-    impossible = {
-        "width": 2**40,
-        "depth": 2**60,
-        "mlp": 2**62,
-        "classes": 2**62,
-        "image": [2**40, 2**40],
-    }
-    for name, value in impossible.items():
-        config = json.loads(text)
-        config["vitkit"]["model"][name] = value
-        (files / "hf" / "config.json").write_text(json.dumps(config))
-        # Refused; or, as Transformers' own fields are sound and contradict it, not followed
-        try:
-            opened = load(files / "hf").model.config
-        except ValueError as error:
-            assert "cannot be loaded" in str(error)
-        else:
-            assert replace(opened, resample=sound.resample) == sound
 
 
 def test_arrays_of_every_order_and_width_are_read(tmp_path):

@@ -52,7 +52,7 @@ CONFIGS = {
     "other eps": small(eps=1e-4),
     "no biases of q, k, v": small(qkv_bias=False, gelu="silu"),
     "no such biases beside MAP": small(qkv_bias=False, pool="map", mlp=192),
-    "no such biases, distilled": small(qkv_bias=False, pool="distilled", registers=1),
+    "no such biases, distilled": small(qkv_bias=False, pool="distilled", registers=1, gelu="relu"),
     "no such biases, DINOv2": small(
         qkv_bias=False, registers=4, prefix_positions=1, layer_scale=1.0
     ),
@@ -156,6 +156,9 @@ def test_a_refusal_says_what_the_format_lacks(random_classifier, tmp_path):
     tanh = random_classifier(PLAIN)
     with pytest.raises(ValueError, match=r"another function \(GELU: the tanh form here"):
         convert(tanh, tmp_path / "m.safetensors", "torchvision")
+    relu = random_classifier(small(gelu="relu"))
+    with pytest.raises(ValueError, match="activation: relu here, a GELU of the tanh form there"):
+        convert(relu, tmp_path / "m.npz", "google")
     gap = random_classifier(CONFIGS["mean beside a class token"])
     with pytest.raises(ValueError, match='huggingface has no place for pooling by "gap"'):
         convert(gap, tmp_path / "m", "huggingface")
@@ -240,12 +243,12 @@ def test_named_models_have_the_libraries_names_and_shapes(name):
     from torchvision.models import VisionTransformer as TorchVision
     from transformers import ViTConfig, ViTForImageClassification
 
-    from vitkit.weights.formats.huggingface.config import config_json
-    from vitkit.weights.formats.timm.architecture import architecture
+    from vitkit.weights.formats.huggingface.vit import VIT
+    from vitkit.weights.formats.timm.vit import architecture
 
     config = vit(name, gelu="erf")
     timm_name, arguments = architecture(config)
-    json = config_json(config, tuple(map(str, range(1000))), "softmax")
+    json = VIT.config_json(config, tuple(map(str, range(1000))), "softmax")
     json.pop("architectures")
     sizes = (config.patch, config.depth, config.heads, config.width, config.mlp)
     with torch.device("meta"):

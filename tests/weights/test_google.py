@@ -12,7 +12,7 @@ from vitkit.models import DIALECTS, Backbone, ResNetConfig, vit
 from vitkit.models import layers as dense
 from vitkit.system import matmul
 from vitkit.weights import convert, load
-from vitkit.weights.conversion.writing import tensors_in
+from vitkit.weights.destination import tensors_in
 from vitkit.weights.formats import format_of
 
 SMALL = {"image": (32, 32), "width": 48, "depth": 2, "heads": 4, "classes": 7}

@@ -5,13 +5,11 @@ import torch
 from safetensors.torch import save_file
 
 from vitkit.models import vit
-from vitkit.weights import load, load_as, load_for
-from vitkit.weights.adaptation.statements import Hints
-from vitkit.weights.conversion.writing import tensors_in
+from vitkit.weights import load, load_as, load_for, save
+from vitkit.weights.destination import tensors_in
 from vitkit.weights.formats import format_of
-from vitkit.weights.formats.shapes import IMAGENET
-
-HALF = (0.5, 0.5, 0.5)
+from vitkit.weights.formats.shapes import STATISTICS
+from vitkit.weights.hints import Hints
 
 
 @pytest.fixture
@@ -32,38 +30,34 @@ def bare(random_classifier, tmp_path):
 SMALL = vit("mu/8", image=(32, 32), classes=3, gelu="erf")
 
 
-def test_a_guess_is_the_first_that_is_told(bare, capsys):
+def test_a_guess_is_the_first_that_is_told_and_what_the_user_says_is_none(bare, capsys):
     """Mean and deviation cost points of accuracy, and here only a name tells them."""
     for name, statistics, other in (
-        ("deit.safetensors", "ImageNet's mean", "--statistics half"),
-        ("renamed.safetensors", "mean and deviation 0.5", "--statistics imagenet"),
+        ("deit.safetensors", "ImageNet's mean", "half"),
+        ("renamed.safetensors", "mean and deviation 0.5", "imagenet"),
     ):
         load(bare(SMALL, name))
         first = capsys.readouterr().err.splitlines()[0]
-        assert "GUESSED" in first and statistics in first and other in first
-
-
-def test_what_the_user_says_is_no_guess(bare, capsys):
-    for statistics, mean in (("imagenet", IMAGENET["mean"]), ("half", HALF)):
-        classifier = load_as(bare(SMALL, "deit.safetensors"), Hints(statistics=statistics))
-        assert classifier.preprocessing.mean == mean
+        assert "GUESSED" in first and statistics in first and f"--statistics {other}" in first
+        classifier = load_as(bare(SMALL, name), Hints(statistics=other))
+        assert classifier.preprocessing.mean == STATISTICS[other]["mean"]
         err = capsys.readouterr().err
-        assert "GUESSED" not in err and f"preprocessing: statistics {statistics}, as you say" in err
+        assert "GUESSED" not in err and f"preprocessing: statistics {other}, as you say" in err
 
 
 @pytest.mark.parametrize(
-    ("config", "name", "mean"),
+    ("settings", "name", "statistics"),
     [
-        (vit("mu/8", image=(32, 32), pool="distilled", registers=1), "m.safetensors", "imagenet"),
-        (vit("mu/8", image=(32, 32), layer_scale=1e-5), "m.safetensors", "imagenet"),
-        (vit("mu/8", image=(32, 32), classes=0), "m.pth", "imagenet"),
-        (vit("mu/8", image=(32, 32), layer_scale=1e-5, pool="gap"), "m.safetensors", "half"),
-        (SMALL, "m.pth", "half"),
+        ({"pool": "distilled", "registers": 1}, "m.safetensors", "imagenet"),
+        ({"layer_scale": 1e-5}, "m.safetensors", "imagenet"),
+        ({"classes": 0}, "m.pth", "imagenet"),
+        ({"layer_scale": 1e-5, "pool": "gap"}, "m.safetensors", "half"),
+        ({}, "m.pth", "half"),
     ],
 )
-def test_statistics_are_guessed_by_what_such_models_have(config, name, mean, bare):
-    expected = IMAGENET["mean"] if mean == "imagenet" else HALF
-    assert load(bare(config, name), quiet=True).preprocessing.mean == expected
+def test_statistics_are_guessed_by_what_such_models_have(settings, name, statistics, bare):
+    file = bare(vit("mu/8", image=(32, 32), **settings), name)
+    assert load(file, quiet=True).preprocessing.mean == STATISTICS[statistics]["mean"]
 
 
 @pytest.mark.parametrize(
@@ -81,10 +75,8 @@ def test_the_preprocessing_can_be_said(hints, words, bare):
     assert str(preprocessing).startswith(words)
 
 
-def test_a_centre_is_cut_out_of_googles_images_too(random_classifier, tmp_path):
-    config = vit("mu/8", image=(32, 32), classes=3)
-    file = tmp_path / "m.safetensors"
-    save_file(tensors_in(format_of("timm", config), random_classifier(config)), file)
+def test_a_centre_is_cut_out_of_whole_images_too(bare):
+    file = bare(SMALL)
     whole = load_as(file, Hints(crop="whole"), quiet=True).preprocessing
     assert (whole.rule, whole.resize) == ("square", 0)
     centre = load_as(file, Hints(crop="centre", resize=36), quiet=True).preprocessing
@@ -119,8 +111,6 @@ def test_heads_are_told_and_can_be_said(bare, capsys):
 
 
 def test_heads_that_the_file_denies_are_refused(random_classifier, tmp_path):
-    from vitkit.weights import save
-
     path = save(random_classifier(SMALL), tmp_path / "m")
     with pytest.raises(ValueError, match="has 2 attention heads, not 4; leave out --heads"):
         load(path, heads=4, quiet=True)
@@ -160,13 +150,10 @@ def test_labels_come_from_a_file_of_lines(bare, tmp_path):
         load_as(file, Hints(labels=tmp_path / "none"), quiet=True)
 
 
-@pytest.mark.parametrize("wrong", [{"image": (1, 2, 3)}, {"image": 0}, {"heads": 0}])
-def test_wrong_hints_are_refused(wrong):
-    with pytest.raises(ValueError, match="image|heads"):
-        Hints(**wrong)
-
-
-def test_a_size_that_no_machine_holds_is_refused():
+def test_wrong_hints_are_refused():
+    for wrong in ({"image": (1, 2, 3)}, {"image": 0}, {"heads": 0}):
+        with pytest.raises(ValueError, match="image|heads"):
+            Hints(**wrong)
     with pytest.raises(ValueError, match="at most 16,384 pixels"):
         Hints(image=(100_000_000,))
 

@@ -1,12 +1,15 @@
 """Weights from strangers: whatever is in a file, one sentence, in little time and memory."""
 
-import json
 import os
+import shutil
 import socket
+import tracemalloc
 import zipfile
+from dataclasses import replace
 
 import pytest
 import torch
+from other_libraries import edit
 
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
@@ -14,9 +17,7 @@ from vitkit.weights import Classifier, load, save
 from vitkit.weights.files import open_weights
 
 SMALL = vit("mu/8", image=(16, 16), classes=3, depth=1, width=16, mlp=16, heads=2)
-ROTARY = vit(
-    "mu/8", image=(16, 16), classes=3, depth=1, width=16, mlp=16, heads=2, positions="rotary"
-)
+ROTARY = replace(SMALL, positions="rotary")
 
 
 def refused(path, sentence):
@@ -146,7 +147,6 @@ def saved(tmp_path_factory):
         ("eps", -1.0, "eps is -1.0; it must be a number above 0"),
         ("eps", 10**400, "eps is 1000.*; it is a finite number"),
         ("dropout", "x", "dropout is 'x'; it is a finite number"),
-        ("image", None, "image is None; it is 2 values, each a whole number"),
         ("image", [[1], 2], r"image is \(\[1\], 2\); it is 2 values, each a whole number"),
         ("pool", ["token"], "pool is .*; it is one of token, distilled"),
         ("stem", {"units": "abc"}, "units is 'abc'; it is a list, each a whole number"),
@@ -155,7 +155,8 @@ def saved(tmp_path_factory):
     ],
 )
 def test_a_description_of_the_wrong_type_names_the_field(saved, tmp_path, field, value, sentence):
-    edit(saved / "native", tmp_path, "config.json", "vitkit", "model", **{field: value})
+    shutil.copytree(saved / "native", tmp_path, dirs_exist_ok=True)
+    edit(tmp_path, "vitkit", "model", **{field: value})
     refused(tmp_path, sentence)
 
 
@@ -176,19 +177,38 @@ def test_a_description_of_the_wrong_type_names_the_field(saved, tmp_path, field,
     ],
 )
 def test_a_config_of_the_wrong_type_names_the_field(saved, tmp_path, file, field, value, sentence):
-    edit(saved / "huggingface", tmp_path, "config.json", vitkit=None)
-    edit(tmp_path, tmp_path, file, **{field: value})
+    shutil.copytree(saved / "huggingface", tmp_path, dirs_exist_ok=True)
+    edit(tmp_path, vitkit=None)
+    edit(tmp_path, file=file, **{field: value})
     refused(tmp_path, sentence)
 
 
-def edit(source, target, name, *within, **changes):
-    """Copy a model directory with changed fields of a JSON file; None removes one's value."""
-    contents = {file.name: file.read_bytes() for file in source.iterdir()}
-    values = json.loads(contents[name])
-    inner = values
-    for key in within:
-        inner = inner[key]
-    inner.update(changes)
-    contents[name] = json.dumps(values).encode()
-    for file, content in contents.items():
-        (target / file).write_bytes(content)
+# Numbers
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(number, random_classifier, tmp_path):
+    classifier = random_classifier(SMALL)
+    with torch.no_grad():
+        classifier.model.blocks[0].mlp.expand.weight[3, 4] = number
+        classifier.model.head.bias[1] = number
+    path = save(classifier, tmp_path / "model")
+    with pytest.raises(ValueError, match=r"NaN or infinity: blocks.0.mlp.expand.weight, head.bias"):
+        load(path, quiet=True)
+
+
+def test_weights_whose_sum_overflows_are_finite(random_classifier, tmp_path):
+    classifier = random_classifier(SMALL)
+    with torch.no_grad():
+        classifier.model.head.weight.fill_(3e38)
+    load(save(classifier, tmp_path / "model"), quiet=True)
+
+
+def test_a_billion_classes_that_no_weight_has_take_no_memory(saved, tmp_path):
+    shutil.copytree(saved / "native", tmp_path, dirs_exist_ok=True)
+    edit(tmp_path, "vitkit", labels=[])
+    edit(tmp_path, "vitkit", "model", classes=10**9)
+    tracemalloc.start()
+    refused(tmp_path, "head.weight")
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()

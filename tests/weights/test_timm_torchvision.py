@@ -13,7 +13,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import vit
 from vitkit.weights import convert, load
 from vitkit.weights.formats.shapes import IMAGENET
-from vitkit.weights.formats.timm.files import config_json, written_preprocessing
+from vitkit.weights.formats.timm.config import config_json, written_preprocessing
 
 VARIANTS = {
     "plain": {},

@@ -10,12 +10,10 @@ import torch
 from vitkit.data import Preprocessing
 from vitkit.models import VisionTransformer, vit
 from vitkit.weights import convert, formats, load
-from vitkit.weights.conversion.rules import rule
-from vitkit.weights.conversion.transforms import DENSE
-from vitkit.weights.files.lazy import Lazy
-from vitkit.weights.formats.format import Elsewhere, Format, Tidied
-from vitkit.weights.formats.limits import reasons
-from vitkit.weights.provenance.description import Description
+from vitkit.weights.classifier import Description
+from vitkit.weights.files.content import Lazy
+from vitkit.weights.formats.format import Elsewhere, Format, Tidied, reasons
+from vitkit.weights.rules import DENSE, rule
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3)
 
@@ -92,12 +90,11 @@ def test_a_toy_of_somebody_else_is_read(toy, random_classifier, tmp_path, capsys
     assert torch.equal(bought.model.head.weight, classifier.model.head.weight)
 
 
-def test_what_toys_cannot_express_is_refused(toy, random_classifier, tmp_path):
+def test_the_card_says_how_a_toy_is_opened_and_a_refusal_what_toys_lack(
+    toy, random_classifier, tmp_path
+):
     with pytest.raises(ValueError, match="toy has no place for any width but 32; there is one in"):
         convert(random_classifier(vit("mu/8", image=16, width=64)), tmp_path / "m", "toy")
-
-
-def test_the_card_says_how_a_toy_is_opened(toy, random_classifier, tmp_path):
     convert(random_classifier(CONFIG), tmp_path / "model", "toy")
     card = (tmp_path / "model" / "README.md").read_text()
     assert 'library_name: "toy"' in card and 'toy.play("DIRECTORY")' in card

@@ -1,20 +1,25 @@
-"""The Classifier: a model with everything that an image needs on its way to a probability.
+"""The Classifier: a model with everything that an image needs on its way to a probability; and its
+description, which is all of it but the weights.
 
 Legend: B batch, K classes, h w pixels of what the model gets.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, as_pictures
-from vitkit.models import Model, for_inference
-from vitkit.weights.activation import Activation, activate
-from vitkit.weights.provenance.licenses import License
+from vitkit.models import Model, ModelConfig, build, config_from, config_to_dict, for_inference
+from vitkit.system.storage.private import public
+from vitkit.weights.licenses import License, license_to_json
+from vitkit.weights.outputs import Activation, activate
+from vitkit.weights.rules import gist
 from vitkit.weights.unknown import Unknown
 
 
@@ -43,8 +48,8 @@ class Classifier:
     license: License | None = None
     """Under which terms the weights may be used and passed on; None if nobody has said."""
     pretraining: dict[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
-    """What pre-training added to the model: a mask embedding, a decoder (weights/adaptation/pretraining.py). A
-    run of the same objective that begins with the model begins with it too."""
+    """What pre-training added to the model: a mask embedding, a decoder (weights/pretraining.py). A run
+    of the same objective that begins with the model begins with it too."""
     unknown: Unknown | None = field(default=None, compare=False, repr=False)
     """From where on an image is unknown to the model, and which classes an answer leaves open; None
     if nobody has fitted that. Another head, or other features, make it meaningless: they begin
@@ -66,8 +71,7 @@ class Classifier:
         return next(self.model.parameters()).device
 
     def to(self, device: torch.device | str) -> "Classifier":
-        """The same classifier with its model on a device. As nn.Module.to does, it moves the model
-        itself."""
+        """The classifier with its model on a device; as nn.Module.to, this moves the model itself."""
         return replace(self, model=self.model.to(device))
 
     def for_inference(self) -> "Classifier":
@@ -104,8 +108,7 @@ class Classifier:
         return self._compute(self.model, images)
 
     def features(self, images: Tensor) -> Tensor:
-        """Prepared images, uint8 (B, 3, h, w) on any device, -> float32 (B, D): what the head
-        reads."""
+        """What the head reads of prepared images: uint8 (B, 3, h, w) -> float32 (B, D)."""
         return self._compute(self.model.features, images)
 
     # Not inference_mode: a model in training is evaluated too, and FSDP keeps the memory that it
@@ -147,7 +150,149 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """Raises ValueError for one string instead of several names: its letters would become the
-    labels."""
+    """Raises ValueError for one string: its letters would become the labels."""
     if isinstance(labels, str):
         raise ValueError(f"labels is {labels!r}, one string; give a list of names, one a class")
+
+
+@torch.no_grad()
+def with_temperature(classifier: Classifier, temperature: float) -> Classifier:
+    """A copy of the classifier whose logits are divided by the temperature, which is noted in its
+    origin. The origin's metrics of probabilities are dropped, and the limits for unknown images, as
+    they are another model's now.
+
+    The division is in the weights of the head, exact to float32's rounding. So every format and
+    every library, runtime and server has the same probabilities, and nobody can forget them. Raises
+    ValueError for a temperature that is not positive, and for a model without a head.
+    """
+    if not math.isfinite(temperature) or temperature <= 0:
+        raise ValueError(f"the temperature is {temperature}; it is a positive number")
+    if not classifier.labels:
+        raise ValueError("the model has no head, so it has no logits to divide by a temperature")
+    check_own_weights(classifier.model)
+    model = deepcopy(classifier.model)
+    for layer in model.head.modules():  # DeiT's head has two of them
+        if isinstance(layer, nn.Linear):
+            layer.weight.div_(temperature)
+            layer.bias.div_(temperature)
+
+    # What is said of the model: figures of probabilities are another model's now, those of answers stay
+    product = temperature * classifier.origin.get("temperature", 1.0)
+    origin = {**classifier.origin, "temperature": product}
+    if metrics := origin.get("metrics"):
+        changed = ("calibration_error", "loss")
+        origin["metrics"] = {
+            name: text for name, text in metrics.items() if name.rpartition("/")[2] not in changed
+        }
+    return replace(classifier, model=model, origin=origin, unknown=None)
+
+
+# Its description: what vitkit writes beside or into the weights, and what it makes of other libraries'
+# files
+
+
+class Description(NamedTuple):
+    """A model whose weights are not read yet."""
+
+    config: ModelConfig
+    preprocessing: Preprocessing
+    labels: tuple[str, ...] | None = None
+    """Names of the classes, if the file gives them."""
+    notes: tuple[str, ...] = ()
+    """What was assumed, one sentence each."""
+    activation: Activation = "softmax"
+    """How its logits become probabilities."""
+    origin: dict | None = None
+    """Where it came from, if the file says so."""
+    guess: str = ""
+    """What nothing in the file says and a wrong answer is costly of, such as the mean that images
+    are normalised with: a sentence that also says how to say it. It is the first that is told."""
+    objective: dict | None = None
+    """Settings of its pre-training that no tensor tells, if the file says them."""
+
+
+def to_json(classifier: Classifier) -> dict:
+    """A model as vitkit describes it; `from_json` reads that."""
+    return {
+        "model": config_to_dict(classifier.model.config),
+        "preprocessing": classifier.preprocessing.to_json(),
+        "labels": list(classifier.labels),
+        "activation": classifier.activation,
+        "origin": public(classifier.origin),
+        "license": license_to_json(classifier.license),
+    }
+
+
+def from_json(values: dict) -> Description:
+    """The way back. Raises ValueError for values that describe no model."""
+    try:
+        config = config_from(values["model"])
+        preprocessing = Preprocessing.from_json(values["preprocessing"])
+        # Classes without names are numbered by the reader, once the weights have shown that there
+        # are so many. A comment in an archive has None for the numbers.
+        names = values["labels"]
+        if names is None:
+            names = ()
+        if not isinstance(names, list | tuple):
+            raise ValueError(f"labels is {repr(names)[:100]}; it is a list of names")
+        labels = tuple(map(str, names))
+        origin = values["origin"]
+        if not isinstance(origin, dict):
+            raise ValueError(f"origin is {repr(origin)[:100]}; it is an object")
+    except KeyError as error:
+        raise ValueError(f"it does not describe a vitkit model: {error} is missing") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"it does not describe a vitkit model: {error}") from error
+    if labels and len(labels) != config.classes:
+        raise ValueError(f"it names {len(labels)} classes for a head of {config.classes}")
+
+    # Before descriptions named the activation, it was that of the loss which trained the model
+    activation = values.get("activation")
+    if not activation:
+        objective = origin.get("objective")
+        is_sigmoid = isinstance(objective, dict) and objective.get("loss") == "sigmoid"
+        activation = "sigmoid" if is_sigmoid else "softmax"
+    return Description(config, preprocessing, labels, (), activation, origin)
+
+
+# A model that PEFT, a quantiser or torch.compile has changed has other tensors. Saved as if it were
+# vitkit's, it would not open, or compute something else.
+
+
+def check_own_weights(model: nn.Module) -> None:
+    """Raises ValueError for a model that was made for inference, or that something else changed."""
+    if getattr(model, "inference_only", False):
+        raise ValueError("the model was made for inference; save the one it was made from")
+    if not isinstance(model, Model):
+        raise ValueError(
+            f"the model is wrapped in a {type(model).__name__}, and vitkit saves its own models; "
+            "unwrap it, or save the one that it was made from"
+        )
+    with torch.device("meta"):
+        expected = build(model.config).state_dict()
+    state = model.state_dict()
+    wrong = expected.keys() ^ state.keys()  # only in one of them
+    wrong |= {name for name, tensor in state.items() if not _fits(tensor, expected.get(name))}
+    if wrong:
+        raise ValueError(
+            f"the model's weights are not those that it was built with: {gist(sorted(wrong))}; "
+            "merge adapters, or save the model that was quantised"
+        )
+
+
+def _fits(tensor: object, expected: Tensor | None) -> bool:
+    """Whether a weight is a plain tensor of the expected shape and kind of numbers."""
+    if expected is None or type(tensor) is not Tensor or tensor.shape != expected.shape:
+        return False
+    return tensor.is_floating_point() == expected.is_floating_point()
+
+
+def check_finite(state: dict[str, Tensor]) -> None:
+    """Raises ValueError, with their names, if tensors hold NaN or infinity."""
+    broken = []
+    for name, tensor in state.items():
+        # The sum is not finite if any number is not, and sometimes of large ones; it is much faster
+        if not tensor.sum().isfinite() and not tensor.isfinite().all():
+            broken.append(name)
+    if broken:
+        raise ValueError(f"its weights hold NaN or infinity: {gist(broken)}")

@@ -1,35 +1,45 @@
-"""Loading a model of any format, recognised by its content and not trusted; and saving one."""
+"""Models from files and to files: loading any format, recognised by its content and not trusted; making
+a network by name, with published weights; and saving."""
 
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 
+from vitkit import models
 from vitkit.data import Preprocessing
-from vitkit.models import Model, ModelConfig, build, called, parameters
+from vitkit.models import Model, ModelConfig, build, called, named, parameters
 from vitkit.system.console.text import printable
-from vitkit.weights.adaptation.adopting import with_labels
-from vitkit.weights.adaptation.channels import preprocessing_for_channels
-from vitkit.weights.adaptation.hints import apply_hints, check_heads, with_pool
-from vitkit.weights.adaptation.pretraining import read_pretraining
-from vitkit.weights.adaptation.statements import Hints
-from vitkit.weights.classifier import Classifier
-from vitkit.weights.conversion.rules import read
-from vitkit.weights.conversion.writing import check_destination, write_model
+from vitkit.weights.adoption import preprocessing_for_channels, rebuilt, with_labels, with_new_head
+from vitkit.weights.classifier import (
+    Classifier,
+    Description,
+    check_finite,
+    check_own_weights,
+    from_json,
+)
+from vitkit.weights.destination import check_destination, write_model
 from vitkit.weights.files import Opened, Tensors, open_weights
-from vitkit.weights.files.fetch import fetch, license_of_download
-from vitkit.weights.files.lazy import DAMAGE
+from vitkit.weights.files.content import DAMAGE
+from vitkit.weights.files.hub import fetch, license_of_download
+from vitkit.weights.fitting import apply_hints, at_stride, check_heads, with_pool
 from vitkit.weights.formats import cannot, format_of, names, recognise
 from vitkit.weights.formats.format import Format, Tidied
-from vitkit.weights.labels import counted, numbered
-from vitkit.weights.ownership import check_finite, check_own_weights
-from vitkit.weights.provenance.description import Description, from_json
+from vitkit.weights.hints import Hints
+from vitkit.weights.outputs import counted_classes, numbered
+from vitkit.weights.pretraining import read_pretraining
+from vitkit.weights.rules import read
 from vitkit.weights.unknown import read_unknown
+
+# Settings that a loaded model is fitted to
+FITTED = ("image", "stride", "classes", "head_bias")
+# Settings that change no weight's shape, and nothing in evaluation
+FOR_TRAINING = ("dropout", "attention_dropout", "stochastic_depth")
 
 
 def load(
@@ -124,8 +134,17 @@ def load_with_account(source: Path | str, hints: Hints) -> tuple[Classifier, lis
         classifier, format, description = _assemble(opened, hints)
         classifier, changes = apply_hints(classifier, hints)
 
-    # What was found, left out, assumed and changed
-    account = [summary(classifier, format), *description.notes, *changes]
+    # What it is; and what was found, left out, assumed and changed
+    config = classifier.model.config
+    height, width = config.image
+    head = "no head"
+    if config.classes:
+        head = counted_classes(config.classes)
+    summary = (
+        f"{called(config)} for {height} x {width} pixels, {parameters(config):,} parameters, "
+        f"{head}, in {format.name} format\n  preprocessing: {classifier.preprocessing}"
+    )
+    account = [summary, *description.notes, *changes]
     if description.guess:
         account.insert(0, description.guess)
     return classifier, account
@@ -146,7 +165,7 @@ def _errors_name(source: Path | str) -> Iterator[None]:
 
 
 def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Description]:
-    """The model of a file, its format, and its description, with all notes on how it was read."""
+    """The model of a file, its format, and its description with all notes on how it was read."""
     # The format, by the tensors' names
     format = recognise(opened.tensors)
     if format is None:
@@ -158,25 +177,35 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
     tidied = format.tidy(opened.tensors)
 
     # The architecture and all else that is no weight
-    description = _describe_with_image(opened, format, tidied, hints)
+    description = _describe(opened, format, tidied, hints)
     config = with_pool(description.config, hints.pool)
     preprocessing = description.preprocessing
     if not opened.described:  # a library's usual one, which is for colours
         preprocessing = preprocessing_for_channels(preprocessing, config.channels)
     description = description._replace(config=config, preprocessing=preprocessing)
 
+    # Where it came from
+    origin = description.origin
+    if origin is None:
+        origin = {"format": format.name, "file": opened.path.name}
+        if tidied.layout:
+            origin["layout"] = tidied.layout
+        if description.objective:
+            origin["objective"] = description.objective
+
     # The model itself
     classifier = Classifier(
-        model=build_model(description.config, format, tidied.tensors),
+        model=_build_model(description.config, format, tidied.tensors),
         preprocessing=description.preprocessing,
         labels=description.labels or numbered(description.config.classes),
         activation=description.activation,
-        origin=_origin(opened, description, format, tidied.layout),
+        origin=origin,
         license=opened.license or license_of_download(opened.path),
         pretraining=read_pretraining(opened.pretraining or tidied.pretraining),
         unknown=read_unknown(opened.unknown, description.config.classes),
     )
 
+    # How it was read
     widened = {lazy.dtype for lazy in tidied.tensors.values()} - {"float32"}
     notes = [*opened.notes, *tidied.notes, *description.notes]
     if widened:
@@ -186,60 +215,38 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
     return classifier, format, description._replace(notes=tuple(notes))
 
 
-def _describe_with_image(
-    opened: Opened, format: Format, tidied: Tidied, hints: Hints
-) -> Description:
-    """What the file says of its model, for images of the size that the user says if its position
-    table can be for that size; else for its own size, from which it can be resampled."""
+def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> Description:
+    """vitkit's own description of the model; the format's, if there is none or it is out of date."""
+    notes = []
+    if opened.described:
+        described = from_json(opened.described)
+        if described.config.kind not in format.kinds:
+            raise ValueError(
+                f"it is described as {called(described.config)}, but its tensors have other names"
+            )
+        changed = format.contradictions(described, opened)
+        if not changed:
+            return described
+        # The library's own fields win: they are what its users have edited
+        notes.append(
+            f"config.json was changed after vitkit wrote it ({', '.join(changed)}): "
+            f"read as {format.library} reads it, without what vitkit noted there"
+        )
+
+    # For images of the user's size if its position table can be for that; else for its own size, from
+    # which it can be resampled
     try:
-        return _describe(opened, format, tidied, hints)
+        description = format.describe(opened, tidied, hints)
     except ValueError as error:
-        if not hints.image:
-            raise
         try:
-            return _describe(opened, format, tidied, replace(hints, image=()))
+            description = format.describe(opened, tidied, replace(hints, image=()))
         except ValueError:
             raise error from None
+    return description._replace(notes=(*notes, *description.notes))
 
 
-def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> Description:
-    """vitkit's own description of the model; the format's, if there is none or it is out of
-    date."""
-    if not opened.described:
-        return format.describe(opened, tidied, hints)
-    described = from_json(opened.described)
-    if described.config.kind not in format.kinds:
-        raise ValueError(
-            f"it is described as {called(described.config)}, but its tensors have other names"
-        )
-    changed = format.contradictions(described, opened)
-    if not changed:
-        return described
-
-    # The library's own fields win: they are what its users have edited
-    description = format.describe(opened, tidied, hints)
-    note = (
-        f"config.json was changed after vitkit wrote it ({', '.join(changed)}): "
-        f"read as {format.library} reads it, without what vitkit noted there"
-    )
-    return description._replace(notes=(note, *description.notes))
-
-
-def _origin(opened: Opened, description: Description, format: Format, layout: str) -> dict:
-    """Where a model came from: as its description says, else the file, its format and layout."""
-    if description.origin is not None:
-        return description.origin
-    origin = {"format": format.name, "file": opened.path.name}
-    if layout:
-        origin["layout"] = layout
-    if description.objective:
-        origin["objective"] = description.objective
-    return origin
-
-
-def build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
-    """A model whose weights are a format's tensors: mapped from the disk, unless they must be
-    changed."""
+def _build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
+    """A model of a format's tensors, mapped from the disk unless they must be changed."""
     # Even on meta, a model of 10^12 blocks would never be built
     if config.blocks_built > len(tensors):
         raise ValueError(f"it has {len(tensors)} tensors, too few for {config.blocks_built} blocks")
@@ -255,17 +262,77 @@ def build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
     return model.eval()
 
 
-def summary(classifier: Classifier, format: Format) -> str:
-    """A model in one sentence, and its preprocessing."""
-    config = classifier.model.config
-    height, width = config.image
-    head = "no head"
-    if config.classes:
-        head = counted(config.classes)
-    return (
-        f"{called(config)} for {height} x {width} pixels, {parameters(config):,} parameters, "
-        f"{head}, in {format.name} format\n  preprocessing: {classifier.preprocessing}"
-    )
+def create(
+    model: ModelConfig | str,
+    device: torch.device | str = "cpu",
+    seed: int | None = None,
+    weights: Path | str | None = None,
+    **changes,
+) -> Model:
+    """A network by its name or configuration: `create("B/16", classes=10)`, with the official
+    initial weights; `create("B/16", classes=10, weights="imagenet21k/ViT-B_16")`, with published
+    ones and a new head of zeros.
+
+    It is a bare network, in training mode: `load(weights, labels=...)` gives the same one with the
+    preprocessing that belongs to it.
+
+    `weights` is whatever `load` takes, which also prints what it found. It decides what a name
+    leaves open (eps, the form of the GELU, the pooling). `classes` keeps the head if that has as
+    many; positions are resampled to another `image` or `stride`; dropout, attention_dropout and
+    stochastic_depth are as you say. With a configuration in place of a name every setting is
+    compared. `seed` makes initial weights repeatable, whatever the device, and leaves torch's own
+    generator as it was.
+
+    Raises ValueError for an unknown name or setting, and for weights of another architecture.
+    """
+    if "pretrained" in changes:  # timm's
+        raise ValueError(
+            "say which pre-trained weights: a file, a folder or a name as weights=..., in place of "
+            "pretrained"
+        )
+    if weights is None:
+        return models.create(model, device, seed, **changes)
+    if seed is not None:
+        raise ValueError("seed is for initial weights; leave it out, or leave out weights")
+
+    # What is asked for: what is said with a name, or every setting of a configuration
+    if isinstance(model, str):
+        wanted = named(model, **changes)
+        asked = set(changes)
+    elif changes:
+        return models.create(model, **changes)  # which refuses them
+    else:
+        wanted = model
+        asked = {field.name for field in fields(model)}
+
+    # The published model, for the images and classes that are asked for
+    image = None
+    if "image" in asked:
+        image = wanted.image
+    if getattr(wanted, "stride", None) is None:
+        network = load(weights, image=image).model
+    else:
+        overlapping, _ = at_stride(load(weights), wanted.tiling.stride, image)
+        network = overlapping.model
+    published = network.config
+    if called(published) != called(wanted):
+        raise ValueError(f"{weights} holds {called(published)}, not {called(wanted)}")
+    differences = []
+    for name in sorted(asked - {*FITTED, *FOR_TRAINING}):
+        theirs = getattr(published, name)
+        ours = getattr(wanted, name)
+        if theirs != ours:
+            differences.append(f"{name} is {theirs!r} there, {ours!r} here")
+    if differences:
+        raise ValueError(f"{weights} holds another model: {'; '.join(differences)}")
+
+    # Another head, and what is for training alone
+    if "classes" in asked and wanted.classes != network.config.classes:
+        network = with_new_head(network, wanted.classes)
+    settings = {name: getattr(wanted, name) for name in FOR_TRAINING if name in asked}
+    if settings:
+        network = rebuilt(network, replace(network.config, **settings))
+    return network.train().to(device)
 
 
 def save(classifier: Classifier, path: Path | str) -> Path:

@@ -8,14 +8,12 @@ Legend: B images of a batch, K classes, D width of the features, R of what they 
 """
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from vitkit.weights.files import Tensors, write_safetensors
-from vitkit.weights.files.lazy import KEY, WRITTEN_WITH
-from vitkit.weights.files.opening import UNKNOWN
+from vitkit.weights.files import Tensors
+from vitkit.weights.files.directory import UNKNOWN
 
 NUMBERS = ("far", "sure", "limit", "least", "rejected", "coverage")
 
@@ -57,26 +55,14 @@ class Unknown:
         highest = probabilities.amax(1, keepdim=True)
         return (probabilities >= self.least) | (probabilities == highest)
 
-
-def write_unknown(folder: Path, unknown: Unknown | None, description_id: str) -> None:
-    """Write the file of a model directory whose description has this identity; none for None."""
-    if unknown is None:
-        return
-    tensors = {"means": unknown.means, "whitening": unknown.whitening}
-    for name in NUMBERS:
-        tensors[name] = torch.tensor(getattr(unknown, name), dtype=torch.float64)
-    written_with = f'{{"{WRITTEN_WITH}": "{description_id}"}}'
-    write_safetensors(folder / UNKNOWN, tensors, {KEY: written_with})
-
-
-def remove_unknown(folder: Path) -> None:
-    """Remove the limits of an earlier model from a directory whose model has none."""
-    (folder / UNKNOWN).unlink(missing_ok=True)
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything as tensors, for the file of a model directory; `read_unknown` is the way back."""
+        numbers = {name: torch.tensor(getattr(self, name), dtype=torch.float64) for name in NUMBERS}
+        return {"means": self.means, "whitening": self.whitening, **numbers}
 
 
 def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
-    """The limits in the tensors of such a file, of a model of so many classes; None without tensors.
-    Raises ValueError for what are no limits."""
+    """The limits in a file; None without tensors. Raises ValueError if they do not fit the model."""
     if not tensors:
         return None
     names = [field.name for field in fields(Unknown)]

@@ -4,10 +4,9 @@ safetensors, NumPy's .npz (no object is unpickled), and PyTorch's own files thro
 unpickler.
 """
 
-from vitkit.weights.files.lazy import FLOATS, Lazy, Tensors, joined, lazy_zeros
-from vitkit.weights.files.opening import Opened, open_weights
+from vitkit.weights.files.content import FLOATS, Lazy, Tensors, joined, lazy_zeros
+from vitkit.weights.files.directory import Opened, load_state_dict, open_weights, write_tensors
 from vitkit.weights.files.safetensors import write_safetensors
-from vitkit.weights.files.writing import load_state_dict, write_tensors
 
 __all__ = [
     "FLOATS",

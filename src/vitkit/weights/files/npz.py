@@ -1,5 +1,4 @@
-"""NumPy's archives (.npz), as Google publishes its weights. Only arrays of numbers are read, and
-nothing is unpickled."""
+"""NumPy's archives (.npz), as Google publishes its weights: arrays of numbers, nothing unpickled."""
 
 import math
 import struct
@@ -13,8 +12,7 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from vitkit.weights.files.comment import read_comment
-from vitkit.weights.files.lazy import DAMAGE, Lazy, Tensors, check_content, fill
+from vitkit.weights.files.content import DAMAGE, Lazy, Tensors, check_content, fill, read_comment
 
 
 class Member(NamedTuple):
@@ -56,7 +54,10 @@ def read_npz(file: Path) -> tuple[Tensors, dict]:
                 member = _member(archive, entry)
                 name = entry.filename.removesuffix(".npy")
                 read = partial(_read, file, member)
-                tensors[name] = Lazy(member.shape, _dtype_name(member.dtype), read)
+                dtype = "bfloat16"
+                if member.dtype.kind != "V":
+                    dtype = member.dtype.newbyteorder("=").name
+                tensors[name] = Lazy(member.shape, dtype, read)
     except DAMAGE as error:
         reason = str(error) or type(error).__name__
         # Shortened: it may quote a name, and a harmful file's names may be of any length
@@ -91,13 +92,6 @@ def _header(opened) -> tuple[tuple[int, ...], np.dtype, bool]:
     if dtype.hasobject or not all(isinstance(side, int) and side >= 0 for side in shape):
         raise ValueError(f"an array of {dtype} and shape {shape} is not a weight")
     return shape, dtype, fortran
-
-
-def _dtype_name(dtype: np.dtype) -> str:
-    """PyTorch's name."""
-    if dtype.kind == "V":
-        return "bfloat16"
-    return dtype.newbyteorder("=").name
 
 
 def _read(file: Path, member: Member) -> Tensor:

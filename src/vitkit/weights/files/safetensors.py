@@ -1,5 +1,4 @@
-"""safetensors: tensors mapped from the disk, with vitkit's description of the model in the
-header."""
+"""safetensors: tensors mapped from the disk; vitkit's description of the model is in the header."""
 
 import json
 from functools import partial
@@ -11,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitkit.system.storage.files import give_usual_permissions
-from vitkit.weights.files.lazy import KEY, Lazy, Tensors, fill, parse_object
+from vitkit.weights.files.content import KEY, Lazy, Tensors, fill, parse_object
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
@@ -73,8 +72,7 @@ def _read_into(file: Path, begin: int, tensor: Tensor) -> None:
 def write_safetensors(
     file: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
 ) -> None:
-    """Write a safetensors file. Raises OSError, also for a full disk, which the library reports as
-    an error of its own."""
+    """Write a safetensors file. Raises OSError, also where the library has an error of its own."""
     try:
         save_file(tensors, file, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:
@@ -84,8 +82,7 @@ def write_safetensors(
 
 
 def _sort_metadata(file: Path) -> None:
-    """Put the metadata in the header into order. The library writes them in another order each
-    time, and equal models are to be equal files."""
+    """Sort the header's metadata: the library's order changes, and equal models are equal files."""
     with file.open("r+b") as opened:
         length = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(length))

@@ -1,22 +1,68 @@
-"""The table of formats, and how to choose one: by a file's tensors, or by name."""
+"""The table of formats, vitkit's own first, and how to choose one: by a file's tensors, or by name."""
 
-from vitkit.models import ModelConfig, called
-from vitkit.weights.files import Tensors
-from vitkit.weights.formats import native, torchvision
-from vitkit.weights.formats.format import Format
+import torch
+
+from vitkit.models import ModelConfig, build, called
+from vitkit.weights.classifier import Classifier, Description
+from vitkit.weights.files import Opened, Tensors
+from vitkit.weights.formats import torchvision
+from vitkit.weights.formats.format import Format, Tidied
 from vitkit.weights.formats.google import resnets as google_resnets
 from vitkit.weights.formats.google import vit as google_vit
-from vitkit.weights.formats.huggingface import dinov2, dinov3, towers
-from vitkit.weights.formats.huggingface import vit as huggingface_vit
+from vitkit.weights.formats.huggingface.dino import DINOV2, DINOV3
+from vitkit.weights.formats.huggingface.processors import processor_json
+from vitkit.weights.formats.huggingface.towers import TOWERS
+from vitkit.weights.formats.huggingface.vit import VIT
 from vitkit.weights.formats.timm import resnets as timm_resnets
 from vitkit.weights.formats.timm import vit as timm_vit
+from vitkit.weights.hints import Hints
+from vitkit.weights.rules import Rule, rule
+
+# vitkit's own names, for every architecture that it has. Shapes alone do not tell what such a model
+# computes, so these files always carry a description.
+
+# The first weights of a Vision Transformer or hybrid, of a ResNet, and of LeNet.
+FIRST = ("stem.project.weight", "root.conv.weight", "blocks.0.conv.weight")
+
+
+def _describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
+    raise ValueError(
+        "it has vitkit's names but lacks the description that vitkit writes into its config.json"
+    )
+
+
+def _rules(config: ModelConfig) -> list[Rule]:
+    """Every tensor under its own name."""
+    with torch.device("meta"):
+        return [rule(name, name) for name in build(config).state_dict()]
+
+
+def _directory(classifier: Classifier) -> dict[str, dict]:
+    return {
+        "config.json": {"model_type": "vitkit"},
+        "preprocessor_config.json": processor_json(classifier.preprocessing),
+    }
+
+
+NATIVE = Format(
+    name="native",
+    kinds=("vit", "resnet", "lenet"),
+    recognises=lambda tensors: any(name in tensors for name in FIRST),
+    describe=_describe,
+    rules=_rules,
+    directory=_directory,
+    library="vitkit",
+)
+
+
+# All of them
 
 FORMATS: tuple[Format, ...] = (
-    native.FORMAT,
-    huggingface_vit.FORMAT,
-    dinov2.FORMAT,
-    dinov3.FORMAT,
-    towers.FORMAT,
+    NATIVE,
+    VIT.format(),
+    DINOV2.format(),
+    DINOV3.format(),
+    TOWERS.format(),
     google_vit.FORMAT,  # before google's ResNets, whose names hybrids have too
     google_resnets.FORMAT,
     timm_vit.FORMAT,

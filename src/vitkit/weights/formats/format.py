@@ -1,11 +1,12 @@
-"""A format of model files: one frozen value, which loading, converting, the proof and the card
-read.
+"""A format of model files: one frozen value, which loading, converting, the proof and the card read.
 
-A new format is a file in this folder that ends in such a value, and a line in
-`formats/__init__.py`.
+A new format is a file in this folder that ends in such a value, and a line in `formats/__init__.py`.
+Below the value is what formats say of models: which parts their library does not have, and what it
+computes differently.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -14,12 +15,11 @@ from typing import NamedTuple
 from PIL import Image
 from torch import Tensor, nn
 
-from vitkit.models import ModelConfig
-from vitkit.weights.adaptation.statements import Hints
-from vitkit.weights.classifier import Classifier
-from vitkit.weights.conversion.rules import Rule
+from vitkit.models import Backbone, ModelConfig, ViTConfig
+from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
-from vitkit.weights.provenance.description import Description
+from vitkit.weights.hints import Hints
+from vitkit.weights.rules import Rule
 
 
 class Tidied(NamedTuple):
@@ -46,31 +46,6 @@ class Elsewhere(NamedTuple):
     """(B, C, H, W) normalised -> what vitkit's model returns."""
 
 
-# What a format does that says nothing else
-
-
-def tidy_nothing(tensors: Tensors) -> Tidied:
-    """For formats whose files have the rules' names."""
-    return Tidied(tensors)
-
-
-def spell_as_the_rules(
-    tensors: dict[str, Tensor], config: ModelConfig, layout: str
-) -> dict[str, Tensor]:
-    """The way back."""
-    return tensors
-
-
-def nothing(config: ModelConfig) -> list[str]:
-    """For formats that express every model of their kinds, or compute all alike."""
-    return []
-
-
-def no_contradictions(described: Description, opened: Opened) -> list[str]:
-    """For formats whose files no other program edits."""
-    return []
-
-
 @dataclass(frozen=True)
 class Format:
     """How one library or code base stores some kinds of models."""
@@ -86,17 +61,19 @@ class Format:
     """What the file says about its model. Raises ValueError for what vitkit does not read."""
     rules: Callable[[ModelConfig], list[Rule]]
     """The table between its tensors and vitkit's."""
-    contradictions: Callable[[Description, Opened], list[str]] = no_contradictions
+    contradictions: Callable[[Description, Opened], list[str]] = lambda described, opened: []
     """The fields of the library's own config that say something else than vitkit's description
     beside them: the library has changed the model since."""
-    tidy: Callable[[Tensors], Tidied] = tidy_nothing
+    tidy: Callable[[Tensors], Tidied] = Tidied
     """A file's tensors under the names that the rules use: without the prefixes that training adds,
     and without what no classifier reads."""
-    spell: Callable[[dict[str, Tensor], ModelConfig, str], dict[str, Tensor]] = spell_as_the_rules
+    spell: Callable[[dict[str, Tensor], ModelConfig, str], dict[str, Tensor]] = (
+        lambda tensors, config, layout: tensors
+    )
     """The way back from `tidy`, in the layout that it reported; "" is the format's usual one."""
-    cannot: Callable[[ModelConfig], list[str]] = nothing
+    cannot: Callable[[ModelConfig], list[str]] = lambda config: []
     """What of a model it cannot express."""
-    differs: Callable[[ModelConfig], list[str]] = nothing
+    differs: Callable[[ModelConfig], list[str]] = lambda config: []
     """What its library would compute a little differently."""
 
     mask: str = ""
@@ -117,3 +94,110 @@ class Format:
     pixels_elsewhere: Callable[[Path, Image.Image], Tensor] | None = None
     """What the library makes of an image, (1, 3, h, w), by the preprocessing in a written
     directory."""
+
+
+def has_end(tensors: Tensors, *ends: str) -> bool:
+    """Whether the name of any tensor ends in one of these."""
+    return any(name.endswith(ends) for name in tensors)
+
+
+def without_prefix(
+    tensors: Tensors, first: str, renamed: Mapping[str, str] = MappingProxyType({})
+) -> Tensors:
+    """Tensors without what training, or a model around this one, put before every name: what comes
+    before the end `first` of one of them. `renamed`: patterns of names -> those that the rules use."""
+    prefix = next((name for name in tensors if name.endswith(first)), first).removesuffix(first)
+    plain = {}
+    for name, lazy in tensors.items():
+        name = name.removeprefix(prefix)
+        for theirs, ours in renamed.items():
+            name = re.sub(theirs, ours, name)
+        plain[name] = lazy
+    return plain
+
+
+# What other libraries cannot express of a model, and what they would compute differently, in words
+
+
+def reasons(conditions: dict[str, object]) -> list[str]:
+    """The names whose condition is true."""
+    return [name for name, holds in conditions.items() if holds]
+
+
+def beyond_vit(
+    config: ViTConfig,
+    positions: tuple[str, ...] = ("learned",),
+    stems: bool = False,
+    has: tuple[str, ...] = (),
+) -> list[str]:
+    """What of a model is not in other libraries' plain Vision Transformer, or, with `stems`, in
+    their hybrid. `has` names the settings beyond the plain model that the library has.
+
+    Pooling is each format's own matter, and with it a norm after the pooling: a format that knows
+    the class token alone refuses both. None has patches that overlap.
+    """
+    height, width = config.patches.size
+    later = {
+        "layer_scale": ("LayerScale", config.layer_scale is not None),
+        "swiglu": ("a SwiGLU MLP", config.swiglu),
+        "branch_norm": ("norms after attention and MLP", config.branch_norm == "after"),
+        "embedding_norm": ("a norm before the first block", config.embedding_norm),
+        "token-gap": ('pooling by "token-gap"', config.pool == "token-gap"),
+        "token-quarters": ('pooling by "token-quarters"', config.pool == "token-quarters"),
+        "qkv_bias": ("queries, keys and values without biases", not config.qkv_bias),
+        "rectangles": (f"patches of {height} x {width}, no squares", height != width),
+    }
+    beyond = reasons(
+        {
+            **{reason: holds for name, (reason, holds) in later.items() if name not in has},
+            "a ResNet stem": config.stem is not None and not stems,
+            f"patches that overlap (stride {config.stride})": config.patches.overlaps,
+            "axial attention": config.mixer != "full",
+            f"{config.positions} positions": config.positions not in positions,
+            "positions at every block": config.inject not in (None, "stem"),
+            "pooling by the first patch": config.pool == "corner",
+        }
+    )
+    if stems and config.stem:
+        return beyond_bit(config.stem, "post") + beyond
+    return beyond
+
+
+def beyond_bit(backbone: Backbone, *orders: str) -> list[str]:
+    """What of a ResNet is not in BiT's. `orders` are those of norm and convolution in the library."""
+    return reasons(
+        {
+            f'a ResNet in the order "{backbone.order}"': backbone.order not in orders,
+            "a ResNet with BatchNorm": backbone.norm != "group",
+            "kernels that are not standardised": backbone.standardise == "none",
+            f"{backbone.mixer} attention in a ResNet": backbone.mixer != "conv",
+        }
+    )
+
+
+def another_gelu(config: ViTConfig, theirs: str) -> list[str]:
+    """A sentence if the GELU has another form ("erf" or "tanh") than theirs."""
+    if config.gelu == theirs:
+        return []
+    if config.gelu in ("relu", "silu"):
+        return [f"activation: {config.gelu} here, a GELU of the {theirs} form there"]
+    return [f"GELU: the {config.gelu} form here, the {theirs} form there"]
+
+
+def another_eps(config: ViTConfig, theirs: float = 1e-6) -> list[str]:
+    """A sentence if the LayerNorms' eps is not theirs, which the library fixes."""
+    if config.eps == theirs:
+        return []
+    return [f"eps: {config.eps:g} here, {theirs:g} there"]
+
+
+def another_dialect(backbone: Backbone | None, theirs: dict) -> list[str]:
+    """A sentence for each setting (padding, eps, ...) in which a ResNet differs from their dialect."""
+    if backbone is None:
+        return []
+    sentences = []
+    for name, setting in theirs.items():
+        own = getattr(backbone, name)
+        if own != setting:
+            sentences.append(f"the ResNet's {name}: {own} here, {setting} there")
+    return sentences

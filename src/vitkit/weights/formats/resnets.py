@@ -1,6 +1,6 @@
 """What all tables of ResNets and hybrids share: one walk through root, stages and units.
 
-A format says how it spells their names (`Names`); the walk is the same for all.
+A format says how it spells their names (`ResNetNames`); the walk is the same for all.
 """
 
 from typing import NamedTuple
@@ -8,13 +8,12 @@ from typing import NamedTuple
 import torch
 
 from vitkit.models import Backbone
-from vitkit.weights.conversion.rules import Rule, layer, rule
-from vitkit.weights.conversion.transforms import CONVOLUTION, Transform
 from vitkit.weights.files import Tensors
 from vitkit.weights.formats.shapes import shape_of
+from vitkit.weights.rules import CONVOLUTION, Rule, Transform, layer, rule
 
 
-class Names(NamedTuple):
+class ResNetNames(NamedTuple):
     """How a format spells the parts of a ResNet.
 
     In the names {stage} and {unit} are numbers, and the convolution of a unit is {n} (1, 2, 3) or
@@ -46,7 +45,7 @@ class Names(NamedTuple):
         return self.prefix + self.unit.format(stage=stage + first, unit=unit + first)
 
 
-def backbone_rules(config: Backbone, ours: str, names: Names) -> list[Rule]:
+def backbone_rules(config: Backbone, ours: str, names: ResNetNames) -> list[Rule]:
     """The table of a ResNet below its head; every name of ours begins with `ours`."""
     # "post" (ResNet v1) normalises after each convolution, also after those of root and shortcut.
     # "pre" (ResNet v2) normalises before, so it needs a norm after the last unit instead.
@@ -78,10 +77,9 @@ def backbone_rules(config: Backbone, ours: str, names: Names) -> list[Rule]:
 
 
 def _unit_rules(
-    ours: str, theirs: str, names: Names, shortcut: bool, shortcut_norm: bool
+    ours: str, theirs: str, names: ResNetNames, shortcut: bool, shortcut_norm: bool
 ) -> list[Rule]:
-    """The table of a residual unit: three convolutions with a norm each, and a projected shortcut
-    in the first unit of a stage."""
+    """The table of a unit: three convolutions with a norm each, and in a stage's first a shortcut."""
     table = []
     for n, letter in enumerate("abc", 1):
         conv = theirs + names.conv.format(n=n, letter=letter)
@@ -99,7 +97,9 @@ def _unit_rules(
     return table
 
 
-def backbone_of(tensors: Tensors, names: Names, order: str, dialect: dict) -> tuple[Backbone, int]:
+def backbone_of(
+    tensors: Tensors, names: ResNetNames, order: str, dialect: dict
+) -> tuple[Backbone, int]:
     """The ResNet that the shapes describe, and the channels of its images.
 
     `dialect` is what no shape tells: how the format's code pads, pools and standardises.

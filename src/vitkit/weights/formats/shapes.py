@@ -35,16 +35,14 @@ def shape_of(tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
 
 
 def length_of(tensors: Tensors, name: str) -> int:
-    """The length of a vector; 0 if it is not there. So the length of a head's bias is the number of
-    classes, also without a head."""
+    """The length of a vector; 0 if it is not there, such as the bias of a head."""
     if name not in tensors:
         return 0
     return shape_of(tensors, name, 1)[0]
 
 
 def count_blocks(tensors: Tensors, pattern: str) -> int:
-    """How many blocks there are. `pattern` matches a tensor's name and has the block's number in
-    its group."""
+    """How many blocks there are. `pattern` matches names, and its group is the block's number."""
     matches = [re.match(pattern, name) for name in tensors if len(name) < LONGEST_NAME]
     numbers = {int(match[1]) for match in matches if match}
     if not numbers or max(numbers) + 1 != len(numbers):
@@ -78,8 +76,7 @@ def heads_of(width: int, mlp: int, hint: int | None) -> tuple[int, list[str]]:
 
 
 def grid_of(patches: int, patch: Grid, hint: tuple[int, int] | None) -> Grid:
-    """(h, w) of a position table with so many patches of (height, width) pixels: of the size that the
-    user gave, else of a square image."""
+    """(h, w) of so many patches of (height, width): for the user's size, else for a square image."""
     down, across = patch
     if hint:
         height, width = hint
@@ -100,7 +97,27 @@ def grid_of(patches: int, patch: Grid, hint: tuple[int, int] | None) -> Grid:
     return rows, columns
 
 
-def is_grid(patches: int, patch: Grid, hint: tuple[int, int] | None) -> bool:
+def table_of(
+    rows: int, tokens: tuple[int, ...], patch: Grid, hint: tuple[int, int] | None
+) -> tuple[Grid, int | None, list[str]]:
+    """How a position table of so many rows is read: the grid; how many of the tokens before the patches
+    have a position, None if all; and a note if there is another reading. Published are:
+
+    - a row for each token: the paper's code, timm, DeiT, MAE and DINO;
+    - none: DeiT III (timm's no_embed_class), and big_vision;
+    - one for the class token, none for registers: DINOv2.
+
+    `tokens` are the numbers that may have one, all of them first. The first that leaves the rows of a
+    whole grid counts; if none does, the first.
+    """
+    with_position = next((n for n in tokens if _is_grid(rows - n, patch, hint)), tokens[0])
+    grid = grid_of(rows - with_position, patch, hint)
+    if with_position == tokens[0]:
+        return grid, None, []
+    return grid, with_position, _other_reading(rows, tokens[0], with_position, patch, hint)
+
+
+def _is_grid(patches: int, patch: Grid, hint: tuple[int, int] | None) -> bool:
     """Whether so many patches make a grid of the user's size, or without one a square image."""
     try:
         grid_of(patches, patch, hint)
@@ -109,35 +126,13 @@ def is_grid(patches: int, patch: Grid, hint: tuple[int, int] | None) -> bool:
     return True
 
 
-def prefix_rows(
-    rows: int, candidates: tuple[int, ...], patch: Grid, hint: tuple[int, int] | None
-) -> int:
-    """How many rows of a position table belong to the tokens before the patches. Published are:
-
-    - one for each: the paper's code, timm, DeiT, MAE and DINO;
-    - none: DeiT III (timm's no_embed_class), and big_vision;
-    - one for the class token, none for registers: DINOv2.
-
-    It is the first of the candidates that leaves the rows of a whole grid; if none does, the first.
-    """
-    for count in candidates:
-        if is_grid(rows - count, patch, hint):
-            return count
-    return candidates[0]
-
-
-def other_reading(
-    rows: int,
-    candidates: tuple[int, ...],
-    taken: int,
-    patch: Grid,
-    hint: tuple[int, int] | None,
+def _other_reading(
+    rows: int, prefix: int, taken: int, patch: Grid, hint: tuple[int, int] | None
 ) -> list[str]:
-    """A note if a position table can be read in another way than `prefix_rows` has taken: for an
-    image that is no square, with a row for each token before the patches. So n x n patches without
-    a class token are as many rows as (n - 1) x (n + 1) with one."""
-    prefix = candidates[0]
-    if hint or taken == prefix or patch[0] != patch[1]:
+    """A note if a position table that is read with a row for `taken` of the `prefix` tokens before the
+    patches may have one for each, for an image that is no square. So n x n patches without a class
+    token are as many rows as (n - 1) x (n + 1) with one."""
+    if hint or patch[0] != patch[1]:
         return []
     patches = rows - prefix
     sides = range(math.isqrt(patches), 0, -1)

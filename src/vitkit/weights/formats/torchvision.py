@@ -3,7 +3,6 @@
 Its code: torchvision/models/vision_transformer.py.
 """
 
-import re
 from math import prod
 from pathlib import Path
 
@@ -11,26 +10,45 @@ from torch import nn
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
-from vitkit.weights.adaptation.statements import Hints
-from vitkit.weights.classifier import Classifier
-from vitkit.weights.conversion.rules import Rule, for_each_block, layer, rule
-from vitkit.weights.conversion.transforms import position_table
+from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors, load_state_dict
-from vitkit.weights.formats.format import Elsewhere, Format, Tidied
-from vitkit.weights.formats.limits import another_eps, another_gelu, beyond_vit, reasons
-from vitkit.weights.formats.shapes import (
-    IMAGENET,
-    count_blocks,
-    grid_of,
-    heads_of,
-    length_of,
-    shape_of,
+from vitkit.weights.formats.encoders import Block, Names, encoder_rules, settings_of
+from vitkit.weights.formats.format import (
+    Elsewhere,
+    Format,
+    Tidied,
+    another_eps,
+    another_gelu,
+    beyond_vit,
+    has_end,
+    reasons,
+    without_prefix,
 )
-from vitkit.weights.labels import usual_labels
-from vitkit.weights.provenance.description import Description
+from vitkit.weights.formats.shapes import IMAGENET, grid_of, heads_of, shape_of
+from vitkit.weights.hints import Hints
+from vitkit.weights.outputs import usual_labels
+from vitkit.weights.rules import Rule, position_table
 
 PATCHES = "conv_proj.weight"
-BLOCK = "encoder.layers.encoder_layer_{i}"
+NAMES = Names(
+    patches="conv_proj",
+    cls="class_token",
+    positions="encoder.pos_embedding",
+    block=Block(
+        prefix="encoder.layers.encoder_layer_{i}.",
+        first_norm="ln_1",
+        # torch.nn.MultiheadAttention has q, k and v in one matrix, as vitkit has, under an odd name
+        qkv=("self_attention.in_proj",),
+        qkv_ends=("_weight", "_bias"),
+        out="self_attention.out_proj",
+        norm="ln_2",
+        expand="mlp.0",
+        contract="mlp.3",
+    ),
+    norm="encoder.ln",
+    representation="heads.pre_logits",
+    head="heads.head",
+)
 # Version 1 of torchvision's MLPBlock named its layers, version 2 is a Sequential (as in
 # MLPBlock._load_from_state_dict). A pattern of the name in a file -> the name that the rules use.
 RENAMED = {r"\.mlp\.linear_1\.": ".mlp.0.", r"\.mlp\.linear_2\.": ".mlp.3."}
@@ -38,44 +56,26 @@ RENAMED = {r"\.mlp\.linear_1\.": ".mlp.0.", r"\.mlp\.linear_2\.": ".mlp.3."}
 
 def recognises(tensors: Tensors) -> bool:
     """By the convolution that makes patches."""
-    return any(name.endswith(PATCHES) for name in tensors)
+    return has_end(tensors, PATCHES)
 
 
 def tidy(tensors: Tensors) -> Tidied:
     """The newest names, without a prefix that training added."""
-    prefix = next(name for name in tensors if name.endswith(PATCHES)).removesuffix(PATCHES)
-    tidied = {}
-    for name, lazy in tensors.items():
-        name = name.removeprefix(prefix)
-        for old, new in RENAMED.items():
-            name = re.sub(old, new, name)
-        tidied[name] = lazy
-    return Tidied(tidied)
+    return Tidied(without_prefix(tensors, PATCHES, RENAMED))
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """What the shapes say; the file says nothing of the preprocessing."""
     tensors = tidied.tensors
-
-    # Patches and their positions; the class token has one too
-    width, channels, patch, _ = shape_of(tensors, PATCHES, 4)
-    positions = shape_of(tensors, "encoder.pos_embedding", 3)[1]
-    grid = grid_of(positions - 1, (patch, patch), hints.image)
-
-    # Blocks
-    mlp = shape_of(tensors, f"{BLOCK.format(i=0)}.mlp.0.weight", 2)[0]
-    heads, heads_note = heads_of(width, mlp, hints.heads)
-
+    settings = settings_of(tensors, NAMES)
+    height, width = settings["patch"]
+    positions = shape_of(tensors, NAMES.positions, 3)[1]
+    rows, columns = grid_of(positions - 1, (height, width), hints.image)  # the class token has one
+    heads, heads_note = heads_of(settings["width"], settings["mlp"], hints.heads)
     config = ViTConfig(
-        width=width,
-        depth=count_blocks(tensors, BLOCK.format(i=r"(\d+)") + r"\."),
-        mlp=mlp,
+        **settings,
         heads=heads,
-        patch=patch,
-        image=(grid[0] * patch, grid[1] * patch),
-        channels=channels,
-        classes=length_of(tensors, "heads.head.bias"),
-        representation=length_of(tensors, "heads.pre_logits.bias"),
+        image=(rows * height, columns * width),
         # What torchvision's code fixes
         gelu="erf",
         eps=1e-6,
@@ -111,33 +111,9 @@ def _usual_preprocessing(image: tuple[int, int]) -> tuple[Preprocessing, str]:
 
 
 def rules(config: ViTConfig) -> list[Rule]:
-    """The names of torchvision's VisionTransformer."""
+    """The names of torchvision's VisionTransformer, whose table has a row for every token."""
     positions = position_table(config.prefix_rows, config.prefix, prod(config.grid))
-    table = [
-        *layer("stem.project", "conv_proj"),
-        rule("cls", "class_token"),
-        rule("positions.table", "encoder.pos_embedding", transform=positions),
-        *for_each_block(config.depth, _block_rules()),
-        *layer("norm", "encoder.ln"),
-    ]
-    if config.representation:
-        table += layer("representation", "heads.pre_logits")
-    if config.classes:
-        table += layer("head", "heads.head")
-    return table
-
-
-def _block_rules() -> list[Rule]:
-    # torch.nn.MultiheadAttention has q, k and v in one matrix, as vitkit has, under an odd name
-    in_proj = ("_weight", "_bias")
-    return [
-        *layer("blocks.{i}.norm1", f"{BLOCK}.ln_1"),
-        *layer("blocks.{i}.attention.qkv", f"{BLOCK}.self_attention.in_proj", ends=in_proj),
-        *layer("blocks.{i}.attention.out", f"{BLOCK}.self_attention.out_proj"),
-        *layer("blocks.{i}.norm2", f"{BLOCK}.ln_2"),
-        *layer("blocks.{i}.mlp.expand", f"{BLOCK}.mlp.0"),
-        *layer("blocks.{i}.mlp.contract", f"{BLOCK}.mlp.3"),
-    ]
+    return encoder_rules(config, NAMES, positions=positions)
 
 
 def cannot(config: ViTConfig) -> list[str]:

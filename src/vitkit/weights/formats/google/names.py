@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitkit.weights.conversion.rules import gist
 from vitkit.weights.files import Lazy, Tensors
+from vitkit.weights.rules import gist
 
 # The position table: in big_vision, in its code before 2022, and in vit_jax, the paper's
 # (fix_old_checkpoints in big_vision's models/vision_transformer.py)
@@ -78,8 +78,7 @@ BIG_VISION = Layout("params/", TABLES[0], pre_linen=False)
 
 
 def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Layout]:
-    """The image model's tensors in the newest spelling, notes about what was left out, and the
-    file's layout."""
+    """The image model's tensors in the newest spelling, notes on what is left out, and the layout."""
     # The image model alone
     prefixes = (prefix for prefix in PREFIXES if prefix + "embedding/kernel" in tensors)
     prefix = next(prefixes, "")
@@ -94,7 +93,8 @@ def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Layout]:
     # The newest names
     # While ViT-G was made, the MAP head had no folder of its own (big_vision's fix_old_checkpoints)
     if "probe" in tensors:
-        tensors = {_below_map_head(name): lazy for name, lazy in tensors.items()}
+        for name in [name for name in tensors if name.startswith(MAP_HEAD)]:
+            tensors[f"MAPHead_0/{name}"] = tensors.pop(name)
     pre_linen = any(name.endswith("/MlpBlock_3/Dense_0/kernel") for name in tensors)
     if pre_linen:
         tensors = {_newer(name): lazy for name, lazy in tensors.items()}
@@ -114,8 +114,7 @@ def spelled(tensors: dict[str, Tensor], layout: Layout, depth: int) -> dict[str,
 
 
 def image_part(tensors: Tensors, prefix: str) -> tuple[Tensors, list[str]]:
-    """The arrays under a prefix, without it, and a note about the others. Raises ValueError for
-    arrays that are of no known kind."""
+    """The arrays under a prefix, and a note on the others. Raises ValueError for unknown ones."""
     image = {}
     others = []
     for name, lazy in tensors.items():
@@ -123,19 +122,15 @@ def image_part(tensors: Tensors, prefix: str) -> tuple[Tensors, list[str]]:
             image[name.removeprefix(prefix)] = lazy
         else:
             others.append(name)
-    unknown = [name for name in others if not _is_beside(name)]
+    folders = tuple(f"{beside}/" for beside in BESIDE)
+    unknown = [name for name in others if name not in BESIDE and not name.startswith(folders)]
     if unknown:
         raise ValueError(f"unknown tensors: {gist(sorted(unknown))}")
     if not others:
         return image, []
-    folders = sorted({"/".join(name.split("/")[:2]) for name in others})
-    under = ", ".join(folders[:5])
-    return image, [f"left out: {len(others)} arrays beside the image model, under {under}"]
-
-
-def _is_beside(name: str) -> bool:
-    """Whether an array is one of `BESIDE` or lies in such a folder."""
-    return any(name == beside or name.startswith(f"{beside}/") for beside in BESIDE)
+    under = sorted({"/".join(name.split("/")[:2]) for name in others})
+    listed = ", ".join(under[:5])
+    return image, [f"left out: {len(others)} arrays beside the image model, under {listed}"]
 
 
 def flat_norms(tensors: Tensors) -> tuple[Tensors, bool]:
@@ -154,13 +149,6 @@ def norms_to_4d(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         if GROUP_NORM.fullmatch(name):
             changed[name] = tensor[None, None, None]
     return tensors | changed
-
-
-def _below_map_head(name: str) -> str:
-    """A name at the top, in the folder of the MAP head if it is one of the head's."""
-    if name.startswith(MAP_HEAD):
-        return f"MAPHead_0/{name}"
-    return name
 
 
 def _newer(name: str) -> str:

@@ -14,25 +14,21 @@ from torch import Tensor
 
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Backbone, ResNetConfig
-from vitkit.weights.adaptation.statements import Hints
-from vitkit.weights.classifier import Classifier
-from vitkit.weights.conversion.rules import Rule, layer
-from vitkit.weights.conversion.transforms import DENSE
+from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Lazy, Opened, Tensors
-from vitkit.weights.formats.format import Elsewhere, Format, Tidied
-from vitkit.weights.formats.google.arithmetic import as_google_computes
+from vitkit.weights.formats.format import Elsewhere, Format, Tidied, another_dialect, beyond_bit
 from vitkit.weights.formats.google.names import flat_norms, image_part, norms_to_4d
-from vitkit.weights.formats.google.vit import ROOT, VIT_JAX_NAMES
-from vitkit.weights.formats.limits import another_dialect, beyond_bit
-from vitkit.weights.formats.resnets import Names, assumed_size, backbone_of, backbone_rules
+from vitkit.weights.formats.google.vit import ROOT, VIT_JAX_NAMES, as_google_computes
+from vitkit.weights.formats.resnets import ResNetNames, assumed_size, backbone_of, backbone_rules
 from vitkit.weights.formats.shapes import length_of
-from vitkit.weights.labels import usual_labels
-from vitkit.weights.provenance.description import Description
+from vitkit.weights.hints import Hints
+from vitkit.weights.outputs import usual_labels
+from vitkit.weights.rules import DENSE, Rule, layer
 
 BIT_PAPER_NAMES = VIT_JAX_NAMES._replace(
     root=f"root_block/{ROOT}", unit="block{stage}/unit{unit:02d}/", last_norm="norm-pre-head"
 )
-BIG_TRANSFER_NAMES = Names(
+BIG_TRANSFER_NAMES = ResNetNames(
     root="root_block/standardized_conv2d/kernel",
     unit="block{stage}/unit{unit:02d}/",
     conv="{letter}/standardized_conv2d/kernel",
@@ -49,7 +45,7 @@ NUMBERED = re.compile(r"(standardized_conv2d|group_norm|conv2d)_\d+(?=/)")
 class Code(NamedTuple):
     """One of Google's code bases for ResNets."""
 
-    names: Names
+    names: ResNetNames
     order: str
     """Where it normalises: "post" or "pre"."""
     dialect: dict
@@ -73,8 +69,7 @@ CODES = (BIG_TRANSFER, BIG_VISION_BIT_PAPER, BIG_VISION_BIT)
 
 
 def recognises(tensors: Tensors) -> bool:
-    """Whether these are a ResNet's names in this format. Hybrids have them too, so google/vit.py is
-    asked first."""
+    """By the root. Hybrids have it too, so google/vit.py is asked first."""
     names = (_without_number(name) for name in tensors)
     return any(name.endswith((ROOT, BIG_TRANSFER_NAMES.root)) for name in names)
 
@@ -113,8 +108,7 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What names and shapes say. The preprocessing is that of BiT's own evaluation: square images,
-    and values from -1 to 1."""
+    """What names and shapes say; images are square, from -1 to 1, as in BiT's own evaluation."""
     tensors = tidied.tensors
     code = next(code for code in CODES if code.names.root in tensors)
     backbone, channels = backbone_of(tensors, code.names, code.order, code.dialect)
@@ -165,8 +159,7 @@ def spell(tensors: dict[str, Tensor], config: ResNetConfig, layout: str) -> dict
 
 
 def cannot(config: ResNetConfig) -> list[str]:
-    """All three have GroupNorm and standardised kernels; a ResNet with BatchNorm, for example, is
-    refused."""
+    """All three have GroupNorm and standardised kernels."""
     return beyond_bit(config.backbone, "post", "pre")
 
 

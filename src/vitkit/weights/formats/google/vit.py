@@ -11,43 +11,32 @@ from pathlib import Path
 from torch import Tensor
 
 from vitkit.data import Preprocessing
-from vitkit.models import DIALECTS, Grid, Tiling, ViTConfig
-from vitkit.weights.adaptation.statements import Hints
-from vitkit.weights.classifier import Classifier
-from vitkit.weights.conversion.rules import Rule, for_each_block, layer, rule
-from vitkit.weights.conversion.transforms import (
-    CONVOLUTION,
-    DENSE,
-    flax_out,
-    flax_qkv,
-    flax_qkv_bias,
-)
+from vitkit.models import DIALECTS, Grid, ModelConfig, Tiling, ViTConfig
+from vitkit.weights.adoption import rebuilt
+from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
-from vitkit.weights.formats.format import Elsewhere, Format, Tidied
-from vitkit.weights.formats.google.arithmetic import as_google_computes
-from vitkit.weights.formats.google.names import BIG_VISION, ORIGINAL, Layout, spelled, tidy_names
-from vitkit.weights.formats.limits import (
+from vitkit.weights.formats.encoders import FLAX, Block, Names, encoder_rules, settings_of
+from vitkit.weights.formats.format import (
+    Elsewhere,
+    Format,
+    Tidied,
     another_dialect,
     another_eps,
     another_gelu,
     beyond_vit,
+    has_end,
     reasons,
 )
-from vitkit.weights.formats.resnets import Names, backbone_of, backbone_rules
-from vitkit.weights.formats.shapes import (
-    count_blocks,
-    grid_of,
-    length_of,
-    other_reading,
-    prefix_rows,
-    shape_of,
-)
-from vitkit.weights.labels import usual_labels
-from vitkit.weights.provenance.description import Description
+from vitkit.weights.formats.google.names import BIG_VISION, ORIGINAL, Layout, spelled, tidy_names
+from vitkit.weights.formats.resnets import ResNetNames, backbone_of, backbone_rules
+from vitkit.weights.formats.shapes import shape_of, table_of
+from vitkit.weights.hints import Hints
+from vitkit.weights.outputs import usual_labels
+from vitkit.weights.rules import Rule
 
 ROOT = "conv_root/kernel"
 # The ResNet below a hybrid: vit_jax/models_resnet.py
-VIT_JAX_NAMES = Names(
+VIT_JAX_NAMES = ResNetNames(
     root=ROOT,
     root_norm="gn_root",
     unit="block{stage}/unit{unit}/",
@@ -57,13 +46,33 @@ VIT_JAX_NAMES = Names(
     shortcut_norm="gn_proj",
     norm_ends=("/scale", "/bias"),
 )
-BLOCK = "Transformer/encoderblock_{i}"
 ATTENTION = "MultiHeadDotProductAttention_0"
+MLP = {"expand": "MlpBlock_0/Dense_0", "contract": "MlpBlock_0/Dense_1"}
+QKV = tuple(f"{ATTENTION}/{part}" for part in ("query", "key", "value"))
+# In big_vision's spelling
+NAMES = Names(
+    patches="embedding",
+    cls="cls",
+    positions="pos_embedding",
+    block=Block(
+        prefix="Transformer/encoderblock_{i}/",
+        first_norm="LayerNorm_0",
+        qkv=QKV,
+        out=f"{ATTENTION}/out",
+        norm="LayerNorm_1",
+        **MLP,
+    ),
+    norm="Transformer/encoder_norm",
+    probe="MAPHead_0/probe",
+    pool=Block(prefix="MAPHead_0/", qkv=QKV, out=f"{ATTENTION}/out", norm="LayerNorm_0", **MLP),
+    representation="pre_logits",
+    head="head",
+)
 
 
 def recognises(tensors: Tensors) -> bool:
     """By the convolution that makes patches, which both code bases call "embedding"."""
-    return any(name.endswith("embedding/kernel") for name in tensors)
+    return has_end(tensors, "embedding/kernel")
 
 
 def tidy(tensors: Tensors) -> Tidied:
@@ -73,46 +82,33 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What the shapes say; and what Google's code fixes for all released files: mean and standard
-    deviation 0.5, tanh GELU, eps 1e-6."""
+    """What the shapes say, and what Google's code fixes: mean and deviation 0.5, tanh GELU, eps 1e-6."""
     tensors = tidied.tensors
 
+    settings = settings_of(tensors, NAMES, FLAX)
+
     # Patches: of the image, or of a ResNet's feature map
-    *size, channels, width = shape_of(tensors, "embedding/kernel", 4)
-    patches = Tiling(tuple(size), tuple(size))
-    stem = None
-    tiling = patches  # in pixels
+    tiling = Tiling(settings["patch"], settings["patch"])  # in pixels
     if ROOT in tensors:
         stem, channels = backbone_of(tensors, VIT_JAX_NAMES, "post", DIALECTS["google"])
-        tiling = patches.scaled(stem.stride)
+        tiling = tiling.scaled(stem.stride)
+        settings |= {"stem": stem, "channels": channels}
     grid, positions, positions_note = _positions(tidied, tiling.size, hints.image)
 
-    # Blocks: flax keeps the heads apart, (D, H, E), so their number is known
-    block = BLOCK.format(i=0)
-    heads = shape_of(tensors, f"{block}/{ATTENTION}/query/kernel", 3)[1]
-    mlp = shape_of(tensors, f"{block}/MlpBlock_0/Dense_0/kernel", 2)[1]
-
+    # flax keeps the heads apart, (D, H, E), so their number is known
+    heads = shape_of(tensors, f"Transformer/encoderblock_0/{QKV[0]}/kernel", 3)[1]
     pool, pool_note = _pool(tensors)
     if hints.pool:
         pool_note = []
-
     config = ViTConfig(
-        width=width,
-        depth=count_blocks(tensors, r"Transformer/encoderblock_(\d+)/"),
-        mlp=mlp,
+        **settings,
+        **positions,
         heads=heads,
-        patch=patches.size,
         image=tiling.image(grid),
-        channels=channels,
-        classes=length_of(tensors, "head/bias"),
         pool=pool,
-        class_token="cls" in tensors,
-        stem=stem,
-        representation=length_of(tensors, "pre_logits/bias"),
         gelu="tanh",
         eps=1e-6,
         resample="google",
-        **positions,
     )
     labels, labels_note = usual_labels(config.classes)
     notes = (*positions_note, *pool_note, *labels_note)
@@ -123,8 +119,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 
 
 def _pool(tensors: Tensors) -> tuple[str, list[str]]:
-    """What the head reads, by the parameters that there are: a MAP head's, a class token's, or
-    none; and a note if it is a guess."""
+    """What the head reads, by the parameters that there are; and a note if it is a guess."""
     if "MAPHead_0/probe" in tensors:
         return "map", []
     if "cls" in tensors:
@@ -155,16 +150,11 @@ def _positions(
     # known by the table's name. big_vision adds the table first (models/vision_transformer.py), but has files from
     # before that too, so there the number of rows decides
     rows = shape_of(tensors, "pos_embedding", 3)[1]
-    prefix = int("cls" in tensors)
-    with_position = prefix
-    note = []
+    tokens = (int("cls" in tensors),)
     if Layout.parse(tidied.layout).table != ORIGINAL.table:
-        with_position = prefix_rows(rows, (prefix, 0), patch, image)
-        note = other_reading(rows, (prefix, 0), with_position, patch, image)
-    grid = grid_of(rows - with_position, patch, image)
-    if with_position == prefix:
-        return grid, {"positions": "learned"}, []
-    return grid, {"positions": "learned", "prefix_positions": with_position}, note
+        tokens += (0,)
+    grid, prefix_positions, notes = table_of(rows, tokens, patch, image)
+    return grid, {"positions": "learned", "prefix_positions": prefix_positions}, notes
 
 
 def rules(config: ViTConfig) -> list[Rule]:
@@ -172,54 +162,7 @@ def rules(config: ViTConfig) -> list[Rule]:
     table = []
     if config.stem:
         table += backbone_rules(config.stem, "stem.", VIT_JAX_NAMES)
-    table += layer("stem.project", "embedding", CONVOLUTION, ("/kernel", "/bias"))
-    if config.prefix:
-        table.append(rule("cls", "cls"))
-    if config.positions == "learned":
-        table.append(rule("positions.table", "pos_embedding"))
-    block = [
-        *_norm("blocks.{i}.norm1", f"{BLOCK}/LayerNorm_0"),
-        *_attention("blocks.{i}.attention", f"{BLOCK}/{ATTENTION}", config.heads),
-        *_norm("blocks.{i}.norm2", f"{BLOCK}/LayerNorm_1"),
-        *_mlp("blocks.{i}.mlp", f"{BLOCK}/MlpBlock_0"),
-    ]
-    table += for_each_block(config.depth, block)
-    table += _norm("norm", "Transformer/encoder_norm")
-    if config.pool == "map":
-        table.append(rule("pool.probe", "MAPHead_0/probe"))
-        table += _attention("pool.attention", f"MAPHead_0/{ATTENTION}", config.heads)
-        table += _norm("pool.norm", "MAPHead_0/LayerNorm_0")
-        table += _mlp("pool.mlp", "MAPHead_0/MlpBlock_0")
-    if config.representation:
-        table += _dense("representation", "pre_logits")
-    if config.classes:
-        table += _dense("head", "head")
-    return table
-
-
-def _norm(ours: str, theirs: str) -> list[Rule]:
-    return layer(ours, theirs, ends=("/scale", "/bias"))
-
-
-def _dense(ours: str, theirs: str) -> list[Rule]:
-    return layer(ours, theirs, DENSE, ("/kernel", "/bias"))
-
-
-def _mlp(ours: str, theirs: str) -> list[Rule]:
-    return _dense(f"{ours}.expand", f"{theirs}/Dense_0") + _dense(
-        f"{ours}.contract", f"{theirs}/Dense_1"
-    )
-
-
-def _attention(ours: str, theirs: str, heads: int) -> list[Rule]:
-    qkv = ("query", "key", "value")
-    kernels = [f"{theirs}/{part}/kernel" for part in qkv]
-    biases = [f"{theirs}/{part}/bias" for part in qkv]
-    return [
-        rule(f"{ours}.qkv.weight", *kernels, transform=flax_qkv(heads)),
-        rule(f"{ours}.qkv.bias", *biases, transform=flax_qkv_bias(heads)),
-        *layer(f"{ours}.out", f"{theirs}/out", flax_out(heads), ("/kernel", "/bias")),
-    ]
+    return table + encoder_rules(config, NAMES, FLAX)
 
 
 def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:
@@ -256,20 +199,25 @@ def differs(config: ViTConfig) -> list[str]:
     return another_gelu(config, "tanh") + another_eps(config) + dialect
 
 
-def as_computed_there(config: ViTConfig) -> ViTConfig:
-    """The configuration that Google's code would compute with the same weights."""
-    stem = config.stem
-    if stem is not None:
-        stem = replace(stem, **DIALECTS["google"])
-    return replace(config, gelu="tanh", eps=1e-6, stem=stem)
-
-
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere | None:
     """The same weights with the arithmetic of Google's code; None if that is vitkit's."""
     config = classifier.model.config
     if not differs(config):
         return None
-    return as_google_computes(classifier, as_computed_there(config))
+    stem = config.stem
+    if stem is not None:
+        stem = replace(stem, **DIALECTS["google"])
+    return as_google_computes(classifier, replace(config, gelu="tanh", eps=1e-6, stem=stem))
+
+
+def as_google_computes(classifier: Classifier, config: ModelConfig) -> Elsewhere:
+    """The classifier's weights in a model of the configuration that Google's code has.
+
+    Google's code is written in JAX, which vitkit does not need, and its arithmetic is fixed. So vitkit
+    itself computes as it does.
+    """
+    model = rebuilt(classifier.model, config)
+    return Elsewhere("the same weights with the arithmetic of Google's code", model)
 
 
 FORMAT = Format(

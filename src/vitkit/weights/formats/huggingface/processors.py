@@ -55,8 +55,7 @@ FAMILIES = {
 
 
 def processor_json(preprocessing: Preprocessing) -> dict:
-    """preprocessor_config.json, for the processor that does the same. None resizes without
-    antialiasing, so that is not written."""
+    """preprocessor_config.json of a processor that does the same; all of them resize with antialiasing."""
     height, width = preprocessing.size
     crops = True
     side = preprocessing.resize or max(height, width)
@@ -161,8 +160,7 @@ def _usual(image: tuple[int, int], model_type: str) -> Preprocessing:
 
 
 def _with_defaults(json: dict, model_type: str) -> tuple[dict, list[str]]:
-    """All fields, those that are absent from the defaults of the class, and a note if the class is
-    unknown."""
+    """All fields, absent ones as the class has them, and a note if the class is unknown."""
     # ViTImageProcessor, ViTImageProcessorFast, ViTFeatureExtractor: the same class of three times.
     # A file without a class gets that of its model (image_processing_auto.py)
     usual = FAMILIES.get(model_type, "ViT")
@@ -196,8 +194,7 @@ def _geometry(json: dict) -> tuple[str, tuple[int, int], tuple[int, int] | None]
 
 
 def _pair(size) -> tuple[int, int]:
-    """(height, width), however it is written: {"height", "width"}, {"shortest_edge"}, a number or a
-    pair. Raises ValueError for anything else."""
+    """(height, width), however it is written. Raises ValueError for what is no size."""
     pair = size
     if isinstance(size, dict) and "height" in size:
         pair = (size["height"], size.get("width"))

@@ -4,61 +4,29 @@ Transformers' code: modeling_clip.py and modeling_siglip.py, whose encoders are 
 class token and a norm before the first block, SigLIP a MAP head.
 """
 
-from dataclasses import replace
-from pathlib import Path
+from vitkit.models import ViTConfig, as_side
+from vitkit.weights.files import Tensors
+from vitkit.weights.formats.encoders import PYTORCH, Block, Names
+from vitkit.weights.formats.format import Tidied, has_end
+from vitkit.weights.formats.huggingface.family import Family
+from vitkit.weights.formats.huggingface.vit import SIZES
+from vitkit.weights.rules import TABLE, VECTOR, gist
 
-from torch import Tensor
-
-from vitkit.data import Preprocessing
-from vitkit.models import ViTConfig
-from vitkit.weights.adaptation.statements import Hints
-from vitkit.weights.classifier import Classifier
-from vitkit.weights.conversion.rules import Rule, for_each_block, gist, layer, rule
-from vitkit.weights.conversion.transforms import TABLE, THREE, VECTOR
-from vitkit.weights.files import Opened, Tensors
-from vitkit.weights.formats.format import Elsewhere, Format, Tidied
-from vitkit.weights.formats.huggingface.config import (
-    HIDDEN_ACT,
-    activation_of,
-    changed_fields,
-    gelu_of,
-    labels_of,
-    square_patch_of,
-)
-from vitkit.weights.formats.huggingface.opening import (
-    example,
-    open_in_transformers,
-    pixels_elsewhere,
-    pooler_output,
-)
-from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
-from vitkit.weights.formats.limits import beyond_vit, reasons
-from vitkit.weights.formats.shapes import length_of
-from vitkit.weights.provenance.description import Description
-
-TYPES = ("clip", "clip_vision_model", "siglip", "siglip_vision_model")
-PATCHES = "embeddings.patch_embedding.weight"
-PREFIX = "vision_model."
 # What lies beside the vision tower, and what an old file has that is no weight
 BESIDE = ("text_model.", "text_projection.", "visual_projection.", "logit_scale", "logit_bias")
 INDICES = "embeddings.position_ids"
+# What Transformers takes for CLIP where it differs from SigLIP
+CLIPS_DEFAULTS = {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+CLIPS_CLASS_TOKEN = "embeddings.class_embedding"
 
 
-def recognises(tensors: Tensors) -> bool:
-    """By the convolution that makes patches."""
-    return any(name.endswith(PATCHES) for name in tensors)
-
-
-def tidy(tensors: Tensors) -> Tidied:
-    """The vision tower's tensors, without the prefix that they have beside a text tower."""
-    patches = next(name for name in tensors if name.endswith(PATCHES))
-    prefix = patches.removesuffix(PATCHES)
+def _tower_alone(tensors: Tensors) -> Tidied:
+    """Without a text tower, and without a MAP head that the classifier does not read."""
     tidied = {}
     beside = []
-    for full_name, lazy in tensors.items():
-        name = full_name.removeprefix(prefix)
-        if full_name.startswith(BESIDE):
-            beside.append(full_name)
+    for name, lazy in tensors.items():
+        if name.startswith(BESIDE):
+            beside.append(name)
         elif name != INDICES:
             tidied[name] = lazy
     notes = []
@@ -72,229 +40,127 @@ def tidy(tensors: Tensors) -> Tidied:
         notes.append(
             f"left out: {gist(unread[:1])} and the rest of its MAP head: its classifier reads the mean"
         )
+    has_pool = any(
+        name in tidied for name in ("head.probe", "classifier.weight", CLIPS_CLASS_TOKEN)
+    )
+    if not has_pool:
+        notes.append("pooling: there is no MAP head in the file, so the mean of the patches")
     return Tidied(tidied, tuple(notes))
 
 
-def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What config.json says of the vision tower."""
-    model_type = opened.config.get("model_type")
-    tensors = tidied.tensors
-    check_type(model_type)
-    is_clip = model_type.startswith("clip")
-    json = opened.config.get("vision_config", opened.config)
+def _vision_json(json: dict) -> dict:
+    """The part about the vision tower, with CLIP's defaults if it is one."""
+    defaults = {}
+    if json["model_type"].startswith("clip"):
+        defaults = CLIPS_DEFAULTS
+    vision = json.get("vision_config", json)
+    return {**defaults, **vision, "model_type": json["model_type"]}
+
+
+def _settings(json: dict, tensors: Tensors) -> dict:
+    """What CLIP and SigLIP differ in, and the image that whole patches cover."""
+    is_clip = json["model_type"].startswith("clip")
     if is_clip and "classifier.weight" in tensors:
         raise ValueError(
             "it is a CLIPForImageClassification, whose classifier reads the mean of states that no "
             "norm has seen; vitkit's models have a norm there. Its vision tower alone can be read"
         )
-
-    # CLIP's and SigLIP's defaults in Transformers differ
-    defaults = {"patch": 16, "act": "gelu_pytorch_tanh", "eps": 1e-6, "pool": "map"}
+    pool = "gap"
     if is_clip:
-        defaults = {"patch": 32, "act": "quick_gelu", "eps": 1e-5, "pool": "token"}
-    pool = defaults["pool"]
-    notes = []
-    if not is_clip and "head.probe" not in tensors:
-        pool = "gap"
-        if "classifier.weight" not in tensors:
-            notes.append("pooling: there is no MAP head in the file, so the mean of the patches")
-    patch = square_patch_of(json, defaults["patch"])
-    side = json.get("image_size", 224)
-    config = ViTConfig(
-        width=json.get("hidden_size", 768),
-        depth=json.get("num_hidden_layers", 12),
-        mlp=json.get("intermediate_size", 3072),
-        heads=json.get("num_attention_heads", 12),
-        patch=patch,
-        image=side // patch * patch,
-        channels=json.get("num_channels", 3),
-        classes=length_of(tensors, "classifier.bias"),
-        pool=pool,
-        attention_dropout=json.get("attention_dropout", 0.0),
-        gelu=gelu_of(json, defaults["act"]),
-        eps=json.get("layer_norm_eps", defaults["eps"]),
-        embedding_norm=is_clip,
-        resample="huggingface",
-    )
-    preprocessing, preprocessing_notes = preprocessing_of(
-        opened.preprocessor, config.image, model_type
-    )
-    preprocessing, rest_note = without_rest(preprocessing, config)
-    activation, activation_note = activation_of(opened.config, config.classes)
-    notes += [*preprocessing_notes, *rest_note, *activation_note]
-    labels = labels_of(opened.config, config.classes)
-    return Description(config, preprocessing, labels, tuple(notes), activation)
-
-
-def check_type(model_type: object) -> None:
-    """Raises ValueError for a type of model that vitkit does not read."""
-    if isinstance(model_type, str) and model_type.startswith("siglip2"):
+        pool = "token"
+    elif "head.probe" in tensors:
+        pool = "map"
+    patch = as_side(json.get("patch_size", 16))
+    if isinstance(patch, tuple):
         raise ValueError(
+            f"its patch_size is {list(patch)}; Transformers' class of this model takes squares alone"
+        )
+    side = json.get("image_size", 224)
+    return {
+        "patch": patch,
+        "image": side // patch * patch,
+        "pool": pool,
+        "embedding_norm": is_clip,
+    }
+
+
+def _class_of(config: ViTConfig) -> tuple[str, str]:
+    if config.embedding_norm:
+        return "clip_vision_model", "CLIPVision"
+    return "siglip_vision_model", "SiglipVision"
+
+
+def _pools(config: ViTConfig) -> tuple[str, ...]:
+    if config.embedding_norm:
+        return ("token",)
+    return ("map",)
+
+
+def _lacks(config: ViTConfig) -> dict[str, object]:
+    """Neither has a head of classes."""
+    height, width = config.image
+    return {
+        "a head": config.classes,
+        "a class token": config.has_class_token and not config.embedding_norm,
+        "registers": config.registers,
+        "tokens without a position": config.prefix_rows != config.prefix,
+        f"images of {height} x {width}, no square": height != width,
+    }
+
+
+TOWERS = Family(
+    title="CLIP's vision tower",
+    types=("clip", "clip_vision_model", "siglip", "siglip_vision_model"),
+    refused={
+        "siglip2": (
             "it is a SigLIP 2 for images of any proportions (NaFlex), which come as lists of patches; "
             "vitkit reads SigLIP 2's models of one size, whose config.json says siglip"
         )
-    if model_type not in TYPES:
-        raise ValueError(
-            f"it has the names of CLIP's vision tower and a config.json of type {model_type!r}; "
-            f"vitkit reads {', '.join(TYPES)}"
-        )
-
-
-def without_rest(
-    preprocessing: Preprocessing, config: ViTConfig
-) -> tuple[Preprocessing, list[str]]:
-    """The preprocessing for the part of an image that patches cover, and a note if that is not all.
-
-    SigLIP's so400m has images of 384 pixels and patches of 14, and does not look at the last 6.
-    """
-    height, width = preprocessing.size
-    size = (height // config.patch * config.patch, width // config.patch * config.patch)
-    if size == preprocessing.size:
-        return preprocessing, []
-    note = (
-        f"preprocessing: patches of {config.patch} leave out {height - size[0]} of {height} pixels, "
-        "in Transformers those at the right and below; here half of them at each side"
-    )
-    resize = preprocessing.resize or max(preprocessing.size)
-    return replace(preprocessing, size=size, resize=resize), [note]
-
-
-def rules(config: ViTConfig) -> list[Rule]:
-    """The table of rules, without a prefix."""
-    table = [
-        rule("stem.project.weight", PATCHES),
-        rule("positions.table", "embeddings.position_embedding.weight", transform=TABLE),
-        *for_each_block(config.depth, _block_rules()),
-        *layer("norm", "post_layernorm"),
-    ]
-    if config.embedding_norm:
-        table.append(rule("cls", "embeddings.class_embedding", transform=VECTOR))
-        table += layer("embedding_norm", "pre_layrnorm")
-    else:
-        table.append(rule("stem.project.bias", "embeddings.patch_embedding.bias"))
-    if config.pool == "map":
-        table += _pool_rules()
-    if config.classes:
-        table += layer("head", "classifier")
-    return table
-
-
-def _block_rules() -> list[Rule]:
-    block = "encoder.layers.{i}"
-    qkv = [f"{block}.self_attn.{part}_proj" for part in "qkv"]
-    weights = [f"{part}.weight" for part in qkv]
-    biases = [f"{part}.bias" for part in qkv]
-    return [
-        *layer("blocks.{i}.norm1", f"{block}.layer_norm1"),
-        rule("blocks.{i}.attention.qkv.weight", *weights, transform=THREE),
-        rule("blocks.{i}.attention.qkv.bias", *biases, transform=THREE),
-        *layer("blocks.{i}.attention.out", f"{block}.self_attn.out_proj"),
-        *layer("blocks.{i}.norm2", f"{block}.layer_norm2"),
-        *layer("blocks.{i}.mlp.expand", f"{block}.mlp.fc1"),
-        *layer("blocks.{i}.mlp.contract", f"{block}.mlp.fc2"),
-    ]
-
-
-def _pool_rules() -> list[Rule]:
-    # torch.nn.MultiheadAttention has q, k and v in one matrix, as vitkit has, under an odd name
-    in_proj = ("_weight", "_bias")
-    return [
-        rule("pool.probe", "head.probe"),
-        *layer("pool.attention.qkv", "head.attention.in_proj", ends=in_proj),
-        *layer("pool.attention.out", "head.attention.out_proj"),
-        *layer("pool.norm", "head.layernorm"),
-        *layer("pool.mlp.expand", "head.mlp.fc1"),
-        *layer("pool.mlp.contract", "head.mlp.fc2"),
-    ]
-
-
-def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:
-    """Tensors with the prefix that Transformers 4 wants and 5 reads."""
-    return {PREFIX + name: tensor for name, tensor in tensors.items()}
-
-
-def cannot(config: ViTConfig) -> list[str]:
-    """What the vision towers cannot express of a model: CLIP's if it has a norm before the first
-    block, else SigLIP's. Neither has a head."""
-    height, width = config.image
-    is_clip = config.embedding_norm
-    pool = "map"
-    if is_clip:
-        pool = "token"
-    return beyond_vit(config, has=("embedding_norm",)) + reasons(
-        {
-            "a head": config.classes,
-            f'pooling by "{config.pool}"': config.pool != pool,
-            "a class token": config.has_class_token and not is_clip,
-            "registers": config.registers,
-            "tokens without a position": config.prefix_rows != config.prefix,
-            "a norm after the pooling": config.norm == "pooled",
-            "a representation layer": config.representation,
-            "dropout": config.dropout,
-            f"images of {height} x {width}, no square": height != width,
-        }
-    )
-
-
-def config_json(config: ViTConfig) -> dict:
-    """config.json for Transformers."""
-    family = "siglip"
-    if config.embedding_norm:
-        family = "clip"
-    return {
-        "architectures": [architecture(config)],
-        "model_type": f"{family}_vision_model",
-        "hidden_size": config.width,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.mlp,
-        "hidden_act": HIDDEN_ACT[config.gelu],
-        "attention_dropout": config.attention_dropout,
-        "layer_norm_eps": config.eps,
-        "image_size": config.image[0],
-        "patch_size": config.patch,
-        "num_channels": config.channels,
-    }
-
-
-def architecture(config: ViTConfig) -> str:
-    """The class of Transformers that computes this model."""
-    if config.embedding_norm:
-        return "CLIPVisionModel"
-    return "SiglipVisionModel"
-
-
-def contradictions(described: Description, opened: Opened) -> list[str]:
-    """The fields of config.json that say something else than vitkit's description."""
-    return changed_fields(config_json(described.config), opened.config)
-
-
-def directory(classifier: Classifier) -> dict[str, dict]:
-    """The JSON files of a model directory."""
-    return {
-        "config.json": config_json(classifier.model.config),
-        "preprocessor_config.json": processor_json(classifier.preprocessing),
-    }
-
-
-def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
-    """The class that the directory's config.json names."""
-    return open_in_transformers(path, architecture(classifier.model.config), pooler_output)
-
-
-FORMAT = Format(
-    name="huggingface",
-    kinds=("vit",),
-    recognises=recognises,
-    describe=describe,
-    rules=rules,
-    tidy=tidy,
-    spell=spell,
-    contradictions=contradictions,
-    cannot=cannot,
-    directory=directory,
-    library="transformers",
-    example=example,
-    open_elsewhere=open_elsewhere,
-    pixels_elsewhere=pixels_elsewhere,
+    },
+    class_of=_class_of,
+    recognises=lambda tensors: has_end(tensors, "embeddings.patch_embedding.weight"),
+    names=Names(
+        patches="embeddings.patch_embedding",
+        cls=CLIPS_CLASS_TOKEN,
+        positions="embeddings.position_embedding.weight",
+        embedding_norm="pre_layrnorm",
+        block=Block(
+            prefix="encoder.layers.{i}.",
+            first_norm="layer_norm1",
+            qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            out="self_attn.out_proj",
+            norm="layer_norm2",
+            expand="mlp.fc1",
+            contract="mlp.fc2",
+        ),
+        norm="post_layernorm",
+        probe="head.probe",
+        # torch.nn.MultiheadAttention has q, k and v in one matrix, as vitkit has, under an odd name
+        pool=Block(
+            prefix="head.",
+            qkv=("attention.in_proj",),
+            qkv_ends=("_weight", "_bias"),
+            out="attention.out_proj",
+            norm="layernorm",
+            expand="mlp.fc1",
+            contract="mlp.fc2",
+        ),
+        head="classifier",
+    ),
+    fields={
+        **SIZES,
+        "gelu": ("hidden_act", "gelu_pytorch_tanh"),
+        "attention_dropout": ("attention_dropout", 0.0),
+        "eps": ("layer_norm_eps", 1e-6),
+    },
+    pools=_pools,
+    settings=_settings,
+    has=("embedding_norm",),
+    cannot=_lacks,
+    tidy=_tower_alone,
+    vision_json=_vision_json,
+    prefix="vision_model.",
+    arrays=PYTORCH._replace(cls=VECTOR),
+    position_table=lambda config: TABLE,
+    cuts_rest=True,
 )

@@ -9,14 +9,45 @@ import re
 from torch import Tensor
 
 from vitkit.models import ViTConfig
-from vitkit.weights.adaptation.pretraining import decoder_of, mask_of
-from vitkit.weights.conversion.rules import gist
-from vitkit.weights.conversion.transforms import SAME
 from vitkit.weights.files import Tensors, joined, lazy_zeros
-from vitkit.weights.formats.format import Tidied
-from vitkit.weights.formats.resnets import Names
+from vitkit.weights.formats.encoders import Block, Names
+from vitkit.weights.formats.format import Tidied, without_prefix
+from vitkit.weights.formats.resnets import ResNetNames
+from vitkit.weights.pretraining import decoder_of, mask_of
+from vitkit.weights.rules import SAME, gist
 
 PATCHES = "patch_embed.proj.weight"
+NAMES = Names(
+    patches="patch_embed.proj",
+    cls="cls_token",
+    registers="registers",
+    positions="pos_embed",
+    embedding_norm="norm_pre",
+    block=Block(
+        prefix="blocks.{i}.",
+        first_norm="norm1",
+        qkv=("attn.qkv",),
+        out="attn.proj",
+        norm="norm2",
+        expand="mlp.fc1",
+        contract="mlp.fc2",
+        scales=("ls1.gamma", "ls2.gamma"),
+    ),
+    norm="norm",
+    # AttentionPoolLatent, where q has a layer of its own, k and v one together
+    probe="attn_pool.latent",
+    pool=Block(
+        prefix="attn_pool.",
+        qkv=("q", "kv"),
+        out="proj",
+        norm="norm",
+        expand="mlp.fc1",
+        contract="mlp.fc2",
+    ),
+    representation="pre_logits.fc",
+    head="head",
+    distilled=("head", "head_dist"),  # VisionTransformerDistilled (timm/models/deit.py)
+)
 # What training needs and no classifier reads: MAE's decoder, the projection heads of DINO and
 # others.
 NOT_READ = re.compile(
@@ -40,7 +71,7 @@ RENAMED = {
 }
 MAE = r"decoder_|mask_token$"
 REGISTERS = ("dist_token", "reg_token", "register_tokens")  # DeiT's, timm's, DINOv2's
-RESNET = Names(
+RESNET = ResNetNames(
     prefix="patch_embed.backbone.",
     root="stem.conv.weight",
     root_norm="stem.norm",
@@ -67,10 +98,7 @@ def recognises(tensors: Tensors) -> bool:
 def tidy(tensors: Tensors) -> Tidied:
     """timm's names, whatever trained the model: without a prefix, with one name for registers, and
     without what no classifier reads. Raises ValueError for models of another architecture."""
-    # The prefix is what comes before the patches' name
-    patches = next((name for name in tensors if name.endswith(PATCHES)), PATCHES)
-    prefix = patches.removesuffix(PATCHES)
-    tensors = {_timms(name.removeprefix(prefix)): lazy for name, lazy in tensors.items()}
+    tensors = without_prefix(tensors, PATCHES, RENAMED)
 
     # Other architectures
     for pattern, architecture in OTHER_MODELS.items():
@@ -82,7 +110,10 @@ def tidy(tensors: Tensors) -> Tidied:
     not_read = [name for name in tensors if NOT_READ.fullmatch(name)]
     if not_read and "head.mlp.0.weight" in tensors:  # DINO's projection head, all of it
         not_read = [name for name in tensors if name in not_read or name.startswith("head.")]
-    pretraining, notes = _pretraining({name: tensors[name] for name in not_read})
+    pretraining, notes = mask_of(tensors.get("mask_token"))
+    if any(name.startswith("decoder_") for name in not_read):
+        mae = {name: tensors[name] for name in not_read if re.match(MAE, name)}
+        pretraining, notes = decoder_of(mae)
     left_out = not_read
     if pretraining:
         left_out = [name for name in not_read if not name.startswith(("decoder_", "mask_token"))]
@@ -98,20 +129,6 @@ def tidy(tensors: Tensors) -> Tidied:
     if registers:
         tidied["registers"] = tidied.pop(registers)
     return Tidied(tidied, tuple(notes), pretraining=pretraining)
-
-
-def _pretraining(tensors: Tensors) -> tuple[Tensors, list[str]]:
-    """MAE's decoder, or the mask embedding of DINOv2, and notes."""
-    if any(name.startswith("decoder_") for name in tensors):
-        return decoder_of({name: t for name, t in tensors.items() if re.match(MAE, name)})
-    return mask_of(tensors.get("mask_token"))
-
-
-def _timms(name: str) -> str:
-    """A name of DINOv2's, DeiT III's or DINOv3's own code as timm has it; others as they are."""
-    for theirs, timms in RENAMED.items():
-        name = re.sub(theirs, timms, name)
-    return name
 
 
 def _whole_layers(tensors: Tensors) -> Tensors:
@@ -137,8 +154,7 @@ def _whole_layers(tensors: Tensors) -> Tensors:
 
 
 def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:
-    """Tensors under timm's names: the rules' "registers" are DeiT's distillation token or timm's
-    registers."""
+    """The rules' "registers" are DeiT's distillation token, or timm's registers."""
     if "registers" not in tensors:
         return tensors
     name = "reg_token"

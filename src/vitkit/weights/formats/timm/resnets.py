@@ -4,24 +4,32 @@ from pathlib import Path
 
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, UNITS, ResNetConfig
-from vitkit.weights.adaptation.statements import Hints
-from vitkit.weights.classifier import Classifier
-from vitkit.weights.conversion.rules import Rule, layer
-from vitkit.weights.conversion.transforms import Transform
+from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
-from vitkit.weights.formats.format import Elsewhere, Format, Tidied
-from vitkit.weights.formats.limits import another_dialect, beyond_bit
+from vitkit.weights.formats.format import (
+    Elsewhere,
+    Format,
+    Tidied,
+    another_dialect,
+    beyond_bit,
+    has_end,
+    without_prefix,
+)
 from vitkit.weights.formats.resnets import assumed_size, backbone_of, backbone_rules
 from vitkit.weights.formats.shapes import length_of
-from vitkit.weights.formats.timm.files import (
+from vitkit.weights.formats.timm.config import (
+    ENDINGS,
     config_json,
+    example,
     input_size,
     labels_of,
+    open_in_timm,
+    pixels_in_timm,
     written_preprocessing,
 )
 from vitkit.weights.formats.timm.names import RESNET
-from vitkit.weights.formats.timm.opening import example, open_in_timm, pixels_in_timm
-from vitkit.weights.provenance.description import Description
+from vitkit.weights.hints import Hints
+from vitkit.weights.rules import Rule, Transform, layer
 
 NAMES = RESNET._replace(prefix="")
 # Its head is a 1 x 1 convolution: (K, D, 1, 1) -> (K, D)
@@ -32,15 +40,13 @@ KNOWN = ((50, 1), (50, 3), (101, 1), (101, 3), (152, 2), (152, 4))
 
 def recognises(tensors: Tensors) -> bool:
     """Whether these are a ResNetV2's names in this format."""
-    root = any(name.endswith(NAMES.root) for name in tensors)
-    return root and any("stages.0.blocks.0.conv1" in name for name in tensors)
+    has_units = any("stages.0.blocks.0.conv1" in name for name in tensors)
+    return has_units and has_end(tensors, NAMES.root)
 
 
 def tidy(tensors: Tensors) -> Tidied:
     """timm's names without a prefix that training added."""
-    root = next(name for name in tensors if name.endswith(NAMES.root))
-    prefix = root.removesuffix(NAMES.root)
-    return Tidied({name.removeprefix(prefix): lazy for name, lazy in tensors.items()})
+    return Tidied(without_prefix(tensors, NAMES.root))
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
@@ -116,9 +122,7 @@ def directory(classifier: Classifier) -> dict[str, dict]:
 
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
     """The model as timm opens it."""
-    config = classifier.model.config
-    name, arguments = architecture(config)
-    return open_in_timm(path, name, config.classes, arguments)
+    return open_in_timm(classifier, path, *architecture(classifier.model.config))
 
 
 FORMAT = Format(
@@ -130,7 +134,7 @@ FORMAT = Format(
     tidy=tidy,
     cannot=cannot,
     differs=differs,
-    endings=(".safetensors", ".pth", ".pt"),
+    endings=ENDINGS,
     directory=directory,
     library="timm",
     example=example,

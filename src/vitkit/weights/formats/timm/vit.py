@@ -1,4 +1,5 @@
-"""timm's Vision Transformers and hybrids (timm/models/vision_transformer.py and its hybrid).
+"""timm's Vision Transformers and hybrids (timm/models/vision_transformer.py and its hybrid): the table of
+their names, and what `timm.create_model` must be told to make a given one.
 
 DeiT, MAE, DINO and DINOv2, as their authors publish them, have the same names.
 """
@@ -8,103 +9,81 @@ from pathlib import Path
 
 from vitkit.models import DIALECTS, ViTConfig
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.conversion.rules import Rule, for_each_block, layer, rule
-from vitkit.weights.conversion.transforms import QUERY_AND_REST, position_table
-from vitkit.weights.formats.format import Elsewhere, Format
-from vitkit.weights.formats.limits import another_dialect, another_eps, beyond_vit, reasons
+from vitkit.weights.formats.encoders import encoder_rules
+from vitkit.weights.formats.format import (
+    Elsewhere,
+    Format,
+    another_dialect,
+    another_eps,
+    beyond_vit,
+    reasons,
+)
 from vitkit.weights.formats.resnets import backbone_rules
-from vitkit.weights.formats.timm.architecture import HYBRIDS, architecture, first_convolution
-from vitkit.weights.formats.timm.describing import describe
-from vitkit.weights.formats.timm.files import config_json
-from vitkit.weights.formats.timm.names import RESNET, ROOT_ALONE, recognises, spell, tidy
-from vitkit.weights.formats.timm.opening import example, open_in_timm, pixels_in_timm
+from vitkit.weights.formats.timm.config import (
+    ACTS,
+    ENDINGS,
+    POOLS,
+    config_json,
+    example,
+    open_in_timm,
+    pixels_in_timm,
+)
+from vitkit.weights.formats.timm.description import describe
+from vitkit.weights.formats.timm.names import NAMES, RESNET, ROOT_ALONE, recognises, spell, tidy
+from vitkit.weights.rules import Rule, position_table
+
+# (width, depth, mlp, heads) -> timm's word for that size.
+SIZES = {
+    (192, 12, 768, 3): "tiny",
+    (384, 12, 1536, 6): "small",
+    (768, 12, 3072, 12): "base",
+    (1024, 24, 4096, 16): "large",
+    (1280, 32, 5120, 16): "huge",
+    (1408, 40, 6144, 16): "giant",
+    (1664, 48, 8192, 16): "gigantic",
+}
+# The patches that each size has in timm's names.
+PATCHES = {
+    "tiny": (16,),
+    "small": (16, 32),
+    "base": (16, 32, 8),
+    "large": (16, 32, 14),
+    "huge": (14,),
+    "giant": (14,),
+    "gigantic": (14,),
+}
+# Units of a hybrid's ResNet -> timm's word for it, and the sizes of Transformers that timm has on
+# it.
+HYBRIDS = {
+    (): ("r_s16_p8", ("tiny",)),
+    (2, 2, 2, 2): ("r26_s32", ("small", "base")),
+    (3, 4, 9): ("r50_s16", ("base",)),
+    (3, 4, 6, 3): ("r50_s32", ("large",)),
+}
 
 
 def rules(config: ViTConfig) -> list[Rule]:
-    """The names of VisionTransformer; a distilled model's are those of VisionTransformerDistilled
-    (timm/models/deit.py)."""
-    # Patches
+    """The names of VisionTransformer."""
     table = []
     if config.stem:
         names = RESNET
         if not config.stem.units:
             names = ROOT_ALONE
         table += backbone_rules(config.stem, "stem.", names)
-    table.append(rule("stem.project.weight", "patch_embed.proj.weight"))
-    if config.stem or not config.embedding_norm:
-        table.append(rule("stem.project.bias", "patch_embed.proj.bias"))
 
-    # Tokens and positions. Before the patches come a class token and registers, config.prefix of
-    # them. timm's table has a row for each, or for none (no_embed_class, as DeiT III);
-    # VisionTransformerDistilled always for each. A model in which only some have a position (DINOv2)
-    # gets rows of zeros for the others.
-    if config.has_class_token:
-        table.append(rule("cls", "cls_token"))
-    if config.registers:
-        table.append(rule("registers", "registers"))
+    # Before the patches come a class token and registers, config.prefix of them. timm's table has a row
+    # for each, or for none (no_embed_class, as DeiT III); VisionTransformerDistilled always for each. A
+    # model in which only some have a position (DINOv2) gets rows of zeros for the others.
     their_rows = config.prefix_rows
     if config.prefix_rows or config.pool == "distilled":
         their_rows = config.prefix
-    if config.positions == "learned":
-        positions = position_table(config.prefix_rows, their_rows, prod(config.grid))
-        table.append(rule("positions.table", "pos_embed", transform=positions))
-    if config.embedding_norm:
-        table += layer("embedding_norm", "norm_pre")
+    positions = position_table(config.prefix_rows, their_rows, prod(config.grid))
 
-    # Encoder; the norm is called otherwise after the pooling
-    table += for_each_block(config.depth, _block_rules(config))
-    last_norm = "norm"
+    # The norm is called otherwise after the pooling
+    names = NAMES
     if config.norm == "pooled":
-        last_norm = "fc_norm"
-    table += layer("norm", last_norm)
-
-    # Pooling and head
-    if config.pool == "map":
-        table += _pool_rules()
-    if config.representation:
-        table += layer("representation", "pre_logits.fc")
-    if config.classes and config.pool == "distilled":
-        table += layer("head.token", "head")
-        table += layer("head.distilled", "head_dist")
-    elif config.classes:
-        table += layer("head", "head")
-    return table
-
-
-def _block_rules(config: ViTConfig) -> list[Rule]:
-    table = [
-        *layer("blocks.{i}.norm1", "blocks.{i}.norm1"),
-        rule("blocks.{i}.attention.qkv.weight", "blocks.{i}.attn.qkv.weight"),
-        *layer("blocks.{i}.attention.out", "blocks.{i}.attn.proj"),
-        *layer("blocks.{i}.norm2", "blocks.{i}.norm2"),
-        *layer("blocks.{i}.mlp.expand", "blocks.{i}.mlp.fc1"),
-        *layer("blocks.{i}.mlp.contract", "blocks.{i}.mlp.fc2"),
-    ]
-    if config.qkv_bias:
-        table.append(rule("blocks.{i}.attention.qkv.bias", "blocks.{i}.attn.qkv.bias"))
-    if config.layer_scale is not None:
-        table.append(rule("blocks.{i}.scale1.gamma", "blocks.{i}.ls1.gamma"))
-        table.append(rule("blocks.{i}.scale2.gamma", "blocks.{i}.ls2.gamma"))
-    return table
-
-
-def _pool_rules() -> list[Rule]:
-    """The rules of attention pooling (AttentionPoolLatent), where q has a layer of its own, k and v
-    one together."""
-
-    def qkv(kind: str) -> Rule:
-        parts = (f"attn_pool.q.{kind}", f"attn_pool.kv.{kind}")
-        return rule(f"pool.attention.qkv.{kind}", *parts, transform=QUERY_AND_REST)
-
-    return [
-        rule("pool.probe", "attn_pool.latent"),
-        qkv("weight"),
-        qkv("bias"),
-        *layer("pool.attention.out", "attn_pool.proj"),
-        *layer("pool.norm", "attn_pool.norm"),
-        *layer("pool.mlp.expand", "attn_pool.mlp.fc1"),
-        *layer("pool.mlp.contract", "attn_pool.mlp.fc2"),
-    ]
+        names = NAMES._replace(norm="fc_norm")
+    return table + encoder_rules(config, names, positions=positions)
 
 
 def cannot(config: ViTConfig) -> list[str]:
@@ -140,8 +119,7 @@ def cannot(config: ViTConfig) -> list[str]:
 
 
 def differs(config: ViTConfig) -> list[str]:
-    """Its LayerNorms have eps 1e-6 (VisionTransformer.__init__), CLIP's 1e-5, and its hybrids' ResNet
-    a dialect."""
+    """Its eps is 1e-6 (VisionTransformer.__init__), CLIP's 1e-5; its hybrids' ResNet has a dialect."""
     theirs = 1e-6
     if config.embedding_norm:
         theirs = 1e-5
@@ -149,30 +127,81 @@ def differs(config: ViTConfig) -> list[str]:
 
 
 def directory(classifier: Classifier) -> dict[str, dict]:
-    """The JSON file of a model directory, for the hub and for
-    `timm.create_model("local-dir:...")`."""
+    """config.json for the hub, and for `timm.create_model("local-dir:...")`."""
     config = classifier.model.config
     name, arguments = architecture(config)
     model = {"architecture": name, "num_features": config.width, "model_args": arguments}
     # What timm wants to know for other channels, classes and sizes of images
-    head = "head"
-    if config.pool == "distilled":
-        head = ["head", "head_dist"]
     layers = {
         "fixed_input_size": True,
         "pool_size": None,
-        "first_conv": first_convolution(config),
-        "classifier": head,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head",
     }
+    if config.stem:
+        root = "stem.conv" if config.stem.units else "conv"
+        layers["first_conv"] = f"patch_embed.backbone.{root}"
+    if config.pool == "distilled":
+        layers["classifier"] = ["head", "head_dist"]
     json = config_json(config, classifier.preprocessing, classifier.labels, model, layers)
     return {"config.json": json}
 
 
+def architecture(config: ViTConfig) -> tuple[str, dict]:
+    """timm's name for a model, and the arguments of `timm.create_model` that make it this one."""
+    arguments = {
+        "img_size": list(config.image),
+        "patch_size": config.patch,
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        "mlp_ratio": config.mlp / config.width,
+        "qkv_bias": config.qkv_bias,
+    }
+    if isinstance(config.patch, tuple):
+        arguments["patch_size"] = list(config.patch)
+    if config.swiglu:
+        arguments["mlp_ratio"] *= 2  # the gate and what it multiplies are one layer
+    else:
+        arguments["act_layer"] = ACTS[config.gelu]
+    # VisionTransformerDistilled has none of the arguments below. Of its name only the class counts:
+    # the size is in the arguments above
+    if config.pool == "distilled":
+        return "deit_base_distilled_patch16_224", arguments
+    arguments["class_token"] = config.has_class_token
+    arguments["global_pool"] = POOLS[config.pool]
+    arguments["fc_norm"] = config.norm == "pooled"
+    arguments["reg_tokens"] = config.registers
+    arguments["no_embed_class"] = config.prefix > 0 and config.prefix_rows == 0
+    arguments["init_values"] = config.layer_scale
+    return _name(config), arguments
+
+
+def _name(config: ViTConfig) -> str:
+    """The nearest of timm's names; the arguments say where the model differs from it. Some names stand
+    for what no argument in a config.json can say: a class of blocks, an eps."""
+    if config.swiglu:
+        return "vit_giant_patch14_dinov2"
+    if config.branch_norm == "after":
+        return "vit_base_patch16_rpn_224"
+    if config.embedding_norm:
+        return "vit_base_patch16_clip_224"
+    size = SIZES.get((config.width, config.depth, config.mlp, config.heads), "base")
+    if config.stem:
+        resnet, sizes = HYBRIDS[config.stem.units]
+        if size not in sizes:
+            size = sizes[0]
+        return f"vit_{size}_{resnet}_224"
+    patch = config.patch
+    if patch not in PATCHES[size]:
+        patch = PATCHES[size][0]
+    return f"vit_{size}_patch{patch}_224"
+
+
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
     """The model as timm opens it."""
-    config = classifier.model.config
-    name, arguments = architecture(config)
-    return open_in_timm(path, name, config.classes, arguments)
+    return open_in_timm(classifier, path, *architecture(classifier.model.config))
 
 
 FORMAT = Format(
@@ -185,7 +214,7 @@ FORMAT = Format(
     spell=spell,
     cannot=cannot,
     differs=differs,
-    endings=(".safetensors", ".pth", ".pt"),
+    endings=ENDINGS,
     directory=directory,
     library="timm",
     example=example,

@@ -1,9 +1,41 @@
-"""Names of classes: a model's own, ImageNet's, or numbers."""
+"""What a head's outputs mean: probabilities of classes, and the classes' names.
+
+Legend: B batch, K classes.
+"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor  # who answers from an exported file does not wait for it
+
+Activation = Literal["softmax", "sigmoid", "none"]
 # Two classes of Google's ImageNet-21k that the original one does not have
 ONLY_GOOGLES = ("n03931044", "n09859684")
+
+
+def activate(logits: "Tensor", activation: Activation) -> "Tensor":
+    """(B, K) -> (B, K): probabilities, or for "none" the same numbers."""
+    if activation == "softmax":
+        return logits.softmax(-1)
+    if activation == "sigmoid":
+        return logits.sigmoid()
+    return logits
+
+
+def activate_array(logits: np.ndarray, activation: Activation) -> np.ndarray:
+    """`activate` for arrays: float32 (B, K) -> float32 (B, K)."""
+    if activation == "none":
+        return logits
+    if activation == "sigmoid":
+        # exp of a number that is not positive never overflows
+        small = np.exp(-np.abs(logits))
+        return np.where(logits >= 0, 1 / (1 + small), small / (1 + small))
+    with np.errstate(invalid="ignore"):  # of infinite logits: NaN, which the caller finds
+        powers = np.exp(logits - logits.max(-1, keepdims=True))
+        return powers / powers.sum(-1, keepdims=True)
 
 
 def numbered(classes: int) -> tuple[str, ...]:
@@ -11,7 +43,7 @@ def numbered(classes: int) -> tuple[str, ...]:
     return tuple(map(str, range(classes)))
 
 
-def counted(classes: int) -> str:
+def counted_classes(classes: int) -> str:
     """ "1 class", "1,000 classes"."""
     if classes == 1:
         return "1 class"
@@ -29,8 +61,7 @@ def imagenet_labels() -> tuple[str, ...]:
 
 
 def imagenet21k_wordnet(classes: int = 21_843) -> tuple[str, ...]:
-    """The WordNet names of ImageNet-21k's classes in ascending order: Google's 21,843, which the
-    published heads have, or the original 21,841."""
+    """WordNet's names of ImageNet-21k's classes, ascending: Google's 21,843, or the original 21,841."""
     names = tuple(Path(__file__).with_name("imagenet21k_wordnet.txt").read_text().split())
     if classes == 21_841:
         names = tuple(name for name in names if name not in ONLY_GOOGLES)

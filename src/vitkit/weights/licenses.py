@@ -31,16 +31,15 @@ PERMISSIVE = (
     "apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc",
     "unlicense", "cc0-1.0", "cc-by-2.0", "cc-by-3.0", "cc-by-4.0", "wtfpl", "zlib",
 )  # fmt: skip
-# Words that a licence's text has, with single spaces -> its id, or its name if it has no id
+# Words that a licence's text has, with single spaces -> its id, and its name if it has no id
 MARKS = {
-    "Apache License Version 2.0": "apache-2.0",
-    "Permission is hereby granted, free of charge": "mit",
-    "Attribution-NonCommercial-NoDerivatives 4.0": "cc-by-nc-nd-4.0",
-    "Attribution-NonCommercial-ShareAlike 4.0": "cc-by-nc-sa-4.0",
-    "Attribution-NonCommercial 4.0": "cc-by-nc-4.0",
-    "DINOv3 License": "dinov3-license",
+    "Apache License Version 2.0": ("apache-2.0", ""),
+    "Permission is hereby granted, free of charge": ("mit", ""),
+    "Attribution-NonCommercial-NoDerivatives 4.0": ("cc-by-nc-nd-4.0", ""),
+    "Attribution-NonCommercial-ShareAlike 4.0": ("cc-by-nc-sa-4.0", ""),
+    "Attribution-NonCommercial 4.0": ("cc-by-nc-4.0", ""),
+    "DINOv3 License": (OTHER, "dinov3-license"),
 }
-NAMES_WITHOUT_ID = ("dinov3-license",)
 
 
 @dataclass(frozen=True)
@@ -108,17 +107,18 @@ def check_may_be_shared(license: License | None, is_trained: bool) -> None:
 
 
 def chosen(license: License | None, id: str, text: str) -> License:
-    """The licence that somebody says, where another may be known already. Raises ValueError if that
-    one does not leave them the choice."""
-    said = License(id, text=text if id == OTHER else "")
-    if license is None or license.id in (said.id, UNKNOWN):
-        return license if license and license.id == said.id else said
-    if license.id not in PERMISSIVE:
+    """The licence that somebody gives. Raises ValueError if the known one does not leave the choice."""
+    given = License(id)
+    if id == OTHER:
+        given = License(id, text=text)
+    if license and license.id == id:
+        return license
+    if license and license.id not in (UNKNOWN, *PERMISSIVE):
         raise ValueError(
             f"the weights are under {license.called}, which another --license ({id}) cannot change; "
             "leave it out"
         )
-    return said
+    return given
 
 
 def license_in(folder: Path, described: object, config: dict) -> License | None:
@@ -132,9 +132,10 @@ def license_in(folder: Path, described: object, config: dict) -> License | None:
         name = fields.get("license_name", "")
         link = fields.get("license_link", "")
         return License(id, name, link, text)
-    was_changed = text and described and _digest_of(described) != digest(text)
-    if described and not was_changed:
-        return described_license(described, text)
+    if described:
+        license = described_license(described, text)
+        if license.text == text:  # nobody has put another text there since
+            return license
     written = config.get("pretrained_cfg")
     if isinstance(written, dict) and ID.fullmatch(str(written.get("license") or "")):
         return License(written["license"].lower(), text=text)
@@ -143,10 +144,9 @@ def license_in(folder: Path, described: object, config: dict) -> License | None:
     return None
 
 
-def license_of_file(file: Path, described: object) -> License | None:
-    """The licence of a single file of weights, whose text lies beside it: of vit.pth in
-    vit.LICENSE."""
-    text = read_text(beside(file))
+def license_of_file(text_file: Path, described: object) -> License | None:
+    """The licence of a single file of weights, and of its text, which lies beside it."""
+    text = read_text(text_file)
     if described:
         return described_license(described, text)
     if text:
@@ -155,15 +155,10 @@ def license_of_file(file: Path, described: object) -> License | None:
 
 
 def license_text(model: Path) -> Path:
-    """Where vitkit writes the text of the licence of a directory, or of a file, of a model."""
+    """Where the text of a model's licence lies: in its directory; of vit.pth in vit.LICENSE."""
     if model.is_dir():
         return model / FILE
-    return beside(model)
-
-
-def beside(file: Path) -> Path:
-    """Where the text of the licence of a single file of weights lies."""
-    return file.with_suffix(f".{FILE}")
+    return model.with_suffix(f".{FILE}")
 
 
 def license_fields(license: License | None) -> dict[str, str]:
@@ -195,11 +190,9 @@ def with_license(card: str, license: License) -> str:
 def _by_its_text(text: str) -> License:
     """The licence of which only the text is there."""
     words = " ".join(text[:3000].split())
-    for mark, name in MARKS.items():
+    for mark, (id, name) in MARKS.items():
         if mark.lower() in words.lower():
-            if name in NAMES_WITHOUT_ID:
-                return License(OTHER, name, text=text)
-            return License(name, text=text)
+            return License(id, name, text=text)
     return License(OTHER, text=text)
 
 
@@ -214,8 +207,7 @@ def read_license(folder: Path) -> str:
 def _header(card: Path) -> dict[str, str]:
     """The fields of a card's YAML header that are about its licence. Only the plain forms of YAML
     are read: `license: mit`, or a list, of which the first counts."""
-    text = _read(card, LONGEST_HEADER)
-    match = HEADER.match(text + "\n")
+    match = HEADER.match(read_text(card, LONGEST_HEADER) + "\n")
     if not match:
         return {}
     fields = {}
@@ -224,13 +216,8 @@ def _header(card: Path) -> dict[str, str]:
     return fields
 
 
-def read_text(file: Path) -> str:
-    """The text of a licence; "" if there is no such file."""
-    return _read(file, LONGEST_TEXT)
-
-
-def _read(file: Path, most: int) -> str:
-    """The first characters of a text file; "" if it is none."""
+def read_text(file: Path, most: int = LONGEST_TEXT) -> str:
+    """The first characters of a text file; "" if there is no such file."""
     if not file.is_file():
         return ""
     with file.open(encoding="utf-8", errors="replace", newline="") as opened:
@@ -255,19 +242,11 @@ def license_to_json(license: License | None) -> dict | None:
     return values
 
 
-def described_license(values: object, text: str) -> License | None:
-    """The way back, with `text` if that is the licence's. Raises ValueError for values that are no
-    licence."""
-    if values is None:
-        return None
+def described_license(values: object, text: str) -> License:
+    """The way back, with `text` if it is the licence's. Raises ValueError if `values` are none."""
     if not isinstance(values, dict):
         raise ValueError(f"its license is a {type(values).__name__}, not an object")
     id, name, link = (str(values.get(key, ""))[:300] for key in ("id", "name", "link"))
-    if _digest_of(values) != digest(text):
+    if values.get("text_digest") != digest(text):
         text = ""
     return License(id, name, link, text)
-
-
-def _digest_of(values: object) -> object:
-    """What a licence in a description has noted of its text."""
-    return values.get("text_digest") if isinstance(values, dict) else None

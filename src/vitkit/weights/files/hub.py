@@ -8,13 +8,14 @@ import os
 import re
 import socket
 from pathlib import Path
+from types import ModuleType
 from urllib.request import getproxies
 
 from vitkit.system.storage.download import download
 from vitkit.system.storage.files import cache_dir, nearest
 from vitkit.system.storage.private import paths_of_this_machine
-from vitkit.weights.files.opening import UNKNOWN
-from vitkit.weights.provenance.licenses import CARD, NAMES, License
+from vitkit.weights.files.directory import UNKNOWN
+from vitkit.weights.licenses import CARD, NAMES, License
 
 # Google's files: the buckets that https://github.com/google-research/vision_transformer lists
 ENDPOINT = "https://storage.googleapis.com/vit_models"
@@ -83,32 +84,22 @@ def from_google(name: str) -> Path:
 
 
 def license_of_download(path: Path) -> License | None:
-    """The licence of one of Google's files in the cache, which do not say it themselves: that of
-    their repository. None for any other file."""
+    """The licence of Google's repository, if this is one of its files in the cache; else None."""
     if not path.is_relative_to(cache_dir() / "google"):
         return None
     return License("apache-2.0", link="https://github.com/google-research/vision_transformer")
 
 
 def from_hub(name: str) -> Path:
-    """A snapshot of a hub repository: its JSON files, card, licence and weights, from the cache if
-    there is no network."""
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import (
-            HfHubHTTPError,
-            HFValidationError,
-            LocalEntryNotFoundError,
-        )
-    except ImportError:
-        raise ValueError(
-            f"{name} is on the Hugging Face hub; to download it: pip install 'vitkit[hf]'"
-        ) from None
+    """A snapshot of a hub repository, from the cache if there is no network."""
+    hub = _hub(f"{name} is on the Hugging Face hub; to download it")
     repository, _, revision = name.partition("@")
 
     def snapshot(weights: tuple[str, ...]) -> Path:
         patterns = [*DESCRIPTIONS, UNKNOWN, CARD, *NAMES, *weights]
-        folder = snapshot_download(repository, revision=revision or None, allow_patterns=patterns)
+        folder = hub.snapshot_download(
+            repository, revision=revision or None, allow_patterns=patterns
+        )
         return Path(folder)
 
     try:
@@ -116,21 +107,29 @@ def from_hub(name: str) -> Path:
         if any(folder.glob("model*.safetensors")):
             return folder
         return snapshot(PICKLES)
-    except LocalEntryNotFoundError as error:
+    except hub.errors.LocalEntryNotFoundError as error:
         raise ValueError(
             f"{name} is not on this machine, and the Hugging Face hub cannot be reached: "
             f"{_first_line(error.__cause__ or error)}; give a run, a directory or a file of weights "
             "that is here"
         ) from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
+    except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError, OSError) as error:
         raise ValueError(
             f"{name} is neither a local path nor a model that the hub gives: {_first_line(error)}"
         ) from error
 
 
+def _hub(purpose: str) -> ModuleType:
+    """The client of the hub. Raises ValueError, which says how to install it."""
+    try:
+        import huggingface_hub.errors
+    except ImportError:
+        raise ValueError(f"{purpose}: pip install 'vitkit[hf]'") from None
+    return huggingface_hub
+
+
 def hub_host() -> str:
-    """The name of the Hugging Face hub's machine, with its port if one is given: HF_ENDPOINT's, if
-    that is set."""
+    """The hub's machine, with its port if one is given: HF_ENDPOINT's, if that is set."""
     address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     return address.rpartition("://")[2].partition("/")[0]
 
@@ -156,17 +155,11 @@ def push(folder: Path, name: str, private: bool = False) -> str:
     Only what a model directory holds is sent. Raises ValueError if the hub refuses, and says how to
     log in.
     """
+    hub = _hub("to upload to the Hugging Face hub")
+    errors = hub.errors
+    refusals = (errors.HfHubHTTPError, errors.HFValidationError, errors.LocalTokenNotFoundError)
     try:
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import (
-            HfHubHTTPError,
-            HFValidationError,
-            LocalTokenNotFoundError,
-        )
-    except ImportError:
-        raise ValueError("to upload to the Hugging Face hub: pip install 'vitkit[hf]'") from None
-    try:
-        api = HfApi()
+        api = hub.HfApi()
         address = api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(
             repo_id=name,
@@ -174,18 +167,17 @@ def push(folder: Path, name: str, private: bool = False) -> str:
             allow_patterns=list(SENT),
             commit_message="Upload by vitkit",
         )
-    except (HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
+    except (*refusals, OSError) as error:
         raise ValueError(
             f"the hub did not take {name}: {_first_line(error)}; to log in: hf auth login"
         ) from error
-    except HfHubHTTPError.__bases__ as error:  # whatever the hub's HTTP client raises
+    except errors.HfHubHTTPError.__bases__ as error:  # whatever the hub's HTTP client raises
         raise ValueError(f"the Hugging Face hub cannot be reached: {_first_line(error)}") from error
     return str(address)
 
 
 def paths_in(folder: Path) -> list[str]:
-    """The paths of this machine in the text files that would be uploaded: "FILE holds PATH"
-    each."""
+    """The paths of this machine in text files that would be uploaded: "FILE holds PATH" each."""
     found = []
     for name in (*DESCRIPTIONS, CARD):
         if (folder / name).is_file():

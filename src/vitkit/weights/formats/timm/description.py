@@ -1,99 +1,82 @@
-"""What timm's files say of a Vision Transformer or a hybrid: by shapes, by config.json, and by
-habit."""
+"""What timm's files say of a Vision Transformer: by shapes, by config.json, and by habit."""
 
 import re
 from dataclasses import replace
 from math import floor
-from typing import NamedTuple
 
 from vitkit.data import Preprocessing
-from vitkit.models import DIALECTS, Backbone, Grid, Tiling, ViTConfig
-from vitkit.weights.adaptation.statements import Hints
+from vitkit.models import DIALECTS, Grid, Tiling, ViTConfig
+from vitkit.weights.classifier import Description
 from vitkit.weights.files import Opened, Tensors
+from vitkit.weights.formats.encoders import settings_of
 from vitkit.weights.formats.format import Tidied
 from vitkit.weights.formats.resnets import backbone_of
-from vitkit.weights.formats.shapes import (
-    IMAGENET,
-    STATISTICS,
-    count_blocks,
-    grid_of,
-    heads_of,
-    length_of,
-    other_reading,
-    prefix_rows,
-    shape_of,
-)
-from vitkit.weights.formats.timm.architecture import POOLS
-from vitkit.weights.formats.timm.files import (
+from vitkit.weights.formats.shapes import IMAGENET, STATISTICS, heads_of, shape_of, table_of
+from vitkit.weights.formats.timm.config import (
+    GELU,
+    POOLS,
     input_size,
     labels_of,
     pretrained_cfg,
     written_preprocessing,
 )
-from vitkit.weights.formats.timm.names import PATCHES, RESNET, ROOT_ALONE
-from vitkit.weights.provenance.description import Description
-
-# timm's act_layer -> the form of the GELU
-ACTS = {
-    "gelu": "erf",
-    "gelu_tanh": "tanh",
-    "quick_gelu": "quick",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
+from vitkit.weights.formats.timm.names import NAMES, RESNET, ROOT_ALONE
+from vitkit.weights.hints import Hints
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """What the shapes say, and timm's own config.json if it lies beside them."""
     tensors = tidied.tensors
     arguments = opened.config.get("model_args") or {}
+    settings = settings_of(tensors, NAMES)
 
-    # From the image to the tokens
-    patches = _patches(tensors)
+    # From the image to the tokens; a hybrid has a ResNet below the patches
+    tiling = Tiling(settings["patch"], settings["patch"])  # in pixels
+    for names in (RESNET, ROOT_ALONE):
+        if names.prefix + names.root in tensors:
+            stem, channels = backbone_of(tensors, names, "post", DIALECTS["timm"])
+            tiling = tiling.scaled(stem.stride)
+            settings |= {"stem": stem, "channels": channels}
     image = hints.image or input_size(opened.config)
-    tokens = _tokens(tensors, patches.tiling.size, image)
+    prefix = settings["class_token"] + settings["registers"]
+    grid, positions, positions_note = _positions(tensors, prefix, tiling.size, image)
     embedding_norm = "norm_pre.weight" in tensors
     eps = 1e-6
-    if embedding_norm or tokens.positions == "rotary-dinov3":  # CLIP and DINOv3
+    if embedding_norm or positions["positions"] == "rotary-dinov3":  # CLIP and DINOv3
         eps = 1e-5
 
     # Blocks
-    mlp = shape_of(tensors, "blocks.0.mlp.fc2.weight", 2)[1]
+    mlp = settings["mlp"]
     swiglu = shape_of(tensors, "blocks.0.mlp.fc1.weight", 2)[0] == 2 * mlp
     gelu, gelu_note = _gelu(opened.config, embedding_norm)
     branch_norm, branch_norm_note = _branch_norm(tidied, opened.config)
-    heads, heads_note = heads_of(patches.width, mlp, arguments.get("num_heads") or hints.heads)
-    pool, pool_note = _pool(tensors, opened.config, tokens.class_token + tokens.registers)
+    told_heads = arguments.get("num_heads") or hints.heads
+    heads, heads_note = heads_of(settings["width"], mlp, told_heads)
+    # Where training from scratch would begin with LayerScale's factors, which the file itself has
+    layer_scale = None
+    if "blocks.0.ls1.gamma" in tensors:
+        layer_scale = arguments.get("init_values") or 1e-5  # DINOv2's
+
+    # Head
+    pool, pool_note = _pool(tensors, opened.config, prefix)
     if hints.pool:
         pool_note = []
     norm = "pooled" if "fc_norm.weight" in tensors else "tokens"
 
     config = ViTConfig(
-        width=patches.width,
-        depth=count_blocks(tensors, r"blocks\.(\d+)\."),
-        mlp=mlp,
+        **settings,
+        **positions,
         heads=heads,
-        patch=patches.size,
-        image=patches.tiling.image(tokens.grid),
-        channels=patches.channels,
-        stem=patches.stem,
-        classes=length_of(tensors, "head.bias"),
+        image=tiling.image(grid),
         pool=pool,
-        class_token=tokens.class_token,
-        registers=tokens.registers,
-        positions=tokens.positions,
-        prefix_positions=tokens.prefix_positions,
         norm=norm,
         gelu=gelu,
-        qkv_bias="blocks.0.attn.qkv.bias" in tensors,
         swiglu=swiglu,
         branch_norm=branch_norm,
         embedding_norm=embedding_norm,
         eps=eps,
         resample="timm",
-        representation=length_of(tensors, "pre_logits.fc.bias"),
-        layer_scale=_layer_scale(tensors, arguments),
+        layer_scale=layer_scale,
     )
     preprocessing, preprocessing_note = _preprocessing(opened, config)
     guess = ""
@@ -101,7 +84,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         preprocessing, guess = _guessed_statistics(opened, config, preprocessing)
     labels, labels_note = labels_of(opened.config, config.classes)
     notes = (
-        *tokens.notes,
+        *positions_note,
         *heads_note,
         *pool_note,
         *gelu_note,
@@ -112,72 +95,23 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     return Description(config, preprocessing, labels, notes, guess=guess)
 
 
-class Patches(NamedTuple):
-    """How an image becomes patches."""
-
-    width: int
-    size: Grid
-    """Height and width of a patch, in pixels of the image or of the ResNet's feature map."""
-    tiling: Tiling
-    """The same in pixels of the image."""
-    channels: int
-    """Channels of the image."""
-    stem: Backbone | None
-    """A hybrid's ResNet."""
-
-
-def _patches(tensors: Tensors) -> Patches:
-    """By the convolution that makes patches, and the ResNet below it if there is one."""
-    width, channels, *size = shape_of(tensors, PATCHES, 4)
-    tiling = Tiling(tuple(size), tuple(size))
-    for names in (RESNET, ROOT_ALONE):
-        if names.prefix + names.root in tensors:
-            stem, channels = backbone_of(tensors, names, "post", DIALECTS["timm"])
-            return Patches(width, tiling.size, tiling.scaled(stem.stride), channels, stem)
-    return Patches(width, tiling.size, tiling, channels, None)
-
-
-class Tokens(NamedTuple):
-    """The tokens of a model, and their positions."""
-
-    grid: Grid
-    class_token: bool
-    registers: int
-    prefix_positions: int | None
-    """How many of class token and registers have a position; None if all have."""
-    positions: str = "learned"
-    """As ViTConfig.positions."""
-    notes: tuple[str, ...] = ()
-    """What was assumed."""
-
-
-def _tokens(tensors: Tensors, patch: Grid, image: tuple[int, int] | None) -> Tokens:
-    """By the class token, the registers and the position table."""
-    class_token = "cls_token" in tensors
-    registers = 0
-    if "registers" in tensors:
-        registers = shape_of(tensors, "registers", 3)[1]
-    prefix = class_token + registers
-
+def _positions(
+    tensors: Tensors, prefix: int, patch: Grid, image: tuple[int, int] | None
+) -> tuple[Grid, dict, list[str]]:
+    """The grid, the settings about positions, and notes. `prefix` tokens are before the patches."""
     # DINOv3's positions have no table; the name of its LayerScale was another before `tidy`
     if "pos_embed" not in tensors and "blocks.0.ls1.gamma" in tensors:
         height, width = image or (224, 224)
         note = f"positions: no table in the file, so DINOv3's rotary ones, for {height} x {width}"
-        grid = (height // patch[0], width // patch[1])
-        return Tokens(grid, class_token, registers, None, "rotary-dinov3", (note,))
+        return (height // patch[0], width // patch[1]), {"positions": "rotary-dinov3"}, [note]
 
-    # Which of them have a position: all, none, or the class token alone
-    candidates = (prefix, 0)
-    if registers and class_token:
-        candidates = (prefix, 0, 1)
+    # Which of the tokens have a position: all, none, or the class token alone
+    tokens = (prefix, 0)
+    if "registers" in tensors and "cls_token" in tensors:
+        tokens = (prefix, 0, 1)
     rows = shape_of(tensors, "pos_embed", 3)[1]
-    with_position = prefix_rows(rows, candidates, patch, image)
-
-    grid = grid_of(rows - with_position, patch, image)
-    if with_position == prefix:
-        return Tokens(grid, class_token, registers, prefix_positions=None)
-    notes = tuple(other_reading(rows, candidates, with_position, patch, image))
-    return Tokens(grid, class_token, registers, prefix_positions=with_position, notes=notes)
+    grid, prefix_positions, notes = table_of(rows, tokens, patch, image)
+    return grid, {"positions": "learned", "prefix_positions": prefix_positions}, notes
 
 
 def _pool(tensors: Tensors, json: dict, prefix: int) -> tuple[str, list[str]]:
@@ -214,8 +148,7 @@ def _pool(tensors: Tensors, json: dict, prefix: int) -> tuple[str, list[str]]:
 
 
 def _gelu(json: dict, is_clip: bool) -> tuple[str, list[str]]:
-    """The form of the GELU, and a note if it is a guess. Raises ValueError for another
-    activation."""
+    """The form of the GELU, and a note if it is a guess. Raises ValueError for unknown ones."""
     arguments = json.get("model_args") or {}
     act = arguments.get("act_layer")
     if not act and "quickgelu" in str(json.get("architecture")):
@@ -227,9 +160,9 @@ def _gelu(json: dict, is_clip: bool) -> tuple[str, list[str]]:
             "trained with the quick one (timm's names with quickgelu)"
         )
     act = act or "gelu"
-    if act not in ACTS:
-        raise ValueError(f"its act_layer is {act!r}; vitkit knows {', '.join(ACTS)}")
-    return ACTS[act], notes
+    if act not in GELU:
+        raise ValueError(f"its act_layer is {act!r}; vitkit knows {', '.join(GELU)}")
+    return GELU[act], notes
 
 
 def _branch_norm(tidied: Tidied, json: dict) -> tuple[str, list[str]]:
@@ -250,14 +183,6 @@ def _branch_norm(tidied: Tidied, json: dict) -> tuple[str, list[str]]:
         )
         return "after", [note]
     return "before", []
-
-
-def _layer_scale(tensors: Tensors, arguments: dict) -> float | None:
-    """Where training from scratch would begin with LayerScale's factors: timm's init_values, and
-    DINOv2's 1e-5 if config.json has none. The factors themselves are in the file."""
-    if "blocks.0.ls1.gamma" not in tensors:
-        return None
-    return arguments.get("init_values") or 1e-5
 
 
 def _preprocessing(opened: Opened, config: ViTConfig) -> tuple[Preprocessing, list[str]]:

@@ -1,5 +1,6 @@
 """Writing a model in another format, with the proof that it is the same model there."""
 
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -8,13 +9,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitkit.data import open_image
+from vitkit.data import Preprocessing, open_image
 from vitkit.models import ModelConfig
 from vitkit.system.storage.files import temporary_folder
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.conversion.writing import check_destination, write_model
+from vitkit.weights.destination import check_destination, write_model
 from vitkit.weights.formats import cannot, format_of, formats_for, names
-from vitkit.weights.formats.format import Elsewhere, Format
+from vitkit.weights.formats.format import Format
 from vitkit.weights.store import load
 
 PROBES = 4  # images
@@ -77,14 +78,25 @@ def convert(
 def _prove(classifier: Classifier, format: Format, path: Path) -> Proof:
     """Write a model, open it again, and compare it with its origin."""
     write_model(classifier, format, path)
+    reopened = load(path, quiet=True)
 
     # The same tensors, to the bit
-    reopened = load(path, quiet=True)
-    _check_bits(classifier, reopened, path)
+    state = reopened.model.state_dict()
+    for name, tensor in classifier.model.state_dict().items():
+        if not torch.equal(tensor.cpu(), state[name]):
+            raise RuntimeError(
+                f"{name} did not come back to the bit from {path}; "
+                "this is a defect of vitkit, please report it"
+            )
 
-    # The same logits in the other library
-    elsewhere = _open_elsewhere(classifier, path, format)
-    images = _probes(classifier.model.config)
+    # The same logits in the other library, of random images that are normalised already
+    elsewhere = None
+    with suppress(ImportError):  # it is not installed
+        if format.open_elsewhere:
+            elsewhere = format.open_elsewhere(classifier, path)
+    config = classifier.model.config
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(PROBES, config.channels, *config.image, generator=generator)
     library = ""
     largest = None
     with torch.inference_mode():
@@ -94,14 +106,15 @@ def _prove(classifier: Classifier, format: Format, path: Path) -> Proof:
             their_logits = elsewhere.model.eval()(images)
             largest = float((their_logits - logits).abs().max())
 
-    return Proof(
-        path=path,
-        differences=(),
-        library=library,
-        largest=largest,
-        scale=float(logits.abs().max()),
-        pixels=_pixels(classifier, path, format),
-    )
+    # The same pixels, by the preprocessing that the written files describe, if they describe one
+    pixels = None
+    with suppress(ImportError):
+        if format.pixels_elsewhere and path.is_dir() and config.channels == 3:
+            photographs = _photographs(classifier.preprocessing)
+            pixels = max(_pixels(image, classifier, path, format) for image in photographs)
+
+    scale = float(logits.abs().max())
+    return Proof(path, (), library, largest, scale, pixels)
 
 
 def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
@@ -118,8 +131,7 @@ def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
 
 
 def _format_for(config: ModelConfig, to: str, approximate: bool) -> tuple[Format, list[str]]:
-    """The format, and what its library computes differently. Raises ValueError for what must not be
-    written."""
+    """The format, and what its library computes differently. Raises ValueError if it must not be."""
     if to not in names():
         raise ValueError(f"no format {to!r}; there are {', '.join(names())}")
     if problems := cannot(to, config):
@@ -136,71 +148,21 @@ def _format_for(config: ModelConfig, to: str, approximate: bool) -> tuple[Format
     return format, differences
 
 
-def _check_bits(written: Classifier, reopened: Classifier, path: Path) -> None:
-    """Raises RuntimeError unless all tensors are the same."""
-    state = reopened.model.state_dict()
-    for name, tensor in written.model.state_dict().items():
-        if not torch.equal(tensor.cpu(), state[name]):
-            raise RuntimeError(
-                f"{name} did not come back to the bit from {path}; "
-                "this is a defect of vitkit, please report it"
-            )
-
-
-def _probes(config: ModelConfig) -> torch.Tensor:
-    """Random images (B, C, H, W), normalised."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(PROBES, config.channels, *config.image, generator=generator)
-
-
-def _open_elsewhere(classifier: Classifier, path: Path, format: Format) -> Elsewhere | None:
-    """The written model in the format's library; None if there is no library, or it is not
-    installed."""
-    if format.open_elsewhere is None:
-        return None
-    try:
-        return format.open_elsewhere(classifier, path)
-    except ImportError:
-        return None
-
-
-def _pixels(classifier: Classifier, path: Path, format: Format) -> float | None:
-    """The largest difference between the library's preprocessing and vitkit's of some images, in
-    levels of 255.
-
-    The library's is what the written files describe; None if they describe none.
-    """
-    if format.pixels_elsewhere is None or not path.is_dir():
-        return None
-    if classifier.model.config.channels != 3:
-        return None
-
-    images = _photographs(classifier)
-    try:
-        return max(_pixels_of(image, classifier, path, format) for image in images)
-    except ImportError:
-        return None
-
-
-def _photographs(classifier: Classifier) -> list[Image.Image]:
+def _photographs(preprocessing: Preprocessing) -> list[Image.Image]:
     """Images of random colours made smooth, as in a photograph: of each that is resized and cropped,
     the margin beside the crop leaves another remainder when it is divided by 4. Libraries round
     half of an odd margin in different ways."""
     colours = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
-    preprocessing = classifier.preprocessing
     shorter_side = preprocessing.resize or max(preprocessing.size)
     by_remainder = {}
     for width in range(400, 800):
         margin = int(shorter_side * width / 300) - preprocessing.size[1]
         by_remainder.setdefault(margin % 4, width)
-    images = []
-    for width in by_remainder.values():
-        image = Image.fromarray(colours).resize((width, 300), Image.Resampling.BICUBIC)
-        images.append(image)
-    return images
+    small = Image.fromarray(colours)
+    return [small.resize((width, 300), Image.Resampling.BICUBIC) for width in by_remainder.values()]
 
 
-def _pixels_of(image: Image.Image, classifier: Classifier, path: Path, format: Format) -> float:
+def _pixels(image: Image.Image, classifier: Classifier, path: Path, format: Format) -> float:
     """The largest difference of one image's pixels, in levels of 255."""
     theirs = format.pixels_elsewhere(path, image)
     preprocessing = classifier.preprocessing

@@ -5,18 +5,14 @@ In a model directory it is a file of its own, which other libraries do not look 
 the names that the objective's learner gives them.
 """
 
-import json
 import re
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from vitkit.models import sincos
-from vitkit.weights.files import Lazy, Tensors, joined, write_safetensors
-from vitkit.weights.files.lazy import FLOATS, KEY, WRITTEN_WITH
-from vitkit.weights.files.opening import PRETRAINING
-from vitkit.weights.ownership import check_finite
+from vitkit.weights.classifier import check_finite
+from vitkit.weights.files import FLOATS, Lazy, Tensors, joined
 
 # The decoder of masked autoencoders in the names of Hugging Face's ViT-MAE and of MAE's own code: a
 # pattern -> the learner's name (objectives/autoencoder.py)
@@ -43,8 +39,7 @@ PREDICTION = "decoder_pred.weight"
 
 
 def decoder_of(tensors: Tensors) -> tuple[Tensors, list[str]]:
-    """The decoder of a masked autoencoder under the learner's names, and notes. None of it if
-    something in it has no place there."""
+    """A decoder of MAE's under the learner's names, and notes; none if part of it has no place there."""
     if PREDICTION not in tensors:
         return {}, []
     decoder = {}
@@ -70,8 +65,7 @@ def decoder_of(tensors: Tensors) -> tuple[Tensors, list[str]]:
 
 
 def _has_maes_positions(table: Lazy) -> bool:
-    """Whether a table (1, 1 + N, W) is the one that MAE computes: zeros for the class token, and
-    sines and cosines for a square of patches."""
+    """Whether a table (1, 1 + N, W) is MAE's: zeros for the class token, sines and cosines."""
     if len(table.shape) != 3 or table.shape[2] % 4:
         return False
     side = round((table.shape[1] - 1) ** 0.5)
@@ -101,17 +95,3 @@ def read_pretraining(tensors: Tensors) -> dict[str, Tensor]:
     state = {name: lazy.read().float() for name, lazy in tensors.items()}
     check_finite(state)
     return state
-
-
-def write_pretraining(folder: Path, tensors: dict[str, Tensor], description_id: str) -> None:
-    """Write the file of a model directory whose description has this identity; nothing for no
-    tensors."""
-    if tensors:
-        ours = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        written_with = json.dumps({WRITTEN_WITH: description_id})
-        write_safetensors(folder / PRETRAINING, ours, {KEY: written_with})
-
-
-def remove_pretraining(folder: Path) -> None:
-    """Remove what an earlier model's pre-training left in a directory whose model has none."""
-    (folder / PRETRAINING).unlink(missing_ok=True)

@@ -1,20 +1,40 @@
-"""The config.json of timm's repositories: what it says, and what is written there.
+"""The config.json of timm's repositories: what it says, what is written there, and the model that timm
+makes of it.
 
 `json` is that file's object, {} without one. What belongs to the weights is in its
 "pretrained_cfg"; timm's oldest repositories have those fields at the top (timm/models/_hub.py,
 _parse_model_cfg).
 """
 
+import json as json_files
 from math import floor, nextafter
+from pathlib import Path
+
+from PIL import Image
+from torch import Tensor
 
 from vitkit.data import Preprocessing
 from vitkit.models import ModelConfig
+from vitkit.weights.classifier import Classifier
+from vitkit.weights.files import load_state_dict
+from vitkit.weights.formats.format import Elsewhere
 from vitkit.weights.formats.shapes import IMAGENET
-from vitkit.weights.labels import usual_labels
+from vitkit.weights.outputs import usual_labels
 
 RULES = {"center": "shorter", "squash": "square"}  # timm's crop_mode -> Preprocessing.rule
 # What timm takes for fields that are absent or null: resolve_data_config (timm/data/config.py)
 DEFAULTS = {"crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic", **IMAGENET}
+GELU = {  # timm's act_layer -> the form of the GELU
+    "gelu": "erf",
+    "gelu_tanh": "tanh",
+    "quick_gelu": "quick",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+ACTS = {form: act for act, form in GELU.items() if act != "swish"}  # the way back
+POOLS = {"token": "token", "gap": "avg", "map": "map", "none": ""}  # pool -> global_pool
+ENDINGS = (".safetensors", ".pth", ".pt")
 
 
 def pretrained_cfg(json: dict) -> dict:
@@ -50,8 +70,7 @@ def labels_of(json: dict, classes: int) -> tuple[tuple[str, ...] | None, list[st
 def written_preprocessing(
     json: dict, image: tuple[int, int]
 ) -> tuple[Preprocessing, list[str]] | None:
-    """The preprocessing that it describes, for a model of this size, with notes; None if it has
-    none."""
+    """The preprocessing that it describes, and notes; None if it describes none."""
     written = pretrained_cfg(json)
     if not written:
         return None
@@ -118,8 +137,7 @@ def config_json(
     architecture: dict,
     layers: dict,
 ) -> dict:
-    """The whole config.json: the architecture, and in pretrained_cfg the preprocessing and the
-    names of layers that timm wants to know."""
+    """The whole config.json. `layers` are those that timm wants to know of."""
     height, width = preprocessing.size
     crop_mode = next(mode for mode, rule in RULES.items() if rule == preprocessing.rule)
     pretrained = {
@@ -140,3 +158,38 @@ def config_json(
     if config.classes:
         json["label_names"] = list(labels)
     return json
+
+
+# A written model as timm itself opens it: for the proof, and for the model card
+
+
+def open_in_timm(classifier: Classifier, path: Path, name: str, arguments: dict) -> Elsewhere:
+    """timm's model with exactly the file's tensors. Raises ImportError without timm."""
+    import timm
+
+    classes = classifier.model.config.classes
+    model = timm.create_model(name, num_classes=classes, **arguments)
+    file = path
+    if path.is_dir():
+        file = path / "model.safetensors"
+    model.load_state_dict(load_state_dict(file), strict=True)
+    return Elsewhere(f"timm {timm.__version__}", model)
+
+
+def pixels_in_timm(path: Path, image: Image.Image) -> Tensor:
+    """What timm makes of an image, (1, 3, h, w), by a written directory."""
+    from timm.data import create_transform, resolve_data_config
+
+    values = json_files.loads((path / "config.json").read_text("utf-8"))["pretrained_cfg"]
+    settings = resolve_data_config(pretrained_cfg=values)
+    transform = create_transform(**settings, is_training=False)
+    return transform(image)[None]
+
+
+def example(config: ModelConfig) -> str:
+    """How to open a directory with timm."""
+    return """\
+import timm
+
+model = timm.create_model("local-dir:DIRECTORY", pretrained=True)
+"""

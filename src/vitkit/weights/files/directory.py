@@ -1,31 +1,48 @@
-"""A model directory or a file of weights, opened: its tensors by name and shape, and what lies
-beside them."""
+"""A model directory or a file of weights: its tensors by name and shape, and what lies beside them."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
 
-from vitkit.system.storage.files import refuse_special
-from vitkit.weights.files.comment import read_comment
-from vitkit.weights.files.fields import CONFIG, PREPROCESSOR, Fields, check_fields
-from vitkit.weights.files.lazy import DAMAGE, KEY, WRITTEN_WITH, Tensors, identity, read_json
+from vitkit.system.storage.files import refuse_special, whole
+from vitkit.weights.files.content import (
+    CONFIG,
+    DAMAGE,
+    KEY,
+    PREPROCESSOR,
+    WRITTEN_WITH,
+    Fields,
+    Tensors,
+    check_fields,
+    comment_of,
+    identity,
+    read_comment,
+    read_json,
+    write_comment,
+)
 from vitkit.weights.files.npz import is_npz, read_npz
 from vitkit.weights.files.pytorch import read_pickle
-from vitkit.weights.files.safetensors import read_safetensors
-from vitkit.weights.provenance.licenses import FILE, License, license_in, license_of_file
+from vitkit.weights.files.safetensors import read_safetensors, write_safetensors
+from vitkit.weights.licenses import FILE, License, license_in, license_of_file, license_text
 
+PRETRAINING = "pretraining.safetensors"
+"""What pre-training added to the model in a directory (weights/pretraining.py)."""
+UNKNOWN = "unknown.safetensors"
+"""The limits from which on an image is unknown to the model in a directory (weights/unknown.py)."""
 FOLDER_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-# Endings of other files that people give as a model -> what to do instead.
-PRETRAINING = "pretraining.safetensors"
-"""What pre-training added to the model in a directory (weights/adaptation/pretraining.py)."""
-UNKNOWN = "unknown.safetensors"
-"""The limits from which on an image is unknown to the model in a directory (weights/unknown.py)."""
+ENDINGS = (".safetensors", ".npz", ".pth", ".pt", ".bin")
+# Endings of other files that people give as a model -> what to do instead
 EXPORTED = (
     "it was exported, and gives answers alone, to predict and evaluate; this needs the model that it "
     "was exported from"
@@ -39,7 +56,6 @@ INTERRUPTED = (
     "config.json was written for other weights than these, so the save that replaced them was "
     "interrupted; read as the weights describe themselves. Save the model again for other libraries"
 )
-ENDINGS = (".safetensors", ".npz", ".pth", ".pt", ".bin")
 
 
 @dataclass(frozen=True)
@@ -67,8 +83,7 @@ class Opened:
 
 
 def open_weights(path: Path) -> Opened:
-    """Open a model directory, a run or a file of weights. Raises ValueError for what is none, in
-    one sentence."""
+    """Open a model directory, a run or a file of weights. Raises ValueError if it is none."""
     # FOLDER_FILES are weights whatever their ending: that of model.safetensors.index.json is .json
     ending = refuse_special(path).suffix.lower()
     if ending in NO_WEIGHTS and path.is_file() and path.name not in FOLDER_FILES:
@@ -137,13 +152,15 @@ def _open(file: Path, folder: Path | None) -> Opened:
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
     if folder is None:
-        license = license_of_file(file, inside.get("license"))
+        license = license_of_file(license_text(file), inside.get("license"))
         return Opened(file, tensors, described=inside, wrapper=wrapper, license=license)
 
     # What lies beside them, unless it was written beside other weights
     config = _beside(folder, "config.json", CONFIG)
     described = config.get(KEY)
-    if not described and not _is_of_a_library(config):
+    # A config.json of Transformers or timm describes the model by itself: it was written after vitkit
+    is_of_a_library = config.get("model_type", KEY) != KEY or "architecture" in config
+    if not described and not is_of_a_library:
         described = inside
     described = described or {}
     if not isinstance(described, dict):
@@ -157,6 +174,7 @@ def _open(file: Path, folder: Path | None) -> Opened:
     license = license_in(folder, described.get("license"), config)
     pretraining, notes = _of_these_weights(folder / PRETRAINING, inside)
     unknown, more_notes = _of_these_weights(folder / UNKNOWN, inside)
+    notes = (*notes, *more_notes)
     return Opened(
         file,
         tensors,
@@ -165,7 +183,7 @@ def _open(file: Path, folder: Path | None) -> Opened:
         described,
         wrapper,
         license,
-        (*notes, *more_notes),
+        notes,
         pretraining,
         unknown,
     )
@@ -184,12 +202,6 @@ def _of_these_weights(file: Path, inside: dict) -> tuple[Tensors, tuple[str, ...
     if written_with.get(WRITTEN_WITH) == identity(inside):
         return tensors, ()
     return {}, (f"left out: {file.name}, which was written for other weights than these",)
-
-
-def _is_of_a_library(config: dict) -> bool:
-    """Whether a config.json is one of Transformers or timm, which describes the model by itself:
-    somebody has written it after vitkit."""
-    return config.get("model_type", KEY) != KEY or "architecture" in config
 
 
 def _beside(folder: Path, name: str, fields: Fields) -> dict:
@@ -231,9 +243,8 @@ def _read(file: Path) -> tuple[Tensors, dict, str]:
 def _shards(index: Path) -> Tensors:
     """The tensors of a model in several files, which lie beside their index and nowhere else."""
     file_of = read_json(index).get("weight_map")
-    if not isinstance(file_of, dict) or not file_of:
-        raise ValueError(f"{index} has no weight_map from tensors to files")
-    if not all(isinstance(name, str) for name in file_of.values()):
+    is_map = isinstance(file_of, dict) and all(isinstance(name, str) for name in file_of.values())
+    if not is_map or not file_of:
         raise ValueError(f"{index} has no weight_map from tensors to files")
     tensors: Tensors = {}
     for name in sorted(set(file_of.values())):
@@ -249,3 +260,34 @@ def _shards(index: Path) -> Tensors:
             f"{index}: {len(absent)} tensors are not in their files, such as {min(absent)}"
         )
     return tensors
+
+
+def write_tensors(file: Path, tensors: dict[str, Tensor], description: dict) -> None:
+    """Write tensors, with vitkit's description of the model inside, to a .npz, .safetensors, .pth
+    or .pt file.
+
+    The file is there whole or not at all. Raises OSError, and ValueError for a description that
+    does not fit.
+    """
+    if file.suffix == ".safetensors":
+        with whole(file) as new:
+            write_safetensors(new, tensors, {KEY: json.dumps(description)})
+        return
+
+    # The others are ZIP archives
+    comment = comment_of(description)
+    with whole(file) as new:
+        if file.suffix == ".npz":
+            with new.open("wb") as opened:
+                np.savez(opened, **{name: tensor.numpy() for name, tensor in tensors.items()})
+        else:
+            # Clones: torch.save writes the whole storage of a tensor that is a part of another
+            torch.save({name: tensor.clone() for name, tensor in tensors.items()}, new)
+        write_comment(new, comment)
+
+
+def load_state_dict(file: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors, .pth or .pt file of vitkit's, as other libraries read them."""
+    if file.suffix == ".safetensors":
+        return load_file(file)
+    return torch.load(file, weights_only=True)

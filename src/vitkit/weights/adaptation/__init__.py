@@ -1,1 +1,0 @@
-"""Weights for another task: classes, sizes, channels."""

@@ -1,0 +1,136 @@
+"""The model card that goes with a saved model: README.md, as the Hugging Face hub shows it."""
+
+import json
+
+from vitkit.models import ModelConfig, called, cost, parameters
+from vitkit.system.console.text import printable
+from vitkit.system.storage.private import public
+from vitkit.weights.classifier import Classifier
+from vitkit.weights.formats import formats_for
+from vitkit.weights.formats.format import Format
+from vitkit.weights.licenses import FILE, License, license_fields
+from vitkit.weights.outputs import counted_classes
+
+FOR_THE_PROGRAM = ("layout", "held_out")  # of the origin: no reader has a use for them
+
+
+CARD = """\
+---
+{header}
+---
+
+# {title}
+
+A {kind} for images of {height} x {width} pixels: {parameters:,} parameters, {macs:.2f} GMACs, {head}.
+
+## Where it comes from
+
+{origin}
+
+## Licence
+
+{license}
+
+## Preprocessing
+
+{preprocessing}
+
+{metrics}## How to open it
+
+    vitkit predict DIRECTORY IMAGE
+
+```python
+import vitkit
+
+classifier = vitkit.load("DIRECTORY")  # model, preprocessing, labels
+```
+{elsewhere}"""
+
+
+def model_card(classifier: Classifier, format: Format) -> str:
+    """Origin, preprocessing, metrics and how to open the model, as Markdown under a YAML header."""
+    config = classifier.model.config
+    height, width = config.image
+    head = "no classification head"
+    if config.classes:
+        head = counted_classes(config.classes)
+
+    # The origin, without what has a place of its own or is for the program alone
+    origin = public(dict(classifier.origin))
+    measured = origin.pop("metrics", None)
+    for name in FOR_THE_PROGRAM:
+        origin.pop(name, None)
+    metrics = ""
+    if isinstance(measured, dict) and measured:
+        metrics = f"## Metrics\n\n{_list(measured)}\n\n"
+
+    return CARD.format(
+        header=_header(classifier, format),
+        title=printable(called(config)),
+        kind=config.title,
+        height=height,
+        width=width,
+        parameters=parameters(config),
+        macs=cost(config).macs / 1e9,
+        head=head,
+        origin=_list(origin) or "- not recorded",
+        license=printable(_license_sentence(classifier.license)),
+        preprocessing=_list(classifier.preprocessing.to_json()),
+        metrics=metrics,
+        elsewhere=_elsewhere(config, format),
+    )
+
+
+def _header(classifier: Classifier, format: Format) -> str:
+    """The YAML header, which the hub reads for its search and its buttons."""
+    config = classifier.model.config
+    tags = ["image-classification", "vitkit"]
+    if config.kind == "vit":
+        tags.insert(0, "vision-transformer")
+    task = "image-feature-extraction"
+    if config.classes:
+        task = "image-classification"
+    fields = {
+        **license_fields(classifier.license),
+        "library_name": format.library,
+        "pipeline_tag": task,
+        "tags": tags,
+    }
+    lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items()]  # JSON is YAML too
+    return "\n".join(map(printable, lines))
+
+
+def _license_sentence(license: License | None) -> str:
+    """Under which terms the weights may be used."""
+    if license is None:
+        return "Nobody has said under which licence the weights are; ask before you share them."
+    sentence = f"{license.called}: {license.allows()}."
+    if license.text:
+        sentence += f" The text is in {FILE}."
+    elif license.link:
+        sentence += f" See {license.link}."
+    return sentence
+
+
+def _elsewhere(config: ModelConfig, format: Format) -> str:
+    """How to open the model with the format's own library, and with others after a conversion."""
+    code = ""
+    if format.example:
+        code += f"\n```python\n{format.example(config)}```\n"
+    for other in formats_for(config):
+        if other.example and other.name != format.name:
+            directory = f"{other.name}-DIRECTORY"
+            code += f"\nFor {other.library}:\n\n"
+            code += f"    vitkit convert DIRECTORY {directory} --to {other.name}\n\n"
+            code += f"```python\n{other.example(config).replace('DIRECTORY', directory)}```\n"
+    return code
+
+
+def _list(values: dict) -> str:
+    """A list of Markdown, with an item for each value."""
+    items = []
+    for key, value in values.items():
+        if not isinstance(value, str):
+            value = json.dumps(value, ensure_ascii=False)
+        items.append(printable(f"- {key}: {value}"))
+    return "\n".join(items)

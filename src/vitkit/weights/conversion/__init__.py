@@ -1,1 +1,0 @@
-"""From one library's names and layouts to another's, and the proof."""

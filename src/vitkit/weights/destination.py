@@ -1,0 +1,278 @@
+"""Where a model is written: as a directory that a format's library opens, or as one file. What is there
+is an earlier model, which is replaced, or somebody's, which stays."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from vitkit.system.storage.files import whole_files, write_json, write_whole
+from vitkit.weights.card import model_card
+from vitkit.weights.classifier import Classifier, check_own_weights, to_json
+from vitkit.weights.files import open_weights, write_safetensors, write_tensors
+from vitkit.weights.files.content import KEY, WRITTEN_WITH, identity, read_json
+from vitkit.weights.files.directory import ENDINGS, PRETRAINING, UNKNOWN, is_written_by_vitkit
+from vitkit.weights.formats import recognise
+from vitkit.weights.formats.format import Format
+from vitkit.weights.licenses import (
+    CARD,
+    FILE,
+    NAMES,
+    License,
+    digest,
+    license_text,
+    read_text,
+    with_license,
+)
+from vitkit.weights.rules import write
+
+DESCRIPTIONS = ("config.json", "preprocessor_config.json")
+"""Files that say what the weights beside them are."""
+MODEL = (*DESCRIPTIONS, "model.safetensors")
+"""With the card, all that vitkit writes to a directory."""
+SIGNATURE = re.compile(r"(.*)\n<!-- written by vitkit: ([0-9a-f]{16}) -->\n", re.DOTALL)
+
+
+# Writing
+
+
+def write_model(classifier: Classifier, format: Format, path: Path) -> Path:
+    """Write a model to `path`: to one file if the name ends so, else to a directory; returns
+    `path`.
+
+    vitkit's own description goes with it, where other libraries do not look. Raises ValueError for
+    a path that the format cannot be written to, and for a model that was made for inference or that
+    another library changed.
+    """
+    check_destination(classifier, format, path)
+    if path.suffix in format.endings:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Through a link, which stays
+        write_tensors(path.resolve(), tensors_in(format, classifier), to_json(classifier))
+        if classifier.license and classifier.license.text:
+            write_whole(license_text(path), classifier.license.text.encode())
+    else:
+        _write_directory(classifier, format, path)
+    return path
+
+
+def _write_directory(classifier: Classifier, format: Format, path: Path) -> None:
+    """The format's JSON files, model.safetensors, a model card, and the text of the licence.
+
+    The weights carry their description, and are replaced first: if the process is killed before
+    config.json is replaced, which is last, the loader sees that the two do not belong together.
+    """
+    descriptions = format.directory(classifier)
+    check_model_replaceable(path, descriptions)
+    remove_license = _obsolete_licenses(path, classifier.license)
+    ours = json.loads(json.dumps(to_json(classifier)))  # as it will be read
+    unknown = classifier.unknown
+    beside_weights = {
+        PRETRAINING: classifier.pretraining,
+        UNKNOWN: unknown.tensors() if unknown else {},
+    }
+    with whole_files(path, first="model.safetensors", last="config.json") as new:
+        for name, values in descriptions.items():
+            if name == "config.json":
+                values = {**values, KEY: {**ours, WRITTEN_WITH: identity(ours)}}
+            write_json(new / name, values)
+        tensors = tensors_in(format, classifier)
+        write_safetensors(new / "model.safetensors", tensors, {KEY: json.dumps(ours)})
+        for name, more in beside_weights.items():
+            if more:
+                _write_for_vitkit(new / name, more, identity(ours))
+        if classifier.license and classifier.license.text:
+            (new / FILE).write_bytes(classifier.license.text.encode())
+        if not is_somebodys(path / CARD):
+            (new / CARD).write_text(_signed(model_card(classifier, format)), "utf-8")
+
+    # What an earlier model left
+    for file in remove_license:
+        file.unlink()
+    for name, more in beside_weights.items():
+        if not more:
+            (path / name).unlink(missing_ok=True)
+
+
+def _write_for_vitkit(file: Path, tensors: dict[str, Tensor], description_id: str) -> None:
+    """Tensors that only vitkit reads; they belong to the weights of this description."""
+    ours = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_safetensors(file, ours, {KEY: json.dumps({WRITTEN_WITH: description_id})})
+
+
+def tensors_in(format: Format, classifier: Classifier) -> dict[str, Tensor]:
+    """The model's tensors as a format stores them.
+
+    Their layout is that of the file which the model came from, if it had the same format, so that its
+    arrays get their names back; else the format's usual one.
+    """
+    layout = ""
+    if classifier.origin.get("format") == format.name:
+        layout = classifier.origin.get("layout", "")
+    config = classifier.model.config
+    state = {name: tensor.detach().cpu() for name, tensor in classifier.model.state_dict().items()}
+    tensors = write(state, format.rules(config))
+    spelled = format.spell(tensors, config, layout)
+
+    # Its own mask embedding, where the library's class has one
+    mask = classifier.pretraining.get("mask")
+    name = next((name for name in spelled if format.mask and name.endswith(format.mask)), None)
+    if name and mask is not None and mask.numel() == spelled[name].numel():
+        spelled[name] = mask.detach().cpu().reshape(spelled[name].shape).clone()
+    return spelled
+
+
+def state_license(folder: Path, classifier: Classifier, license: License) -> None:
+    """Write a licence into the card of a model directory. A card that its owner wrote keeps all
+    else; vitkit's own, or a missing one, is written anew."""
+    card = folder / CARD
+    if is_somebodys(card):
+        text = with_license(card.read_text("utf-8", errors="replace"), license)
+    else:
+        format = recognise(open_weights(folder).tensors)
+        text = _signed(model_card(replace(classifier, license=license), format))
+    write_whole(card, text.encode())
+
+
+# What may be replaced
+
+
+def check_destination(classifier: Classifier, format: Format, path: Path) -> None:
+    """Raises ValueError for a path that the format cannot be written to, or where something would
+    be lost, and for a model that was made for inference or that another library changed."""
+    check_own_weights(classifier.model)
+    if path.suffix in format.endings:
+        _check_file(path)
+        _check_license_text(license_text(path), classifier.license)
+    else:
+        _check_directory(format, path)
+        check_model_replaceable(path, format.directory(classifier))
+        _obsolete_licenses(path, classifier.license)
+
+
+def _check_directory(format: Format, path: Path) -> None:
+    """Raises ValueError unless the format has directories, and `path` can be the name of one.
+
+    Somebody who asks for model.npz does not want a directory of that name.
+    """
+    endings = " or ".join(format.endings)
+    if format.directory is None:
+        raise ValueError(f"{path} should end in {endings} for {format.name}")
+    if format.endings and path.suffix:
+        raise ValueError(
+            f"{path} should end in {endings} for {format.name}; "
+            "a name without an ending becomes a directory"
+        )
+    if path.suffix.lower() in ENDINGS:
+        raise ValueError(
+            f"{path} is the name of a file, and {format.name} is written to a directory; "
+            f"leave out {path.suffix}"
+        )
+
+
+def _check_file(path: Path) -> None:
+    """Raises ValueError if a file of that name exists and vitkit did not write a model to it: somebody
+    may need it, such as a download, or a checkpoint with the state of its optimiser."""
+    _check_link(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a directory; give the name of a file")
+    if path.exists() and not is_written_by_vitkit(path):
+        raise ValueError(
+            f"{path} exists and holds no model that vitkit wrote, so it is not replaced; give "
+            "another name, or remove it"
+        )
+
+
+def check_model_replaceable(path: Path, descriptions: Iterable[str]) -> None:
+    """Raises ValueError unless a model with these descriptions can be written to a directory
+    without a loss: it is new or empty, or holds an earlier model that vitkit wrote. What else it
+    holds stays."""
+    _check_link(path)
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ValueError(
+            f"{path} is a file, and a model is written to a directory; give another name"
+        )
+    for name in (*MODEL, CARD, *NAMES):
+        if (path / name).is_dir():
+            raise ValueError(f"{path / name} is a directory; give another name than {path}")
+
+    # A directory of somebody's, in which no model is; .git and its like do not count
+    others = sorted(file.name for file in path.iterdir() if not file.name.startswith("."))
+    others = [name for name in others if name not in (*MODEL, CARD, *NAMES)]
+    existing = [name for name in MODEL if (path / name).exists()]
+    if others and not existing:
+        raise ValueError(
+            f"{path} holds other files ({', '.join(others[:3])}) and no model; give a directory of "
+            "its own"
+        )
+
+    # Files of these names that are not a model's
+    if existing and not is_written_by_vitkit(path):
+        raise ValueError(
+            f"{path / existing[0]} is not of a model that vitkit wrote, so it is not replaced; give "
+            "another directory, or remove it"
+        )
+
+    # A description that would stay beside the new model, and describe it wrongly
+    for name in DESCRIPTIONS:
+        if name in existing and name not in descriptions:
+            raise ValueError(
+                f"{path / name} describes an earlier model, and this format would not replace it; "
+                "remove it, or give another directory"
+            )
+
+
+def _check_link(path: Path) -> None:
+    if path.is_symlink() and not path.exists():
+        raise ValueError(f"{path} is a link to nothing; make its target, or give another name")
+
+
+def _obsolete_licenses(path: Path, license: License | None) -> list[Path]:
+    """The texts of an earlier model's licence in a directory, which must go when the new model is
+    written. Raises ValueError if somebody put another licence there than the new model's."""
+    try:
+        noted = read_json(path / "config.json")[KEY]["license"]["text_digest"]
+    except (OSError, ValueError, KeyError, TypeError):
+        noted = None  # no earlier model's
+    obsolete = []
+    for name in NAMES:
+        file = path / name
+        text = read_text(file)
+        if not text or (license and license.text == text):
+            continue
+        if digest(text) == noted:
+            if name != FILE or not (license and license.text):
+                obsolete.append(file)
+        else:
+            _check_license_text(file, license)
+    return obsolete
+
+
+def _check_license_text(file: Path, license: License | None) -> None:
+    """Raises ValueError if a file holds another licence than that whose text is to be written."""
+    if license and license.text and file.exists() and read_text(file) != license.text:
+        raise ValueError(
+            f"{file} is there and is not the licence of this model ({license.called}), which goes "
+            "with it; give another directory or name, or remove it"
+        )
+
+
+# The card, which its owner may write
+
+
+def _signed(card: str) -> str:
+    """A model card with a last line that a reader does not see: what it was when it was written."""
+    return f"{card.rstrip()}\n<!-- written by vitkit: {digest(card.rstrip())} -->\n"
+
+
+def is_somebodys(card: Path) -> bool:
+    """Whether a README.md is there that is not as vitkit wrote it: it stays as it is."""
+    if not card.exists():
+        return False
+    match = SIGNATURE.fullmatch(card.read_text("utf-8", errors="replace"))
+    return match is None or digest(match[1]) != match[2]

@@ -1,0 +1,214 @@
+"""Weights fitted to what is asked for: a configuration, as far as weights can follow one (what `--init`
+does), or what the user says of a model (`Hints`)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from vitkit.data import Preprocessing
+from vitkit.models import WITHOUT_PARAMETERS, Grid, ModelConfig, ViTConfig, called, with_stride
+from vitkit.weights.adoption import (
+    adopt,
+    preprocessing_for,
+    preprocessing_for_channels,
+    rebuilt,
+    size_sentences,
+    with_zero_head,
+)
+from vitkit.weights.classifier import Classifier, check_own_weights
+from vitkit.weights.formats.shapes import STATISTICS
+from vitkit.weights.hints import Hints
+from vitkit.weights.outputs import counted_classes
+
+PREPROCESSING = ("statistics", "resize", "crop", "interpolation")  # hints about it
+LONGEST_LABELS = 50_000_000  # bytes of a file of names; ImageNet-21k's has half a million
+
+
+# A configuration
+
+
+def fitted_to(
+    classifier: Classifier, config: ModelConfig, labels: Sequence[str]
+) -> tuple[Classifier, list[str]]:
+    """The model with a new head for these labels, and for the images, channels and stride of a
+    configuration; and what changed, in sentences. What else differs stays as it is.
+
+    Positions are resampled in the configuration's way. Queries, keys and values without biases get
+    biases of zeros if the configuration has them. The head reads what the configuration's does, as
+    far as that is a pooling of the same tokens without parameters (WITHOUT_PARAMETERS). Raises
+    ValueError as `adopt` does.
+    """
+    sentences = []
+    method = getattr(config, "resample", None)
+    own = classifier.model.config
+    if isinstance(config, ViTConfig) and isinstance(own, ViTConfig):
+        ours = config.tiling  # in pixels
+        if own.tiling.size == ours.size and own.tiling.stride != ours.stride:
+            classifier, changes = at_stride(classifier, ours.stride, config.image, method)
+            sentences += changes
+        if config.qkv_bias and not own.qkv_bias:
+            with_biases = replace(own, qkv_bias=True)
+            model = rebuilt(
+                classifier.model, with_biases, zeros=r"blocks\.\d+\.attention\.qkv\.bias"
+            )
+            classifier = replace(classifier, model=model)
+            sentences.append("newly made: biases of queries, keys and values, all zeros")
+    adopted, changes = adopt(
+        classifier,
+        labels=labels,
+        image=config.image,
+        channels=config.channels,
+        method=method,
+        new_head=True,
+    )
+    sentences += changes
+    pool = getattr(config, "pool", "")
+    before = adopted.model.config
+    if pool in WITHOUT_PARAMETERS and before.pool in WITHOUT_PARAMETERS and pool != before.pool:
+        model = with_zero_head(adopted.model, replace(before, pool=pool))
+        adopted = replace(adopted, model=model)
+        sentences.append(f'the new head reads "{pool}" (pooling), not "{before.pool}"')
+    return adopted, sentences
+
+
+def at_stride(
+    classifier: Classifier,
+    stride: int | Grid | None,
+    image: Grid | None = None,
+    method: str | None = None,
+) -> tuple[Classifier, list[str]]:
+    """The model with patches at other distances, and what changed, in sentences.
+
+    `stride` is in pixels, of a hybrid too; None is the patch, so that they lie side by side. The
+    projection of patches stays as it is; positions are resampled to the new grid (`method`: google,
+    timm, huggingface or torchvision; the origin's own unless told). Without an `image` it is for the
+    largest size not above its own that the patches fit, and the preprocessing follows. At its own
+    stride it is the same model. All weights but the positions are the classifier's own, not copies.
+
+    Raises ValueError for a model that is no Vision Transformer, for a size that the patches do not
+    fit, for a stride between the positions of a hybrid's feature map, and for a model that was made
+    for inference or that another library changed.
+    """
+    old = classifier.model
+    check_own_weights(old)
+    if not isinstance(old.config, ViTConfig):
+        raise ValueError(
+            f"a {old.config.title} has no patches, so they have no stride; leave it out"
+        )
+    new = with_stride(old, stride, image, method)
+    if new.config == old.config:
+        return classifier, []
+    size, apart = new.config.tiling
+    sentences = [
+        f"patches of {size[0]} x {size[1]} pixels every {apart[0]} x {apart[1]}, cut by the same "
+        "projection",
+        *size_sentences(old, new),
+    ]
+    preprocessing = classifier.preprocessing
+    if new.config.image != old.config.image:
+        preprocessing = preprocessing_for(preprocessing, new.config.image)
+    changed = replace(classifier, model=new, preprocessing=preprocessing, unknown=None)
+    return changed, sentences
+
+
+# What the user says
+
+
+def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[str]]:
+    """The model for the images and with the preprocessing and labels that the user says; and what
+    that changed, in sentences.
+
+    Raises ValueError for a size that the model cannot have, and for labels that are not as many as
+    its classes.
+    """
+    sentences = []
+    if hints.channels:
+        classifier, sentences = adopt(classifier, channels=hints.channels)
+    if hints.stride:
+        classifier, changes = at_stride(classifier, hints.stride, hints.image or None)
+        sentences += changes
+    if hints.image:
+        classifier, changes = adopt(classifier, image=hints.image)
+        sentences += changes
+        if classifier.preprocessing.size != hints.image:  # the file's is for another size
+            preprocessing = preprocessing_for(classifier.preprocessing, hints.image)
+            classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
+
+    told = [name for name in PREPROCESSING if getattr(hints, name) is not None]
+    if told:
+        preprocessing = changed_preprocessing(classifier.preprocessing, hints)
+        classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
+        words = ", ".join(f"{name} {getattr(hints, name)}" for name in told)
+        sentences.append(f"preprocessing: {words}, as you say")
+
+    if hints.labels:
+        labels = _read_labels(hints.labels, classifier.model.config.classes)
+        classifier = replace(classifier, labels=labels)
+        sentences.append(f"labels: those of {hints.labels}, as you say")
+    return classifier, sentences
+
+
+def changed_preprocessing(preprocessing: Preprocessing, hints: Hints) -> Preprocessing:
+    """A preprocessing with what the user says of it."""
+    if hints.statistics:
+        colours = replace(preprocessing, **STATISTICS[hints.statistics])
+        preprocessing = preprocessing_for_channels(colours, preprocessing.channels)
+    if hints.interpolation:
+        preprocessing = replace(preprocessing, interpolation=hints.interpolation)
+    if hints.crop == "whole":
+        return replace(preprocessing, rule="square", resize=0)
+
+    # A square that is not resized to another size has no crop yet
+    cuts = hints.crop == "centre" or hints.resize is not None
+    if cuts and not (preprocessing.rule == "square" and preprocessing.resize):
+        preprocessing = replace(preprocessing, rule="shorter")
+    if hints.resize is not None:
+        preprocessing = replace(preprocessing, resize=hints.resize)
+    return preprocessing
+
+
+def _read_labels(file: Path, classes: int) -> tuple[str, ...]:
+    """The names in a text file. Raises ValueError unless each line names a class, and all are named."""
+    if not file.is_file():
+        raise ValueError(f"the file of labels {file} does not exist, or is no file")
+    if file.stat().st_size > LONGEST_LABELS:
+        raise ValueError(f"{file} has {file.stat().st_size:,} bytes: too long for names of classes")
+    try:
+        lines = file.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the labels in {file} are not UTF-8 text: {error}") from None
+    names = tuple(line.strip() for line in lines)
+    if len(names) != classes:
+        raise ValueError(
+            f"{file} has {len(names):,} lines for a head of {counted_classes(classes)}; give the name of a "
+            "class on each line"
+        )
+    if "" in names:
+        raise ValueError(f"line {names.index('') + 1} of {file} is empty; it is to name a class")
+    return names
+
+
+def check_heads(source: Path | str, config: ModelConfig, heads: int | None) -> None:
+    """Raises ValueError if a model has not so many attention heads, though the user says so."""
+    if heads is None:
+        return
+    if not isinstance(config, ViTConfig):
+        raise ValueError(
+            f"{source} is {called(config)}, which has no attention heads; leave out --heads"
+        )
+    if config.heads != heads:
+        raise ValueError(
+            f"{source} says that it has {config.heads} attention heads, not {heads}; leave out "
+            "--heads"
+        )
+
+
+def with_pool(config: ModelConfig, pool: str | None) -> ModelConfig:
+    """The configuration with a head that reads what the user says. Raises ValueError if it cannot."""
+    if pool is None or getattr(config, "pool", None) == pool:
+        return config
+    if not isinstance(config, ViTConfig) or config.pool not in ("token", "gap", "corner"):
+        raise ValueError(f"its weights say what the head reads, and not {pool!r}; leave out --pool")
+    if pool == "token" and not config.has_class_token:
+        raise ValueError("it has no class token that the head could read; leave out --pool token")
+    return replace(config, pool=pool, class_token=config.has_class_token)

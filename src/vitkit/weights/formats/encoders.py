@@ -1,0 +1,248 @@
+"""What all formats of Vision Transformers share: one walk from the patches to the head, as a table of
+rules, and as the settings that the shapes tell.
+
+A format says how it spells the parts (`Names`), and how its library keeps their numbers (`Arrays`).
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from vitkit.models import ViTConfig
+from vitkit.weights.files import Tensors
+from vitkit.weights.formats.shapes import count_blocks, length_of, shape_of
+from vitkit.weights.rules import (
+    CONVOLUTION,
+    DENSE,
+    QUERY_AND_REST,
+    SAME,
+    THREE,
+    TWO,
+    Rule,
+    Transform,
+    flax_out,
+    flax_qkv,
+    flax_qkv_bias,
+    for_each_block,
+    layer,
+    rule,
+)
+
+Ends = tuple[str, str]
+"""How the names of a layer's weight and bias end."""
+
+
+class Block(NamedTuple):
+    """How a format spells the layers of an encoder's block, or of attention pooling."""
+
+    prefix: str
+    """What every name begins with; {i} is the block's number."""
+    qkv: tuple[str, ...]
+    """One layer; or queries, keys and values; or queries, and keys and values together."""
+    out: str
+    norm: str
+    """The norm before the MLP."""
+    expand: str
+    contract: str
+    first_norm: str = ""
+    """The norm before attention."""
+    scales: tuple[str, str] = ("", "")
+    """The factors of LayerScale."""
+    gated: tuple[tuple[str, ...], str] | None = None
+    """What `expand` and `contract` are in a SwiGLU, where they have other names: the gate and what it
+    multiplies may be two layers."""
+    qkv_ends: Ends | None = None
+    """The ends of qkv's names, where they are not the library's usual ones."""
+
+
+class Names(NamedTuple):
+    """How a format spells the parts of a Vision Transformer; "" for those that it does not have."""
+
+    patches: str
+    positions: str
+    block: Block
+    norm: str
+    cls: str = ""
+    registers: str = ""
+    embedding_norm: str = ""
+    probe: str = ""
+    pool: Block | None = None
+    """Attention pooling."""
+    representation: str = ""
+    head: str = ""
+    distilled: tuple[str, str] = ("", "")
+    """The heads of class token and distillation token."""
+
+
+class Arrays(NamedTuple):
+    """How a library keeps the numbers of its layers."""
+
+    ends: Ends
+    norm_ends: Ends
+    convolution: Transform
+    dense: Transform
+    qkv: Callable[[int, int], tuple[Transform, Transform]]
+    """Heads, layers -> how weights and biases become those of one layer."""
+    out: Callable[[int], Transform]
+    """Heads -> how the projection after attention becomes ours."""
+    cls: Transform = SAME
+
+
+def _torch_qkv(heads: int, layers: int) -> tuple[Transform, Transform]:
+    joined = {1: SAME, 2: QUERY_AND_REST, 3: THREE}[layers]
+    return joined, joined
+
+
+def _flax_qkv(heads: int, layers: int) -> tuple[Transform, Transform]:
+    return flax_qkv(heads), flax_qkv_bias(heads)
+
+
+PYTORCH = Arrays(
+    ends=(".weight", ".bias"),
+    norm_ends=(".weight", ".bias"),
+    convolution=SAME,
+    dense=SAME,
+    qkv=_torch_qkv,
+    out=lambda heads: SAME,
+)
+FLAX = Arrays(
+    ends=("/kernel", "/bias"),
+    norm_ends=("/scale", "/bias"),
+    convolution=CONVOLUTION,
+    dense=DENSE,
+    qkv=_flax_qkv,
+    out=flax_out,
+)
+
+
+def encoder_rules(
+    config: ViTConfig, names: Names, arrays: Arrays = PYTORCH, positions: Transform = SAME
+) -> list[Rule]:
+    """The table of a Vision Transformer, of a hybrid without its ResNet. `positions` is for their table."""
+    # Patches; CLIP projects them without a bias
+    table = layer("stem.project", names.patches, arrays.convolution, arrays.ends)
+    if config.embedding_norm and not config.stem:
+        table = table[:1]
+
+    # Tokens and their positions
+    if config.has_class_token:
+        table.append(rule("cls", names.cls, transform=arrays.cls))
+    if config.registers:
+        table.append(rule("registers", names.registers))
+    if config.positions == "learned":
+        table.append(rule("positions.table", names.positions, transform=positions))
+    if config.embedding_norm:
+        table += layer("embedding_norm", names.embedding_norm, ends=arrays.norm_ends)
+
+    # Encoder
+    table += for_each_block(config.depth, _block_rules(config, names.block, arrays))
+    table += layer("norm", names.norm, ends=arrays.norm_ends)
+
+    # Pooling and head
+    if config.pool == "map":
+        table += _pool_rules(config, names, arrays)
+    if config.representation:
+        table += layer("representation", names.representation, arrays.dense, arrays.ends)
+    if config.classes and config.pool == "distilled":
+        table += layer("head.token", names.distilled[0])
+        table += layer("head.distilled", names.distilled[1])
+    elif config.classes:
+        table += layer("head", names.head, arrays.dense, arrays.ends)
+    return table
+
+
+def _block_rules(config: ViTConfig, block: Block, arrays: Arrays) -> list[Rule]:
+    """The rules of a block, with {i} for its number."""
+    qkv_weight, qkv_bias, *out = _attention_rules("blocks.{i}.attention", config, block, arrays)
+    table = layer("blocks.{i}.norm1", block.prefix + block.first_norm, ends=arrays.norm_ends)
+    table.append(qkv_weight)
+    if config.qkv_bias:
+        table.append(qkv_bias)
+    table += out
+    table += layer("blocks.{i}.norm2", block.prefix + block.norm, ends=arrays.norm_ends)
+    table += _mlp_rules("blocks.{i}.mlp", block, arrays, gated=config.swiglu)
+    if config.layer_scale is not None:
+        for number, name in enumerate(block.scales, 1):
+            table.append(rule(f"blocks.{{i}}.scale{number}.gamma", block.prefix + name))
+    return table
+
+
+def _pool_rules(config: ViTConfig, names: Names, arrays: Arrays) -> list[Rule]:
+    """The rules of attention pooling, whose query is a parameter."""
+    pool = names.pool
+    return [
+        rule("pool.probe", names.probe),
+        *_attention_rules("pool.attention", config, pool, arrays),
+        *layer("pool.norm", pool.prefix + pool.norm, ends=arrays.norm_ends),
+        *_mlp_rules("pool.mlp", pool, arrays),
+    ]
+
+
+def _attention_rules(ours: str, config: ViTConfig, block: Block, arrays: Arrays) -> list[Rule]:
+    """Four rules: weight and bias of queries, keys and values, and of the projection after them."""
+    transforms = arrays.qkv(config.heads, len(block.qkv))
+    names = [block.prefix + name for name in block.qkv]
+    return [
+        *_joined(f"{ours}.qkv", names, transforms, block.qkv_ends or arrays.ends),
+        *layer(f"{ours}.out", block.prefix + block.out, arrays.out(config.heads), arrays.ends),
+    ]
+
+
+def _mlp_rules(ours: str, block: Block, arrays: Arrays, gated: bool = False) -> list[Rule]:
+    expand = (block.expand,)
+    contract = block.contract
+    if gated and block.gated:
+        expand, contract = block.gated
+    transforms = (arrays.dense, SAME)
+    if len(expand) == 2:
+        transforms = (TWO, TWO)
+    names = [block.prefix + name for name in expand]
+    return [
+        *_joined(f"{ours}.expand", names, transforms, arrays.ends),
+        *layer(f"{ours}.contract", block.prefix + contract, arrays.dense, arrays.ends),
+    ]
+
+
+def _joined(
+    ours: str, theirs: Sequence[str], transforms: tuple[Transform, Transform], ends: Ends
+) -> list[Rule]:
+    """The two rules of a layer that is one or several of theirs."""
+    table = []
+    for kind, end, transform in zip(("weight", "bias"), ends, transforms, strict=True):
+        parts = [name + end for name in theirs]
+        table.append(rule(f"{ours}.{kind}", *parts, transform=transform))
+    return table
+
+
+def settings_of(tensors: Tensors, names: Names, arrays: Arrays = PYTORCH) -> dict:
+    """The settings of a ViTConfig that shapes tell, whatever library has written them; of a hybrid the
+    channels are those of its ResNet's feature map. Raises ValueError for shapes that make no model."""
+    weight, bias = arrays.ends
+    block = names.block
+
+    # As PyTorch has them: (D, C, h, w) and (D, M)
+    kernel = torch.empty(shape_of(tensors, names.patches + weight, 4), device="meta")
+    width, channels, *patch = arrays.convolution.read(kernel).shape
+    first = block.prefix.replace("{i}", "0")
+    contract = torch.empty(shape_of(tensors, first + block.contract + weight, 2), device="meta")
+    mlp = arrays.dense.read(contract).shape[1]
+
+    registers = 0
+    if names.registers and names.registers in tensors:
+        registers = shape_of(tensors, names.registers, 3)[1]
+    numbered = re.escape(block.prefix).replace(re.escape("{i}"), r"(\d+)")
+    qkv_bias = first + block.qkv[0] + (block.qkv_ends or arrays.ends)[1]
+    return {
+        "width": width,
+        "depth": count_blocks(tensors, numbered),
+        "mlp": mlp,
+        "patch": tuple(patch),
+        "channels": channels,
+        "classes": length_of(tensors, names.head + bias),
+        "class_token": names.cls in tensors,
+        "registers": registers,
+        "qkv_bias": qkv_bias in tensors,
+        "representation": length_of(tensors, names.representation + bias),
+    }

@@ -1,0 +1,365 @@
+"""What all families of Transformers' Vision Transformers share: one walk from a file's names and its
+config.json to a model, and back. Each family is a table of its own (families.py).
+
+Names are written as in Transformers 4, which later versions read too.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from vitkit.data import Preprocessing
+from vitkit.models import ViTConfig
+from vitkit.weights.classifier import Activation, Classifier, Description
+from vitkit.weights.files import Opened, Tensors, lazy_zeros
+from vitkit.weights.formats.encoders import PYTORCH, Arrays, Names, encoder_rules
+from vitkit.weights.formats.format import (
+    Elsewhere,
+    Format,
+    Tidied,
+    beyond_vit,
+    has_end,
+    reasons,
+    without_prefix,
+)
+from vitkit.weights.formats.huggingface.config import (
+    CLASSIFIERS,
+    activation_of,
+    changed_fields,
+    classes_json,
+    labels_of,
+    objective_of,
+    read_fields,
+    write_fields,
+)
+from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
+from vitkit.weights.formats.shapes import length_of, shape_of
+from vitkit.weights.hints import Hints
+from vitkit.weights.pretraining import mask_of
+from vitkit.weights.rules import SAME, Rule, Transform
+
+MASK = "embeddings.mask_token"
+
+
+@dataclass(frozen=True)
+class Family:
+    """What one family has of its own: how it is named and described, and what it cannot be."""
+
+    title: str
+    """Whose names they are, for people: "DINOv2"."""
+    types: tuple[str, ...]
+    """The model_type of each model that vitkit reads."""
+    class_of: Callable[[ViTConfig], tuple[str, str]]
+    """A model's model_type, and its classes in Transformers: "ViT" of ViTForImageClassification."""
+    recognises: Callable[[Tensors], bool]
+    names: Names
+    """The names of the encoder, without the prefix that it has in a larger model."""
+    fields: Mapping[str, tuple[str, object]]
+    """Setting of a ViTConfig -> its field in config.json, and what Transformers takes if that is
+    absent."""
+    pools: Callable[[ViTConfig], tuple[str, ...]]
+    """What the heads of such models may read."""
+    settings: Callable[[dict, Tensors], dict]
+    """The settings that only the tensors tell, or fields that are no setting's. Raises ValueError for
+    what vitkit does not have."""
+    more_fields: Callable[[ViTConfig], dict] = lambda config: {}
+    """The way back: fields of config.json that are no setting's."""
+    has: tuple[str, ...] = ()
+    """What its models may have beyond the plain one, in the words of `beyond_vit`."""
+    cannot: Callable[[ViTConfig], dict[str, object]] = lambda config: {}
+    """What else it cannot express, and whether a model has that."""
+    tidy: Callable[[Tensors], Tidied] = Tidied
+    """What is left to do when the names are those of `names`: parts that no classifier reads go, and
+    layers become one that are one of vitkit's."""
+    vision_json: Callable[[dict], dict] = lambda json: json
+    """The part of config.json that is about images."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of other names in files -> those of `names`. Transformers 5 has new ones in memory, and
+    still writes the old ones."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """How a model_type begins that vitkit does not read, though its names are these -> why."""
+    positions: str = "learned"
+    position_table: Callable[[ViTConfig], Transform] = lambda config: SAME
+    arrays: Arrays = PYTORCH
+    prefix: str = ""
+    """What is before all names in a written file. Without it, the model_type is before those of a
+    classifier's encoder."""
+    mask_axes: int = 0
+    """Axes of the mask embedding that its class has; 0 if it has none."""
+    pooler_is_optional: bool = False
+    """Whether a model without a head may have a pooler, or none."""
+    cuts_rest: bool = False
+    """Whether its models do not look at pixels that are less than a patch."""
+
+    def format(self) -> Format:
+        """This family in the table of formats."""
+        return Format(
+            name="huggingface",
+            kinds=("vit",),
+            recognises=self.recognises,
+            describe=self._describe,
+            rules=self._rules,
+            tidy=self._tidy,
+            spell=self._spell,
+            contradictions=self._contradictions,
+            cannot=self._cannot,
+            directory=self._directory,
+            library="transformers",
+            example=_example,
+            open_elsewhere=self._open_elsewhere,
+            pixels_elsewhere=_pixels_elsewhere,
+            mask=MASK if self.mask_axes else "",
+        )
+
+    # Reading
+
+    def _tidy(self, tensors: Tensors) -> Tidied:
+        """The encoder's names as in Transformers 4, and beside it what pre-training added."""
+        tensors = without_prefix(tensors, f"{self.names.patches}.weight", self.renamed)
+        mask, mask_note = mask_of(tensors.pop(MASK, None))
+        tensors, notes, _, pretraining = self.tidy(tensors)
+        biases_note = []
+        if "qkv_bias" in self.has and _have_biases(tensors, self.names):
+            tensors, biases_note = with_biases(tensors, self.names.block.qkv)
+        notes = (*notes, *mask_note, *biases_note)
+        return Tidied(tensors, notes, pretraining={**mask, **pretraining})
+
+    def _describe(self, opened: Opened, tidied: Tidied, hints: Hints) -> Description:
+        """What the JSON files say, and what only tensors tell. Shapes are checked when those are read."""
+        model_type = opened.config.get("model_type")
+        if not opened.config:
+            raise ValueError(
+                f"it has the names of {self.title} and no config.json beside it, which says what it "
+                "computes"
+            )
+        for beginning, reason in self.refused.items():
+            if str(model_type).startswith(beginning):
+                raise ValueError(reason)
+        if model_type not in self.types:
+            raise ValueError(
+                f"it has the names of {self.title} and a config.json of type {model_type!r}; vitkit "
+                f"reads {', '.join(self.types)}"
+            )
+
+        json = self.vision_json(opened.config)
+        tensors = tidied.tensors
+        registers = 0
+        if self.names.registers in tensors:
+            registers = shape_of(tensors, self.names.registers, 3)[1]
+        settings = {
+            **read_fields(json, self.fields),
+            "positions": self.positions,
+            "registers": registers,
+            "qkv_bias": "qkv_bias" not in self.has or _have_biases(tensors, self.names),
+            "classes": length_of(tensors, f"{self.names.head}.bias"),
+            "resample": "huggingface",
+            **self.settings(json, tensors),
+        }
+        config = ViTConfig(**settings)
+        preprocessing, notes = preprocessing_of(opened.preprocessor, config.image, model_type)
+        if self.cuts_rest:
+            preprocessing, rest_note = _without_rest(preprocessing, config)
+            notes += rest_note
+        activation, activation_note = activation_of(opened.config, config.classes)
+        return Description(
+            config,
+            preprocessing,
+            labels=labels_of(opened.config, config.classes),
+            notes=(*notes, *activation_note),
+            activation=activation,
+            objective=objective_of(opened.config),
+        )
+
+    def _rules(self, config: ViTConfig) -> list[Rule]:
+        return encoder_rules(config, self.names, self.arrays, self.position_table(config))
+
+    # Writing
+
+    def _spell(
+        self, tensors: dict[str, Tensor], config: ViTConfig, layout: str
+    ) -> dict[str, Tensor]:
+        """The names of Transformers' class, and its mask embedding, of zeros as new ones are."""
+        if self.mask_axes:
+            shape = [1] * (self.mask_axes - 1) + [config.width]
+            tensors = {**tensors, MASK: torch.zeros(shape)}
+        prefix = self.prefix
+        if config.classes:
+            prefix = f"{self.class_of(config)[0]}."
+        spelled = {}
+        for name, tensor in tensors.items():
+            if not name.startswith(CLASSIFIERS):
+                name = prefix + name
+            spelled[name] = tensor
+        return spelled
+
+    def _cannot(self, config: ViTConfig) -> list[str]:
+        beyond = beyond_vit(config, (self.positions,), has=self.has)
+        return beyond + reasons(
+            {
+                f'pooling by "{config.pool}"': config.pool not in self.pools(config),
+                "a norm after the pooling": config.norm == "pooled",
+                "no LayerScale": "layer_scale" in self.has and config.layer_scale is None,
+                "a representation layer": not self.names.representation and config.representation,
+                "dropout": "dropout" not in self.fields and config.dropout,
+                **self.cannot(config),
+            }
+        )
+
+    def architecture(self, config: ViTConfig) -> str:
+        """The class of Transformers that computes a model."""
+        _, family = self.class_of(config)
+        if not config.classes:
+            return f"{family}Model"
+        if config.pool == "distilled":
+            return f"{family}ForImageClassificationWithTeacher"
+        return f"{family}ForImageClassification"
+
+    def config_json(
+        self, config: ViTConfig, labels: tuple[str, ...], activation: Activation
+    ) -> dict:
+        """config.json for Transformers."""
+        values = {
+            "architectures": [self.architecture(config)],
+            "model_type": self.class_of(config)[0],
+            **write_fields(config, self.fields),
+            **self.more_fields(config),
+        }
+        if config.classes:
+            values |= classes_json(labels, activation)
+        return values
+
+    def _contradictions(self, described: Description, opened: Opened) -> list[str]:
+        """The fields of config.json that say something else than vitkit's description."""
+        ours = self.config_json(described.config, described.labels, described.activation)
+        return changed_fields(ours, opened.config)
+
+    def _directory(self, classifier: Classifier) -> dict[str, dict]:
+        config = classifier.model.config
+        return {
+            "config.json": self.config_json(config, classifier.labels, classifier.activation),
+            "preprocessor_config.json": processor_json(classifier.preprocessing),
+        }
+
+    def _open_elsewhere(self, classifier: Classifier, path: Path) -> Elsewhere:
+        """The class that the directory's config.json names."""
+        config = classifier.model.config
+        answer = "pooler"
+        arguments = {}
+        if config.classes:
+            answer = "logits"
+        elif self.pooler_is_optional:
+            arguments["add_pooling_layer"] = bool(config.representation)
+            if not config.representation:
+                answer = "class token" if config.has_class_token else "mean"
+        return _open_in_transformers(path, self.architecture(config), ANSWERS[answer], arguments)
+
+
+# Biases that a file leaves out (qkv_bias: false)
+
+
+def _have_biases(tensors: Tensors, names: Names) -> bool:
+    """Whether any layer of queries, keys or values has a bias."""
+    return has_end(tensors, *(f".{layer}.bias" for layer in names.block.qkv))
+
+
+def with_biases(tensors: Tensors, layers: Sequence[str]) -> tuple[Tensors, list[str]]:
+    """Tensors in which all these layers have a bias, of zeros if the file has none; and a note."""
+    ends = tuple(f".{layer}.weight" for layer in layers)
+    missing = {}
+    for name, lazy in tensors.items():
+        bias = name.removesuffix("weight") + "bias"
+        if name.endswith(ends) and bias not in tensors:
+            missing[bias] = lazy_zeros(*lazy.shape[:1])
+    notes = []
+    if missing:
+        notes.append(
+            f"biases: {len(missing)} are not in the file, such as {min(missing)}, so zeros"
+        )
+    return tensors | missing, notes
+
+
+# Pixels that patches leave out
+
+
+def _without_rest(
+    preprocessing: Preprocessing, config: ViTConfig
+) -> tuple[Preprocessing, list[str]]:
+    """The preprocessing for the part of an image that patches cover, and a note if that is not all.
+
+    SigLIP's so400m has images of 384 pixels and patches of 14, and does not look at the last 6.
+    """
+    height, width = preprocessing.size
+    size = (height // config.patch * config.patch, width // config.patch * config.patch)
+    if size == preprocessing.size:
+        return preprocessing, []
+    note = (
+        f"preprocessing: patches of {config.patch} leave out {height - size[0]} of {height} pixels, "
+        "in Transformers those at the right and below; here half of them at each side"
+    )
+    resize = preprocessing.resize or max(preprocessing.size)
+    return replace(preprocessing, size=size, resize=resize), [note]
+
+
+# A written model as Transformers itself opens it: for the proof, and for the model card
+
+
+ANSWERS = {  # (B, K) or (B, D) out of the record that a model of Transformers returns
+    "logits": lambda record: record.logits,
+    "pooler": lambda record: record.pooler_output,
+    "class token": lambda record: record.last_hidden_state[:, 0],
+    "mean": lambda record: record.last_hidden_state.mean(1),  # all tokens are patches
+}
+
+
+class _Answer(nn.Module):
+    """A model of Transformers that returns a tensor, as vitkit's do, and not a record."""
+
+    def __init__(self, model: nn.Module, read: Callable):
+        super().__init__()
+        self.model = model
+        self.read = read
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.read(self.model(images))
+
+
+def _open_in_transformers(
+    path: Path, architecture: str, read: Callable, arguments: dict[str, bool]
+) -> Elsewhere:
+    """A class of Transformers, opened from a written directory by Transformers itself. `read` gets
+    the answer out of the record that it returns. Raises ImportError without Transformers."""
+    import transformers
+    from transformers.utils import logging
+
+    kind = getattr(transformers, architecture)
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # of a second's work, among our own sentences
+    try:
+        model = kind.from_pretrained(path, local_files_only=True, **arguments)
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+    return Elsewhere(f"Transformers {transformers.__version__}", _Answer(model, read))
+
+
+def _pixels_elsewhere(path: Path, image: Image.Image) -> Tensor:
+    """What the image processor of a written directory makes of an image, (1, 3, h, w)."""
+    from transformers import AutoImageProcessor
+
+    processor = AutoImageProcessor.from_pretrained(path, local_files_only=True)
+    return processor(image, return_tensors="pt")["pixel_values"]
+
+
+def _example(config: ViTConfig) -> str:
+    """How to open a directory with Transformers."""
+    kind = "AutoModelForImageClassification" if config.classes else "AutoModel"
+    return f"""\
+from transformers import AutoImageProcessor, {kind}
+
+model = {kind}.from_pretrained("DIRECTORY")
+processor = AutoImageProcessor.from_pretrained("DIRECTORY")
+"""

@@ -1,1 +1,0 @@
-"""Where weights come from: licence, description, card."""
