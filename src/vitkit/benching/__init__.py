@@ -2,19 +2,9 @@
 
 from vitkit.system.lazy import lazily
 
-_FILE_OF = {
-    "Contender": "candidates",
-    "MEASURED": "measuring",
-    "Plan": "measuring",
-    "Speed": "measuring",
-    "contenders": "candidates",
-    "draw": "figures",
-    "is_good": "candidates",
-    "measure": "measuring",
-    "of_timm": "candidates",
-    "remember": "measuring",
-    "starts": "measuring",
-    "with_less_work": "candidates",
+_FILES = {
+    "candidates": "Contender contenders is_good of_timm with_less_work",
+    "figures": "draw",
+    "measuring": "MEASURED Plan Speed measure remember starts",
 }
-__all__ = [*_FILE_OF]
-__getattr__ = lazily(__name__, _FILE_OF)
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -5,18 +5,11 @@ Training does not need this room.
 
 from vitkit.system.lazy import lazily
 
-_FILE_OF = {
-    "Packed": "packing",
-    "Packing": "packing",
-    "Pair": "duplicates",
-    "Survey": "statistics",
-    "class_counts": "statistics",
-    "count_other_class": "statistics",
-    "identical_files": "statistics",
-    "near_duplicates": "statistics",
-    "pack": "packing",
-    "repeats": "statistics",
-    "survey": "statistics",
+_FILES = {
+    "duplicates": "Pair",
+    "packing": "Packed Packing pack",
+    "statistics": (
+        "Survey class_counts count_other_class identical_files near_duplicates repeats survey"
+    ),
 }
-__all__ = [*_FILE_OF]
-__getattr__ = lazily(__name__, _FILE_OF)
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)

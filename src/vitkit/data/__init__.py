@@ -6,84 +6,40 @@ Each name is imported when it is first used: an image is read and prepared witho
 from vitkit.system.errors import WorkerDied
 from vitkit.system.lazy import lazily
 
-_NAMES_IN = {
-    "augmentation.draws": ("Draw", "apply", "apply_geometry", "augment", "draw"),
-    "augmentation.mixing": ("mix", "uniforms"),
-    "augmentation.settings": ("Augmentation", "square_before_crop"),
-    "formats": ("DATA_SUFFIXES", "read_table"),
-    "formats.folder": ("IMAGE_SUFFIXES", "find_images"),
-    "formats.manifest": ("MANIFEST_SUFFIXES", "SUFFIX", "write_selection"),
-    "formats.tar": ("CLASSES",),
+_FILES = {
+    "augmentation.draws": "Draw apply apply_geometry augment draw",
+    "augmentation.mixing": "mix uniforms",
+    "augmentation.settings": "Augmentation square_before_crop",
+    "formats": "DATA_SUFFIXES read_table",
+    "formats.folder": "IMAGE_SUFFIXES find_images",
+    "formats.manifest": "MANIFEST_SUFFIXES SUFFIX write_selection",
+    "formats.tar": "CLASSES",
+    "images.jpeg": "available",
     "images.pictures": (
-        "Picture",
-        "in_memory",
-        "is_stretched",
-        "open_image",
-        "picture_for_people",
-        "picture_to_look_at",
-        "pixels_for_people",
-        "prepared_for_people",
+        "Picture in_memory is_stretched open_image picture_for_people picture_to_look_at "
+        "pixels_for_people prepared_for_people"
     ),
-    "images.jpeg": ("available",),
-    "images.pillow": ("limit_for_good",),
-    "images.pixels": ("BadImage",),
-    "images.preprocessing": ("Interpolation", "Preprocessing", "check_choice"),
+    "images.pillow": "limit_for_good",
+    "images.pixels": "BadImage",
+    "images.preprocessing": "Interpolation Preprocessing check_choice",
     "loading.batches": (
-        "Batch",
-        "EvalBatches",
-        "WholePictures",
-        "default_workers",
-        "eval_batches",
-        "permutation",
-        "train_batches",
+        "Batch EvalBatches WholePictures default_workers eval_batches permutation train_batches"
     ),
-    "loading.examination": ("check_images", "look_at", "measured"),
-    "loading.resident": ("Pixels", "decoded"),
-    "loading.workers": ("forked", "in_order", "ranges", "worth_starting"),
-    "sources.datasets": ("from_dataset",),
+    "loading.examination": "check_images look_at measured",
+    "loading.resident": "Pixels decoded",
+    "loading.workers": "forked in_order ranges worth_starting",
+    "sources.datasets": "from_dataset",
     "sources.in_memory": (
-        "as_pictures",
-        "from_images",
-        "images_of_array",
-        "images_of_tensor",
-        "pixels_of_pillow",
+        "as_pictures from_images images_of_array images_of_tensor pixels_of_pillow"
     ),
     "sources.source": (
-        "Source",
-        "content_digest",
-        "fingerprint",
-        "is_elsewhere",
-        "merge_parts",
-        "random_subset",
-        "split_off",
-        "stratified",
-        "subset",
-        "subset_size",
-        "without",
-        "write_list",
+        "Source content_digest fingerprint is_elsewhere merge_parts random_subset split_off "
+        "stratified subset subset_size without write_list"
     ),
-    "sources.splits": (
-        "Parts",
-        "Splits",
-        "open_parts",
-        "open_source",
-        "open_splits",
-        "part_of",
-        "splits_of",
-    ),
-    "sources.stores": ("Files", "Names", "RowRanges", "Store", "read_file"),
-    "sources.tables": ("Columns", "Table"),
-    "sources.targets": ("Lists", "TargetKind"),
+    "sources.splits": "Parts Splits open_parts open_source open_splits part_of splits_of",
+    "sources.stores": "Files Names RowRanges Store read_file",
+    "sources.tables": "Columns Table",
+    "sources.targets": "Lists TargetKind",
 }
-
-
-def _files_by_name() -> dict[str, str]:
-    files = {}
-    for file, names in _NAMES_IN.items():
-        files |= dict.fromkeys(names, file)
-    return files
-
-
-_FILE_OF = _files_by_name()
-__all__ = ["WorkerDied", *_FILE_OF]
-__getattr__ = lazily(__name__, _FILE_OF)
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)
+__all__ = ["WorkerDied", *__all__]

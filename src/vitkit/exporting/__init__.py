@@ -2,35 +2,16 @@
 
 from vitkit.system.lazy import lazily
 
-_FILE_OF = {
-    "Agreement": "agreement",
-    "ENDINGS": "exporting",
-    "Export": "exporting",
-    "FILES": "exporting",
-    "LARGEST_BATCH": "writers",
-    "LEAST": "agreement",
-    "OPSET": "writers",
-    "Trial": "agreement",
-    "agree": "agreement",
-    "calibrated_openvino": "int8",
-    "check": "exporting",
-    "described": "exporting",
-    "export": "exporting",
-    "exported_temporarily": "temporary",
-    "features_on": "temporary",
-    "open_runtime": "temporary",
-    "load_nncf": "int8",
-    "missing_packages": "exporting",
-    "needs_calibration": "exporting",
-    "prepared_images": "agreement",
-    "quantise_onnx": "int8",
-    "quiet": "writers",
-    "sample_trial": "agreement",
-    "size_of": "exporting",
-    "to_calibrate": "agreement",
-    "trial_on": "agreement",
-    "write": "exporting",
-    "wrong": "agreement",
+_FILES = {
+    "agreement": (
+        "Agreement LEAST Trial agree prepared_images sample_trial to_calibrate trial_on wrong"
+    ),
+    "exporting": (
+        "ENDINGS Export FILES check described export missing_packages needs_calibration size_of "
+        "write"
+    ),
+    "int8": "calibrated_openvino load_nncf quantise_onnx",
+    "temporary": "exported_temporarily features_on open_runtime",
+    "writers": "LARGEST_BATCH OPSET quiet",
 }
-__all__ = [*_FILE_OF]
-__getattr__ = lazily(__name__, _FILE_OF)
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)

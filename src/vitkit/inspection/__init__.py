@@ -4,81 +4,34 @@ pages, contact sheets.
 
 from vitkit.system.lazy import lazily
 
-_FILE_OF = {
-    "Alignment": "figures.alignment",
-    "AttentionDistance": "figures.attention_statistics",
-    "AttentionEntropy": "figures.attention_statistics",
-    "Block": "pages.html",
-    "Comparison": "comparison",
-    "Curve": "plots",
-    "DARK": "plots",
-    "FIGURES": "catalogue",
-    "FigureKind": "catalogue",
-    "Filters": "figures.embedding",
-    "LIGHT": "plots",
-    "Occlusion": "figures.occlusion",
-    "Panel": "plots",
-    "Plate": "catalogue",
-    "PositionSimilarity": "figures.embedding",
-    "READER": "figures.passes",
-    "Subject": "catalogue",
-    "THEMES": "plots",
-    "Tile": "photographs",
-    "TokenNorms": "figures.token_states",
-    "alignment": "figures.alignment",
-    "attention_distance": "figures.attention_statistics",
-    "attention_entropy": "figures.attention_statistics",
-    "beside": "photographs",
-    "bullets": "pages.html",
-    "check_has_attention": "figures.passes",
-    "check_transformer": "figures.passes",
-    "class_relevance": "figures.relevance",
-    "columns": "pages.html",
-    "compare": "comparison",
-    "contact_sheet": "photographs",
-    "darkened": "photographs",
-    "draw_alignment": "figures.alignment",
-    "draw_colours": "figures.token_states",
-    "draw_distance": "figures.attention_statistics",
-    "draw_entropy": "figures.attention_statistics",
-    "draw_filters": "figures.embedding",
-    "draw_looked": "photographs",
-    "draw_norms": "figures.token_states",
-    "draw_occlusion": "figures.occlusion",
-    "draw_positions": "figures.embedding",
-    "draw_similarity": "figures.token_states",
-    "drawing": "pages.html",
-    "figure_section": "catalogue",
-    "filter_components": "figures.embedding",
-    "folded": "pages.html",
-    "gallery": "pages.html",
-    "gradient_rollout": "figures.relevance",
-    "image_rows": "photographs",
-    "join": "pages.html",
-    "layer_names": "figures.passes",
-    "logits_and_rollout": "figures.attention_maps",
-    "matrix": "pages.html",
-    "missing_section": "catalogue",
-    "model_sections": "catalogue",
-    "occlusion_curves": "figures.occlusion",
-    "over_image": "photographs",
-    "pairs": "pages.html",
-    "paragraph": "pages.html",
-    "patch_similarity": "figures.token_states",
-    "picture": "pages.html",
-    "plot": "plots",
-    "position_similarity": "figures.embedding",
-    "raw_attention": "figures.attention_maps",
-    "rollout": "figures.attention_maps",
-    "section": "pages.html",
-    "table": "pages.html",
-    "tag": "pages.html",
-    "token_colours": "figures.token_states",
-    "token_norms": "figures.token_states",
-    "whole_pixels": "photographs",
-    "write_explorer": "pages.explorer",
-    "write_figure": "plots",
-    "write_page": "pages.html",
+_FILES = {
+    "catalogue": "FIGURES FigureKind Plate Subject figure_section missing_section model_sections",
+    "comparison": "Comparison compare",
+    "figures.alignment": "Alignment alignment draw_alignment",
+    "figures.attention_maps": "logits_and_rollout raw_attention rollout",
+    "figures.attention_statistics": (
+        "AttentionDistance AttentionEntropy attention_distance attention_entropy draw_distance "
+        "draw_entropy"
+    ),
+    "figures.embedding": (
+        "Filters PositionSimilarity draw_filters draw_positions filter_components "
+        "position_similarity"
+    ),
+    "figures.occlusion": "Occlusion draw_occlusion occlusion_curves",
+    "figures.passes": "READER check_has_attention check_transformer layer_names",
+    "figures.relevance": "class_relevance gradient_rollout",
+    "figures.token_states": (
+        "TokenNorms draw_colours draw_norms draw_similarity patch_similarity token_colours "
+        "token_norms"
+    ),
+    "pages.explorer": "write_explorer",
+    "pages.html": (
+        "Block bullets columns drawing folded gallery join matrix pairs paragraph picture "
+        "section table tag write_page"
+    ),
+    "photographs": (
+        "Tile beside contact_sheet darkened draw_looked image_rows over_image whole_pixels"
+    ),
+    "plots": "Curve DARK LIGHT Panel THEMES plot write_figure",
 }
-__all__ = [*_FILE_OF]
-__getattr__ = lazily(__name__, _FILE_OF)
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)

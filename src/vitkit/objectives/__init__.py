@@ -2,15 +2,11 @@
 
 from vitkit.system.lazy import lazily
 
-_FILE_OF = {
-    "Learner": "objective",
-    "MaskedAutoencoder": "autoencoder",
-    "MaskedPatches": "masked",
-    "Objective": "objective",
-    "SelfDistillation": "distillation",
-    "Supervised": "supervised",
-    "balanced_weights": "supervised",
-    "blocks_of": "objective",
+_FILES = {
+    "autoencoder": "MaskedAutoencoder",
+    "distillation": "SelfDistillation",
+    "masked": "MaskedPatches",
+    "objective": "Learner Objective blocks_of",
+    "supervised": "Supervised balanced_weights",
 }
-__all__ = [*_FILE_OF]
-__getattr__ = lazily(__name__, _FILE_OF)
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -2,16 +2,11 @@
 
 from vitkit.system.lazy import lazily
 
-_FILE_OF = {
-    "Answer": "from_folder",
-    "CLOSED_FORM": "candidates",
-    "OtherPlan": "plan",
-    "RUN": "tuning",
-    "answer": "from_folder",
-    "guess": "first",
-    "question": "candidates",
-    "read_plan": "plan",
-    "targets_of": "candidates",
+_FILES = {
+    "candidates": "CLOSED_FORM question targets_of",
+    "first": "guess",
+    "from_folder": "Answer answer",
+    "plan": "OtherPlan read_plan",
+    "tuning": "RUN",
 }
-__all__ = [*_FILE_OF]
-__getattr__ = lazily(__name__, _FILE_OF)
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)

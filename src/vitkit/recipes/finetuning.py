@@ -2,7 +2,6 @@
 for photographs of your own; and which weights, when none are given.
 """
 
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from vitkit.recipes.table_4 import (
     bit_hyper_rule,
     vtab_task,
 )
+from vitkit.system.console.saying import say
 from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.system.span import Span
@@ -169,7 +169,7 @@ def finetune(
 
 def _say(sentence: str) -> None:
     if on_rank_0():
-        print(sentence, file=sys.stderr)
+        say(sentence)
 
 
 def _quick(recipe: Recipe, splits: Splits) -> Recipe:

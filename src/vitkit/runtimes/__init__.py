@@ -2,47 +2,21 @@
 
 from vitkit.system.lazy import lazily
 
-_FILE_OF = {
-    "check_installed": "libraries",
-    "answering_features": "pytorch",
-    "FeaturesOnRuntime": "pytorch",
-    "Compute": "exported",
-    "Eager": "pytorch",
-    "Exported": "exported",
-    "FILES": "exported",
-    "Fastest": "fastest",
-    "FileRuntime": "exported",
-    "KEY": "exported",
-    "LIBRARIES": "libraries",
-    "MERGED": "exported",
-    "NAME": "fastest",
-    "OnRuntime": "pytorch",
-    "PACKAGES": "libraries",
-    "PictureRuntime": "exported",
-    "Runtime": "runtime",
-    "RuntimeName": "libraries",
-    "VERSIONED": "fastest",
-    "Weights": "exported",
-    "check_answer": "pytorch",
-    "check_less_work": "less_work",
-    "check_onnx_precision": "libraries",
-    "compiled": "pytorch",
-    "core": "libraries",
-    "eager": "pytorch",
-    "exiting": "less_work",
-    "fit_exits": "less_work",
-    "folder_of": "fastest",
-    "is_exported": "exported",
-    "merging": "less_work",
-    "of_file": "pytorch",
-    "on_runtime": "pytorch",
-    "open_file": "libraries",
-    "open_model_file": "libraries",
-    "open_onnx": "libraries",
-    "open_openvino": "libraries",
-    "remembered": "fastest",
-    "takes_pictures": "exported",
-    "threads": "exported",
+_FILES = {
+    "exported": (
+        "Compute Exported FILES FileRuntime KEY MERGED PictureRuntime Weights is_exported "
+        "takes_pictures threads"
+    ),
+    "fastest": "Fastest NAME VERSIONED folder_of remembered",
+    "less_work": "check_less_work exiting fit_exits merging",
+    "libraries": (
+        "LIBRARIES PACKAGES RuntimeName check_installed check_onnx_precision core open_file "
+        "open_model_file open_onnx open_openvino"
+    ),
+    "pytorch": (
+        "Eager FeaturesOnRuntime OnRuntime answering_features check_answer compiled eager "
+        "of_file on_runtime"
+    ),
+    "runtime": "Runtime",
 }
-__all__ = [*_FILE_OF]
-__getattr__ = lazily(__name__, _FILE_OF)
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -2,15 +2,10 @@
 
 from vitkit.system.lazy import lazily
 
-_FILE_OF = {
-    "Limits": "http.body",
-    "Plan": "http.server",
-    "Server": "http.server",
-    "Settings": "http.desk",
-    "Workers": "http.workers",
-    "bound_socket": "http.server",
-    "check_installed": "http.server",
-    "prepare_process": "http.server",
+_FILES = {
+    "http.body": "Limits",
+    "http.desk": "Settings",
+    "http.server": "Plan Server bound_socket check_installed prepare_process",
+    "http.workers": "Workers",
 }
-__all__ = [*_FILE_OF]
-__getattr__ = lazily(__name__, _FILE_OF)
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -2,35 +2,15 @@
 
 from vitkit.system.lazy import lazily
 
-_FILE_OF = {
-    "Ask": "study",
-    "Cell": "grid",
-    "Measurement": "grid",
-    "Plan": "budget",
-    "RECORD": "study",
-    "RESULTS": "rows",
-    "Regularisation": "selection",
-    "Results": "study",
-    "Row": "rows",
-    "STUDIES": "paper",
-    "Study": "study",
-    "Transfer": "transfer_protocol",
-    "USUAL": "selection",
-    "begin": "study",
-    "check_shard": "grid",
-    "check_submitit": "jobs",
-    "duration": "budget",
-    "most_shards": "grid",
-    "read_rows": "rows",
-    "regularised": "selection",
-    "results": "study",
-    "run_grid": "grid",
-    "run_jobs": "jobs",
-    "run_study": "study",
-    "select": "selection",
-    "transfer": "transfer_protocol",
-    "write_figure": "drawing",
-    "write_table": "rows",
+_FILES = {
+    "budget": "Plan duration",
+    "drawing": "write_figure",
+    "grid": "Cell Measurement check_shard most_shards run_grid",
+    "jobs": "check_submitit run_jobs",
+    "paper": "STUDIES",
+    "rows": "RESULTS Row read_rows write_table",
+    "selection": "Regularisation USUAL regularised select",
+    "study": "Ask RECORD Results Study begin results run_study",
+    "transfer_protocol": "Transfer transfer",
 }
-__all__ = [*_FILE_OF]
-__getattr__ = lazily(__name__, _FILE_OF)
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -4,20 +4,11 @@ robustness suite another; a suite of one's own is a TOML file.
 
 from vitkit.system.lazy import lazily
 
-_FILE_OF = {
-    "FINE_TUNING": "run",
-    "Outcome": "run",
-    "ROBUSTNESS": "robustness",
-    "Suite": "task",
-    "Task": "task",
-    "VTAB": "vtab",
-    "cells": "table",
-    "columns": "table",
-    "lines": "table",
-    "markdown": "table",
-    "read_suite": "task",
-    "run_suite": "run",
-    "sentences": "table",
+_FILES = {
+    "robustness": "ROBUSTNESS",
+    "run": "FINE_TUNING Outcome run_suite",
+    "table": "cells columns lines markdown sentences",
+    "task": "Suite Task read_suite",
+    "vtab": "VTAB",
 }
-__all__ = [*_FILE_OF]
-__getattr__ = lazily(__name__, _FILE_OF)
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -9,13 +9,19 @@ from importlib import import_module
 from typing import Any
 
 
-def lazily(room: str, file_of: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a room: from a public name to what the file has, "vitkit.ROOM.FILE", that
-    defines it."""
+def lazily(
+    room: str, files: Mapping[str, str]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__all__`, `__getattr__` and `__dir__` of a room: by file, "vitkit.ROOM.FILE", the public
+    names that it defines, with spaces between them."""
+    file_of = {name: file for file, names in files.items() for name in names.split()}
 
     def read(name: str) -> Any:
         if name not in file_of:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
         return getattr(import_module(f"{room}.{file_of[name]}"), name)
 
-    return read
+    def listed() -> list[str]:
+        return sorted(file_of)
+
+    return sorted(file_of), read, listed

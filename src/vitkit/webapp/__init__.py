@@ -2,11 +2,8 @@
 
 from vitkit.system.lazy import lazily
 
-_FILE_OF = {
-    "Viewer": "viewer",
-    "check_gradio": "server",
-    "listening_socket": "server",
-    "serve": "server",
+_FILES = {
+    "server": "check_gradio listening_socket serve",
+    "viewer": "Viewer",
 }
-__all__ = [*_FILE_OF]
-__getattr__ = lazily(__name__, _FILE_OF)
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -1,7 +1,6 @@
 """Models from files and to files: loading any format, recognised by its content and not trusted; making
 a network by name, with published weights; and saving."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -14,7 +13,7 @@ from safetensors import SafetensorError
 from vitkit import models
 from vitkit.data import Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, named, parameters
-from vitkit.system.console.text import printable
+from vitkit.system.console.saying import say
 from vitkit.weights.adoption import preprocessing_for_channels, rebuilt, with_labels, with_new_head
 from vitkit.weights.classifier import (
     Classifier,
@@ -121,9 +120,9 @@ def load_for(source: Path | str, config: ModelConfig) -> tuple[Classifier, list[
 
 def _tell(source: Path | str, account: list[str]) -> None:
     """Print the account of a model to the standard error."""
-    print(printable(f"{source}: {account[0]}"), file=sys.stderr)
+    say(f"{source}: {account[0]}")
     for line in account[1:]:
-        print(f"  {printable(line)}", file=sys.stderr)
+        say(f"  {line}")
 
 
 def load_with_account(source: Path | str, hints: Hints) -> tuple[Classifier, list[str]]:

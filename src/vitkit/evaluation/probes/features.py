@@ -9,7 +9,6 @@ Legend: B batch, N images, D width, K classes.
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -25,6 +24,7 @@ from vitkit import __version__
 from vitkit.data import Batch, Lists, Source, content_digest, default_workers, eval_batches
 from vitkit.evaluation.evaluator import collect
 from vitkit.system.console.progress import bar
+from vitkit.system.console.saying import say
 from vitkit.system.processes.ranks import any_rank, from_every_rank, on_rank_0, world
 from vitkit.system.storage.files import cache_dir, whole
 from vitkit.weights import Classifier
@@ -237,7 +237,7 @@ def _keep(x: np.ndarray, path: Path) -> np.ndarray:
         with whole(path) as new, new.open("wb") as file:
             np.save(file, x)
     except OSError as error:
-        print(f"these features are not kept for the next time: {error}", file=sys.stderr)
+        say(f"these features are not kept for the next time: {error}")
         return x
     kept = _open(path, len(x))
     if kept is None:  # another process has just made room
