@@ -217,3 +217,14 @@ def test_a_command_is_its_verb(command):
     parameters = inspect.signature(by_name).parameters
     assert list(parameters)[-2:] == ["quiet", "progress"]
     assert by_name.__doc__
+
+
+def test_a_program_is_told_every_step_of_a_run(tmp_path):
+    told = []
+    vitkit.train(
+        "digits", length="3steps", batch=16, workdir=tmp_path / "run", device="cpu",
+        data__workers=0, model__width=24, model__depth=1, model__mlp=48, model__heads=2,
+        progress=told.append,
+    )  # fmt: skip
+    steps = [each for each in told if isinstance(each, Progress) and each.stage == "training"]
+    assert [(each.done, each.total) for each in steps] == [(1, 3), (2, 3), (3, 3)]

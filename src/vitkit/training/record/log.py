@@ -14,7 +14,7 @@ from rich.table import Column
 from torch import Tensor
 
 from vitkit.evaluation import Metric
-from vitkit.system.console.saying import console_of_listener
+from vitkit.system.console.saying import bars_are_shown, console_of_listener, progress_of
 from vitkit.system.console.text import printable
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.training.record.metrics import read_lines, to_line
@@ -187,6 +187,8 @@ class Log:
             self._show(step, self.meter.pace(step, images, self.total), loss.item())
         elif on_terminal:
             self.bar.update(self.task, completed=step)
+        if not bars_are_shown():
+            progress_of("training", step, self.total)
 
     def _show(self, step: int, pace: Pace, loss: float, rate: str = "") -> None:
         """The numbers of a step beside the bar; without a terminal as a line, which has the
