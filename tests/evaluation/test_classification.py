@@ -27,7 +27,6 @@ from vitkit.evaluation.metrics.calibration import (
     perfect_error,
     reliability,
 )
-from vitkit.evaluation.metrics.metric import resampled
 
 
 def figures(given):
@@ -182,28 +181,13 @@ def test_reliability_bins_hold_every_answer():
     assert gaps / 400 == pytest.approx(figures(given)["calibration_error"].value)
 
 
-@pytest.mark.parametrize("gap", [0.0, 0.15])
-def test_a_calibration_error_is_told_from_chance(gap):
-    random = np.random.default_rng(0)
-    confidence = random.uniform(0.3, 1, 400)
-    right = random.random(400) < confidence - gap
-    error = calibration.calibration_error(confidence, right)
-    others = resampled(
-        lambda rows: np.array([calibration.calibration_error(confidence[rows], right[rows])]),
-        400,
-    )
-    low, high = calibration.calibration_interval(confidence, right, others[:, 0])
-    assert low <= gap + 0.001 <= high
-    assert (error <= perfect_error(confidence)) == (gap == 0)
-    assert (low == 0) == (gap == 0)
-
-
 @pytest.mark.parametrize("gap", [0.0, 0.05, 0.15])
 def test_the_interval_holds_the_true_calibration_error(gap, monkeypatch):
     """Models whose answers are right less often than they say, by `gap`: 50 draws of 300 images.
     With 95 %, fewer than 44 of 50 would be one case in a hundred."""
     monkeypatch.setattr(calibration, "RESAMPLES", 200)
     held = 0
+    told = 0
     errors = []
     for seed in range(50):
         random = np.random.default_rng(seed)
@@ -216,7 +200,10 @@ def test_the_interval_holds_the_true_calibration_error(gap, monkeypatch):
         low, high = calibration.calibration_interval(confidence, right, np.array(others))
         held += low <= gap <= high
         errors.append(calibration.calibration_error(confidence, right))
+        told += errors[-1] > perfect_error(confidence)
     assert 44 <= held <= 50
+    if gap != 0.05:  # a gap is told from chance
+        assert told > 45 if gap else told < 6
     assert np.mean(errors) > gap  # the error itself is too high, above all for a perfect model
 
 
