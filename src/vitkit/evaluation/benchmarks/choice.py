@@ -10,6 +10,7 @@ Legend: B batch, K classes of the model, A of them that may be answered.
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import torch
@@ -118,7 +119,7 @@ def several_are_right(
     """Every class of the model may be answered, and for each of the data's classes several of them,
     which go by `names`, are right. Raises ValueError as `align` does, and if a class of the model is
     right for two of the data's."""
-    flat = [name for several in names for name in several]
+    flat = list(chain.from_iterable(names))
     owners = np.repeat(np.arange(len(data)), [len(several) for several in names])
     met = align(flat, model)
 

@@ -10,6 +10,7 @@ Legend: C corruptions, S severities, N images.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -185,7 +186,7 @@ class Robustness(NamedTuple):
     def metrics(self) -> list[Metric]:
         """The means, then every cell: corrupted/top1, corrupted/severity_1/top1,
         corrupted/fog/severity_1/top1."""
-        cells = [metric for row in self.cells.values() for metric in row]
+        cells = list(chain.from_iterable(self.cells.values()))
         return [*self.errors[:1], self.mean, *self.by_severity, *cells, *self.errors[1:]]
 
     def to_json(self) -> dict:

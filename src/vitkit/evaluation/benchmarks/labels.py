@@ -74,7 +74,9 @@ def _meeting(
         numbers |= met
         if met and difference:
             examples = [f"{data[i]} is {model[k]}" for i, k in met.items()]
-            notes.append(f"{len(met)} of {len(data)} classes {difference} ({_first(examples)})")
+            notes.append(
+                f"{len(met)} of {len(data)} classes {difference} ({first_names(examples)})"
+            )
     return numbers, notes, names, model_names
 
 
@@ -167,7 +169,7 @@ def _are_numbers(names: Sequence[str]) -> bool:
 def _position_note(data: Sequence[str], model: Sequence[str]) -> str:
     return (
         f"the images' classes have no names, only the numbers 0 to {len(data) - 1}; they are taken "
-        f"for the model's classes in its own order ({_first(model)})"
+        f"for the model's classes in its own order ({first_names(model)})"
     )
 
 
@@ -178,7 +180,7 @@ def _check_numbers(data: Sequence[str], model: Sequence[str]) -> None:
     if _are_numbers(model) or not set(data) & set(model):
         raise ValueError(
             f"the images' classes are the numbers 0 to {len(data) - 1}, and the model has "
-            f"{len(model):,} classes ({_first(model)})"
+            f"{len(model):,} classes ({first_names(model)})"
         )
 
 
@@ -252,7 +254,7 @@ def _unknown(unknown: dict[str, str], total: int, model: Sequence[str]) -> str:
         described.append("...")
     sentence = (
         f"the data has {len(unknown)} of {total} classes that the model does not know: "
-        f"{', '.join(described)}; the model knows {_first(model)}"
+        f"{', '.join(described)}; the model knows {first_names(model)}"
     )
     if len(unknown) == total:
         sentence += "; vitkit probe MODEL DATA gives a model a head for other classes"
@@ -273,7 +275,9 @@ def _check_distinct(data: Sequence[str], model: Sequence[str], numbers: dict[int
             )
 
 
-def _first(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """The first five names, as text."""
-    dots = ", ..." if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + dots
+    text = ", ".join(names[:SHOWN])
+    if len(names) > SHOWN:
+        text += ", ..."
+    return text

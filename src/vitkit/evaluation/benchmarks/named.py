@@ -3,6 +3,7 @@ many images they have."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -110,7 +111,7 @@ class Named(NamedTuple):
         """What a model may answer. Raises ValueError if it does not know a class of the data."""
         labels = self.source.labels
         if self.right:
-            _check_known([name for names in self.right for name in names], model)
+            _check_known(list(chain.from_iterable(self.right)), model)
             return several_are_right(labels, self.right, model)
         if self.restricted:
             _check_known(labels, model)

@@ -14,6 +14,7 @@ Legend: N training images, M test images, D width, K classes, L values of l2, S 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from vitkit.data import Source, TargetKind, subset
+from vitkit.evaluation.benchmarks.labels import first_names
 from vitkit.evaluation.evaluator import Part, Subject
 from vitkit.evaluation.metrics.metric import COUNT, DEVIATION, NUMBER, SHARE, Metric, wilson
 from vitkit.evaluation.probes.closed_forms import ridge, targets
@@ -112,7 +114,7 @@ class Fewshot:
 
         # The features of these images, and of the test images
         is_finished = subject.learner is None
-        needed = np.unique(np.concatenate([rows for rows_of in draws.values() for rows in rows_of]))
+        needed = np.unique(np.concatenate(list(chain.from_iterable(draws.values()))))
         if is_finished and len(train) <= WHOLE:
             needed = np.arange(len(train))
         few = subset(train, needed)
@@ -212,28 +214,23 @@ def interval(right: np.ndarray) -> tuple[float, float]:
 def shot_notes(train: Source, test: Source, shots: int) -> list[str]:
     """Sentences on classes with too few training images, and test classes without any."""
     sentences = []
-    count = len(train.labels)
+    names = np.array(train.labels)
+    count = len(names)
     learned = np.bincount(train.targets, minlength=count)
     tested = np.bincount(test.targets, minlength=count)
     missing = np.flatnonzero((learned == 0) & (tested > 0))
     if len(missing):
         sentences.append(
-            f"no training image has the class {_names(train, missing)}, so "
+            f"no training image has the class {first_names(names[missing])}, so "
             f"{counted(tested[missing].sum(), 'test image')} cannot be answered right"
         )
     fewer = np.flatnonzero((learned > 0) & (learned < shots))
     if len(fewer):
         sentences.append(
             f"{len(fewer)} of {(learned > 0).sum()} classes have fewer than {shots} training "
-            f"images, and give all they have ({_names(train, fewer)})"
+            f"images, and give all they have ({first_names(names[fewer])})"
         )
     return sentences
-
-
-def _names(source: Source, classes: np.ndarray) -> str:
-    """The first five names of classes, as text."""
-    dots = ", ..." if len(classes) > 5 else ""
-    return ", ".join(source.labels[number] for number in classes[:5]) + dots
 
 
 def _check(train: Source | None, test: Source) -> None:
