@@ -105,8 +105,9 @@ def with_labels(
     own = len(set(labels) & set(classifier.labels))
     if 2 * own > classes:
         raise ValueError(
-            f"there are {len(labels):,} labels for a head of {counted_classes(classes)}, and {own:,} of them "
-            "are the head's own; give one for each class, or new_head=True for a new head of zeros"
+            f"there are {len(labels):,} labels for a head of {counted_classes(classes)}, and "
+            f"{own:,} of them are the head's own; give one for each class, or new_head=True for a "
+            "new head of zeros"
         )
     return adopt(classifier, labels=labels, new_head=True)
 
@@ -134,8 +135,8 @@ def _checked_names(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def with_new_head(model: Model, classes: int) -> Model:
-    """The model with a head of zeros for so many classes, and none for 0. The hidden layer before it goes:
-    fine-tuning has one linear layer (Section 3.2)."""
+    """The model with a head of zeros for so many classes, or without one for 0. The hidden layer
+    before the head goes: fine-tuning has one linear layer (Section 3.2)."""
     return with_zero_head(model, model.config.with_head(classes))
 
 

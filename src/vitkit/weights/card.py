@@ -21,7 +21,7 @@ CARD = """\
 
 # {title}
 
-A {kind} for images of {height} x {width} pixels: {parameters:,} parameters, {macs:.2f} GMACs, {head}.
+{sentence}
 
 ## Where it comes from
 
@@ -54,6 +54,10 @@ def model_card(classifier: Classifier, format: Format) -> str:
     head = "no classification head"
     if config.classes:
         head = counted_classes(config.classes)
+    sentence = (
+        f"A {config.title} for images of {height} x {width} pixels: "
+        f"{parameters(config):,} parameters, {cost(config).macs / 1e9:.2f} GMACs, {head}."
+    )
 
     # The origin, without what has a place of its own or is for the program alone
     origin = public(dict(classifier.origin))
@@ -67,12 +71,7 @@ def model_card(classifier: Classifier, format: Format) -> str:
     return CARD.format(
         header=_header(classifier, format),
         title=printable(called(config)),
-        kind=config.title,
-        height=height,
-        width=width,
-        parameters=parameters(config),
-        macs=cost(config).macs / 1e9,
-        head=head,
+        sentence=sentence,
         origin=_list(origin) or "- not recorded",
         license=printable(_license_sentence(classifier.license)),
         preprocessing=_list(classifier.preprocessing.to_json()),

@@ -249,9 +249,10 @@ def from_json(values: dict) -> Description:
     # Before descriptions named the activation, it was that of the loss which trained the model
     activation = values.get("activation")
     if not activation:
+        activation = "softmax"
         objective = origin.get("objective")
-        is_sigmoid = isinstance(objective, dict) and objective.get("loss") == "sigmoid"
-        activation = "sigmoid" if is_sigmoid else "softmax"
+        if isinstance(objective, dict) and objective.get("loss") == "sigmoid":
+            activation = "sigmoid"
     return Description(config, preprocessing, labels, (), activation, origin)
 
 

@@ -69,11 +69,9 @@ def _write_directory(classifier: Classifier, format: Format, path: Path) -> None
     check_model_replaceable(path, descriptions)
     remove_license = _obsolete_licenses(path, classifier.license)
     ours = json.loads(json.dumps(to_json(classifier)))  # as it will be read
-    unknown = classifier.unknown
-    beside_weights = {
-        PRETRAINING: classifier.pretraining,
-        UNKNOWN: unknown.tensors() if unknown else {},
-    }
+    beside_weights = {PRETRAINING: classifier.pretraining, UNKNOWN: {}}
+    if classifier.unknown:
+        beside_weights[UNKNOWN] = classifier.unknown.tensors()
     with whole_files(path, first="model.safetensors", last="config.json") as new:
         for name, values in descriptions.items():
             if name == "config.json":

@@ -180,8 +180,8 @@ def _read_labels(file: Path, classes: int) -> tuple[str, ...]:
     names = tuple(line.strip() for line in lines)
     if len(names) != classes:
         raise ValueError(
-            f"{file} has {len(names):,} lines for a head of {counted_classes(classes)}; give the name of a "
-            "class on each line"
+            f"{file} has {len(names):,} lines for a head of {counted_classes(classes)}; give "
+            "the name of a class on each line"
         )
     if "" in names:
         raise ValueError(f"line {names.index('') + 1} of {file} is empty; it is to name a class")

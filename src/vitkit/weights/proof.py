@@ -124,9 +124,9 @@ def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
     if proof.largest is None or proof.largest <= tolerance:  # NaN is not
         return
     raise ValueError(
-        f"as {to} the logits of {proof.library} differ by {proof.largest:.1e} (the largest logit is "
-        f"{proof.scale:.3g}), more than {tolerance:g}, so nothing is written; write it all the same "
-        "with --approximate"
+        f"as {to} the logits of {proof.library} differ by {proof.largest:.1e} (the largest logit "
+        f"is {proof.scale:.3g}), more than {tolerance:g}, so nothing is written; write it all the "
+        "same with --approximate"
     )
 
 

@@ -82,4 +82,6 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
         values[name] = values[name].float()
         if not values[name].isfinite().all():
             raise ValueError(f"{UNKNOWN} holds NaN or infinity")
-    return Unknown(**{name: v.item() if name in NUMBERS else v for name, v in values.items()})
+    for name in NUMBERS:
+        values[name] = values[name].item()
+    return Unknown(**values)

@@ -211,8 +211,8 @@ def comment_of(description: dict) -> bytes:
     if len(comment) > LONGEST_COMMENT:
         raise ValueError(
             f"the names of its {len(labels):,} classes take {len(comment):,} bytes, and the comment "
-            f"of a .npz, .pth or .pt file has room for {LONGEST_COMMENT:,}; write a .safetensors file or a "
-            "directory, or number the classes (labels of a Classifier)"
+            f"of a .npz, .pth or .pt file has room for {LONGEST_COMMENT:,}; write a .safetensors "
+            "file or a directory, or number the classes (labels of a Classifier)"
         )
     return comment
 

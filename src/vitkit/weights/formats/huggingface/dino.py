@@ -88,6 +88,34 @@ def _dinov2_lacks(config: ViTConfig) -> dict[str, object]:
     }
 
 
+DINOV2_BLOCK = Block(
+    prefix="encoder.layer.{i}.",
+    first_norm="norm1",
+    qkv=QKV,
+    out="attention.output.dense",
+    norm="norm2",
+    expand="mlp.fc1",
+    contract="mlp.fc2",
+    gated=(("mlp.weights_in",), "mlp.weights_out"),
+    scales=SCALES,
+)
+DINOV2_NAMES = Names(
+    patches=PATCHES,
+    cls="embeddings.cls_token",
+    registers="embeddings.register_tokens",
+    positions="embeddings.position_embeddings",
+    block=DINOV2_BLOCK,
+    norm="layernorm",
+    head="classifier",
+)
+DINOV2_FIELDS = {
+    **{setting: field for setting, field in SIZES.items() if setting != "mlp"},
+    **DROPOUTS,
+    "patch": ("patch_size", 14),
+    "stochastic_depth": ("drop_path_rate", 0.0),
+    "eps": ("layer_norm_eps", 1e-6),
+    "layer_scale": ("layerscale_value", 1.0),
+}
 DINOV2 = Family(
     title="DINOv2",
     types=("dinov2", "dinov2_with_registers"),
@@ -95,34 +123,9 @@ DINOV2 = Family(
     recognises=lambda tensors: (
         has_end(tensors, f"{PATCHES}.weight") and has_end(tensors, f".{SCALES[0]}")
     ),
-    names=Names(
-        patches=PATCHES,
-        cls="embeddings.cls_token",
-        registers="embeddings.register_tokens",
-        positions="embeddings.position_embeddings",
-        block=Block(
-            prefix="encoder.layer.{i}.",
-            first_norm="norm1",
-            qkv=QKV,
-            out="attention.output.dense",
-            norm="norm2",
-            expand="mlp.fc1",
-            contract="mlp.fc2",
-            gated=(("mlp.weights_in",), "mlp.weights_out"),
-            scales=SCALES,
-        ),
-        norm="layernorm",
-        head="classifier",
-    ),
+    names=DINOV2_NAMES,
     renamed={**NEWER_ATTENTION, r"\.mlp\.down_proj\.": ".mlp.weights_out."},
-    fields={
-        **{setting: field for setting, field in SIZES.items() if setting != "mlp"},
-        **DROPOUTS,
-        "patch": ("patch_size", 14),
-        "stochastic_depth": ("drop_path_rate", 0.0),
-        "eps": ("layer_norm_eps", 1e-6),
-        "layer_scale": ("layerscale_value", 1.0),
-    },
+    fields=DINOV2_FIELDS,
     pools=_dinov2_pools,
     settings=_dinov2_settings,
     more_fields=_dinov2_fields,
@@ -172,40 +175,43 @@ def _dinov3_fields(config: ViTConfig) -> dict:
     }
 
 
+DINOV3_BLOCK = Block(
+    prefix="layer.{i}.",
+    first_norm="norm1",
+    qkv=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+    out="attention.o_proj",
+    norm="norm2",
+    expand="mlp.up_proj",
+    contract="mlp.down_proj",
+    gated=(("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
+    scales=SCALES,
+)
+DINOV3_NAMES = Names(
+    patches="embeddings.patch_embeddings",
+    cls="embeddings.cls_token",
+    registers="embeddings.register_tokens",
+    positions="",
+    block=DINOV3_BLOCK,
+    norm="norm",
+)
+DINOV3_FIELDS = {
+    **{setting: field for setting, field in SIZES.items() if setting != "gelu"},
+    "width": ("hidden_size", 384),
+    "heads": ("num_attention_heads", 6),
+    "mlp": ("intermediate_size", 1536),
+    "attention_dropout": ("attention_dropout", 0.0),
+    "stochastic_depth": ("drop_path_rate", 0.0),
+    "eps": ("layer_norm_eps", 1e-5),
+    "layer_scale": ("layerscale_value", 1.0),
+}
 DINOV3 = Family(
     title="DINOv3",
     types=("dinov3_vit",),
     class_of=lambda config: ("dinov3_vit", "DINOv3ViT"),
     recognises=lambda tensors: has_end(tensors, "embeddings.patch_embeddings.weight"),
-    names=Names(
-        patches="embeddings.patch_embeddings",
-        cls="embeddings.cls_token",
-        registers="embeddings.register_tokens",
-        positions="",
-        block=Block(
-            prefix="layer.{i}.",
-            first_norm="norm1",
-            qkv=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
-            out="attention.o_proj",
-            norm="norm2",
-            expand="mlp.up_proj",
-            contract="mlp.down_proj",
-            gated=(("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
-            scales=SCALES,
-        ),
-        norm="norm",
-    ),
+    names=DINOV3_NAMES,
     renamed={r"^model\.layer\.": "layer."},
-    fields={
-        **{setting: field for setting, field in SIZES.items() if setting != "gelu"},
-        "width": ("hidden_size", 384),
-        "heads": ("num_attention_heads", 6),
-        "mlp": ("intermediate_size", 1536),
-        "attention_dropout": ("attention_dropout", 0.0),
-        "stochastic_depth": ("drop_path_rate", 0.0),
-        "eps": ("layer_norm_eps", 1e-5),
-        "layer_scale": ("layerscale_value", 1.0),
-    },
+    fields=DINOV3_FIELDS,
     pools=lambda config: ("token",),
     settings=_dinov3_settings,
     more_fields=_dinov3_fields,

@@ -97,6 +97,9 @@ class Family:
 
     def format(self) -> Format:
         """This family in the table of formats."""
+        mask = ""
+        if self.mask_axes:
+            mask = MASK
         return Format(
             name="huggingface",
             kinds=("vit",),
@@ -112,7 +115,7 @@ class Family:
             example=_example,
             open_elsewhere=self._open_elsewhere,
             pixels_elsewhere=_pixels_elsewhere,
-            mask=MASK if self.mask_axes else "",
+            mask=mask,
         )
 
     # Reading
@@ -133,16 +136,16 @@ class Family:
         model_type = opened.config.get("model_type")
         if not opened.config:
             raise ValueError(
-                f"it has the names of {self.title} and no config.json beside it, which says what it "
-                "computes"
+                f"it has the names of {self.title} and no config.json beside it, which says what "
+                "it computes"
             )
         for beginning, reason in self.refused.items():
             if str(model_type).startswith(beginning):
                 raise ValueError(reason)
         if model_type not in self.types:
             raise ValueError(
-                f"it has the names of {self.title} and a config.json of type {model_type!r}; vitkit "
-                f"reads {', '.join(self.types)}"
+                f"it has the names of {self.title} and a config.json of type {model_type!r}; "
+                f"vitkit reads {', '.join(self.types)}"
             )
 
         json = self.vision_json(opened.config)
@@ -254,7 +257,9 @@ class Family:
         elif self.pooler_is_optional:
             arguments["add_pooling_layer"] = bool(config.representation)
             if not config.representation:
-                answer = "class token" if config.has_class_token else "mean"
+                answer = "mean"
+                if config.has_class_token:
+                    answer = "class token"
         return _open_in_transformers(path, self.architecture(config), ANSWERS[answer], arguments)
 
 

@@ -108,6 +108,36 @@ def _lacks(config: ViTConfig) -> dict[str, object]:
     }
 
 
+BLOCK = Block(
+    prefix="encoder.layers.{i}.",
+    first_norm="layer_norm1",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    out="self_attn.out_proj",
+    norm="layer_norm2",
+    expand="mlp.fc1",
+    contract="mlp.fc2",
+)
+# torch.nn.MultiheadAttention has q, k and v in one matrix, as vitkit has, under an odd name
+POOL = Block(
+    prefix="head.",
+    qkv=("attention.in_proj",),
+    qkv_ends=("_weight", "_bias"),
+    out="attention.out_proj",
+    norm="layernorm",
+    expand="mlp.fc1",
+    contract="mlp.fc2",
+)
+NAMES = Names(
+    patches="embeddings.patch_embedding",
+    cls=CLIPS_CLASS_TOKEN,
+    positions="embeddings.position_embedding.weight",
+    embedding_norm="pre_layrnorm",
+    block=BLOCK,
+    norm="post_layernorm",
+    probe="head.probe",
+    pool=POOL,
+    head="classifier",
+)
 TOWERS = Family(
     title="CLIP's vision tower",
     types=("clip", "clip_vision_model", "siglip", "siglip_vision_model"),
@@ -119,34 +149,7 @@ TOWERS = Family(
     },
     class_of=_class_of,
     recognises=lambda tensors: has_end(tensors, "embeddings.patch_embedding.weight"),
-    names=Names(
-        patches="embeddings.patch_embedding",
-        cls=CLIPS_CLASS_TOKEN,
-        positions="embeddings.position_embedding.weight",
-        embedding_norm="pre_layrnorm",
-        block=Block(
-            prefix="encoder.layers.{i}.",
-            first_norm="layer_norm1",
-            qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-            out="self_attn.out_proj",
-            norm="layer_norm2",
-            expand="mlp.fc1",
-            contract="mlp.fc2",
-        ),
-        norm="post_layernorm",
-        probe="head.probe",
-        # torch.nn.MultiheadAttention has q, k and v in one matrix, as vitkit has, under an odd name
-        pool=Block(
-            prefix="head.",
-            qkv=("attention.in_proj",),
-            qkv_ends=("_weight", "_bias"),
-            out="attention.out_proj",
-            norm="layernorm",
-            expand="mlp.fc1",
-            contract="mlp.fc2",
-        ),
-        head="classifier",
-    ),
+    names=NAMES,
     fields={
         **SIZES,
         "gelu": ("hidden_act", "gelu_pytorch_tanh"),

@@ -132,6 +132,26 @@ def _position_table(config: ViTConfig) -> Transform:
     return position_table(config.prefix_rows, config.prefix, prod(config.grid))
 
 
+BLOCK = Block(
+    prefix="encoder.layer.{i}.",
+    first_norm="layernorm_before",
+    qkv=QKV,
+    out="attention.output.dense",
+    norm="layernorm_after",
+    expand="intermediate.dense",
+    contract="output.dense",
+)
+NAMES = Names(
+    patches=PATCHES,
+    cls="embeddings.cls_token",
+    registers="embeddings.distillation_token",
+    positions="embeddings.position_embeddings",
+    block=BLOCK,
+    norm="layernorm",
+    representation="pooler.dense",
+    head="classifier",
+    distilled=("cls_classifier", "distillation_classifier"),
+)
 VIT = Family(
     title="Hugging Face's ViT",
     types=("vit", "deit", "vit_mae", "vit_msn", "ijepa"),
@@ -139,25 +159,7 @@ VIT = Family(
     recognises=lambda tensors: (
         has_end(tensors, f"{PATCHES}.weight") and not has_end(tensors, ".layer_scale1.lambda1")
     ),
-    names=Names(
-        patches=PATCHES,
-        cls="embeddings.cls_token",
-        registers="embeddings.distillation_token",
-        positions="embeddings.position_embeddings",
-        block=Block(
-            prefix="encoder.layer.{i}.",
-            first_norm="layernorm_before",
-            qkv=QKV,
-            out="attention.output.dense",
-            norm="layernorm_after",
-            expand="intermediate.dense",
-            contract="output.dense",
-        ),
-        norm="layernorm",
-        representation="pooler.dense",
-        head="classifier",
-        distilled=("cls_classifier", "distillation_classifier"),
-    ),
+    names=NAMES,
     renamed={
         r"^layers\.(\d+)\.": r"encoder.layer.\1.",
         **NEWER_ATTENTION,

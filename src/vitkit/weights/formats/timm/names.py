@@ -17,33 +17,35 @@ from vitkit.weights.pretraining import decoder_of, mask_of
 from vitkit.weights.rules import SAME, gist
 
 PATCHES = "patch_embed.proj.weight"
+BLOCK = Block(
+    prefix="blocks.{i}.",
+    first_norm="norm1",
+    qkv=("attn.qkv",),
+    out="attn.proj",
+    norm="norm2",
+    expand="mlp.fc1",
+    contract="mlp.fc2",
+    scales=("ls1.gamma", "ls2.gamma"),
+)
+# AttentionPoolLatent, where q has a layer of its own, k and v one together
+POOL = Block(
+    prefix="attn_pool.",
+    qkv=("q", "kv"),
+    out="proj",
+    norm="norm",
+    expand="mlp.fc1",
+    contract="mlp.fc2",
+)
 NAMES = Names(
     patches="patch_embed.proj",
     cls="cls_token",
     registers="registers",
     positions="pos_embed",
     embedding_norm="norm_pre",
-    block=Block(
-        prefix="blocks.{i}.",
-        first_norm="norm1",
-        qkv=("attn.qkv",),
-        out="attn.proj",
-        norm="norm2",
-        expand="mlp.fc1",
-        contract="mlp.fc2",
-        scales=("ls1.gamma", "ls2.gamma"),
-    ),
+    block=BLOCK,
     norm="norm",
-    # AttentionPoolLatent, where q has a layer of its own, k and v one together
     probe="attn_pool.latent",
-    pool=Block(
-        prefix="attn_pool.",
-        qkv=("q", "kv"),
-        out="proj",
-        norm="norm",
-        expand="mlp.fc1",
-        contract="mlp.fc2",
-    ),
+    pool=POOL,
     representation="pre_logits.fc",
     head="head",
     distilled=("head", "head_dist"),  # VisionTransformerDistilled (timm/models/deit.py)

@@ -7,7 +7,7 @@ DeiT, MAE, DINO and DINOv2, as their authors publish them, have the same names.
 from math import prod
 from pathlib import Path
 
-from vitkit.models import DIALECTS, ViTConfig
+from vitkit.models import DIALECTS, Backbone, ViTConfig
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.formats.encoders import encoder_rules
 from vitkit.weights.formats.format import (
@@ -18,7 +18,7 @@ from vitkit.weights.formats.format import (
     beyond_vit,
     reasons,
 )
-from vitkit.weights.formats.resnets import backbone_rules
+from vitkit.weights.formats.resnets import ResNetNames, backbone_rules
 from vitkit.weights.formats.timm.config import (
     ACTS,
     ENDINGS,
@@ -66,10 +66,7 @@ def rules(config: ViTConfig) -> list[Rule]:
     """The names of VisionTransformer."""
     table = []
     if config.stem:
-        names = RESNET
-        if not config.stem.units:
-            names = ROOT_ALONE
-        table += backbone_rules(config.stem, "stem.", names)
+        table += backbone_rules(config.stem, "stem.", stem_names(config.stem))
 
     # Before the patches come a class token and registers, config.prefix of them. timm's table has a row
     # for each, or for none (no_embed_class, as DeiT III); VisionTransformerDistilled always for each. A
@@ -84,6 +81,13 @@ def rules(config: ViTConfig) -> list[Rule]:
     if config.norm == "pooled":
         names = NAMES._replace(norm="fc_norm")
     return table + encoder_rules(config, names, positions=positions)
+
+
+def stem_names(stem: Backbone) -> ResNetNames:
+    """The names of a hybrid's ResNet."""
+    if stem.units:
+        return RESNET
+    return ROOT_ALONE
 
 
 def cannot(config: ViTConfig) -> list[str]:
@@ -139,8 +143,8 @@ def directory(classifier: Classifier) -> dict[str, dict]:
         "classifier": "head",
     }
     if config.stem:
-        root = "stem.conv" if config.stem.units else "conv"
-        layers["first_conv"] = f"patch_embed.backbone.{root}"
+        root = stem_names(config.stem).root.removesuffix(".weight")
+        layers["first_conv"] = RESNET.prefix + root
     if config.pool == "distilled":
         layers["classifier"] = ["head", "head_dist"]
     json = config_json(config, classifier.preprocessing, classifier.labels, model, layers)
