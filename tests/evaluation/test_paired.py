@@ -54,7 +54,7 @@ def test_other_figures_are_compared_by_resampling_the_same_images(two):
         vectorized=False,
         n_resamples=150,
         method="percentile",
-        rng=np.random.default_rng(1),
+        random_state=np.random.default_rng(1),
     ).confidence_interval
     ours = differences["balanced_accuracy"].difference
     assert ours.value == pytest.approx(difference(*samples))
