@@ -136,7 +136,7 @@ def test_only_classes_that_images_have_are_judged_among_more():
     predicted = logits.argmax(-1).numpy()
     expected = f1_score(targets, predicted, labels=[0, 1, 2], average="macro")
     assert metrics["macro_f1"].value == pytest.approx(expected)
-    expected = accuracy_score(targets, logits[:, :3].argmax(-1))
+    expected = accuracy_score(targets, logits[:, :3].argmax(-1).numpy())
     assert metrics["top1_of_data"].value == pytest.approx(expected)
     assert metrics["top1"].value == accuracy_score(targets, predicted)
     matrix = classification.confusion_matrix(given)
@@ -160,7 +160,7 @@ def test_intervals_are_scipys_bootstrap():
             vectorized=False,
             n_resamples=150,
             method="percentile",
-            rng=np.random.default_rng(1),
+            random_state=np.random.default_rng(1),
         ).confidence_interval
         assert metrics[name].interval == pytest.approx(theirs, abs=0.04)
     low, high = metrics["loss"].interval

@@ -148,7 +148,7 @@ def _matrix(path: Path, name: str) -> np.ndarray:
 
     try:
         return loadmat(path, variable_names=[name])[name].reshape(-1)
-    except (OSError, ValueError, KeyError, TypeError, MatReadError, zlib.error) as error:
+    except (OSError, LookupError, ValueError, TypeError, MatReadError, zlib.error) as error:
         raise ValueError(
             f"{path} is not the published one: {str(error) or type(error).__name__}"
         ) from None

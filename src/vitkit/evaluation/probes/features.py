@@ -122,7 +122,7 @@ def _compute(classifier: Classifier, batches: Iterable[Batch], count: int) -> np
     for indices, rows in _from_all_ranks(parts):
         if x is None:
             x = np.empty((count, rows.shape[1]), dtype=np.float32)
-        x[indices] = rows
+        x[indices.numpy()] = rows
         times[indices] += 1
     if not (times == 1).all():
         raise ValueError(
