@@ -1,6 +1,6 @@
-"""What a run chooses before its first step, and writes into the recipe: the preprocessing of images
-of other channels than three, an augmentation that the classes survive, and a precision that suits
-the device.
+"""What a run chooses before its first step, and writes into the recipe: a preprocessing for images
+that do not have three channels, an augmentation that keeps the classes recognisable, and a
+precision that suits the device.
 
 A run that continues does not choose again.
 """
@@ -61,8 +61,8 @@ def with_channels(recipe: Recipe, say: Say) -> Recipe:
 def adapted_to(
     classifier: Classifier, channels: int | None, images: Source, say: Say
 ) -> Classifier:
-    """A model for images of so many channels. None takes those of the images if they are no
-    photographs, but 12 bands of a satellite for example. Says what changed."""
+    """The model, changed to take images with this number of channels. None uses the number that the
+    images have, unless they are photographs. Says what changed."""
     if channels is None:
         if classifier.model.config.channels != COLOURS:
             return classifier
@@ -100,8 +100,8 @@ def fitted(preprocessing: Preprocessing, channels: int, train: Source, say: Say)
 
 
 def as_decided(recipe: Recipe, run_dir: Path) -> Recipe:
-    """The recipe with the augmentation that an earlier call of the run has decided on; as it is if
-    none has. Raises ValueError if there are no weights to ask."""
+    """The recipe with the augmentation that an earlier call of the run chose; unchanged if there
+    was none. Raises ValueError if there are no weights to ask."""
     if not recipe.data.augmentation.auto:
         return recipe
     if not recipe.init:
@@ -116,8 +116,8 @@ def as_decided(recipe: Recipe, run_dir: Path) -> Recipe:
 
 
 def with_augmentation(recipe: Recipe, data: RunData, device: torch.device, say: Say) -> Recipe:
-    """A resolved recipe with an augmentation whose changes the classes survive. Says what was
-    switched off, and why."""
+    """A resolved recipe with an augmentation whose changes the classes survive. Says what it
+    switches off, and why."""
     augmentation = recipe.data.augmentation
     if not augmentation.auto:
         return recipe
@@ -161,8 +161,8 @@ def _survival(recipe: Recipe, train: Source, device: torch.device) -> Survival:
 
 
 def _small(config: ModelConfig) -> tuple[int, int]:
-    """The size of images of about TOKENS tokens, or the model's own if it has no more, or knows no
-    other size."""
+    """An image size that gives about TOKENS tokens; the model's own size if it has no more tokens
+    than that, or supports no other size."""
     if not isinstance(config, ViTConfig) or prod(config.grid) <= TOKENS:
         return config.image
     height, width = config.image
@@ -176,7 +176,7 @@ def _small(config: ModelConfig) -> tuple[int, int]:
 
 
 def sentence(survival: Survival) -> str:
-    """What was tried and is switched off, in one or two sentences."""
+    """One or two sentences about what was tried and what is switched off."""
     costs = []
     stays = []
     for trial in survival.trials:

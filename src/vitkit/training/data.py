@@ -54,7 +54,8 @@ class RunData:
 
 
 def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> RunData:
-    """Open and check the images of a run. A run that has trained before is not checked again.
+    """Open and check the images of a run. If the run has trained before, they are not checked
+    again.
 
     Unless `check` is off, every image is decoded once. A broken one raises BadImage, or with
     `on_bad_image` "skip" is left out, counted and listed in data.json. Raises ValueError for images
@@ -251,8 +252,8 @@ def _check(
 
 
 def _workers(data: Data) -> int:
-    """Processes that decode before the training: one a CPU by default, for no model is running
-    yet."""
+    """Number of processes that decode images before training starts. By default one per CPU,
+    because no model is running yet."""
     if data.workers < 0:
         return cpus()
     return data.workers
@@ -323,7 +324,7 @@ def _parts(splits: Splits, data: Data) -> dict[str, Source]:
 
 
 def about_subset(train: Source, data: Data) -> list[str]:
-    """What a person should know of the images that train, if they are a subset."""
+    """Sentences to print if a run trains on a subset of its images."""
     if data.subset == 1:
         return []
     sentences = [f"training on a subset of {len(train):,} images (seed {data.subset_seed})"]
@@ -352,7 +353,7 @@ def refuse_one_class(train: Source, data: Data) -> None:
 
 
 def about_classes(train: Source, class_weights: str) -> list[str]:
-    """What a person should know of classes of unequal size, if they count by their size."""
+    """Sentences to print if classes differ much in size and are not balanced by weights."""
     if train.target_kind != "class" or class_weights != "equal":
         return []
     counts = np.bincount(train.targets, minlength=len(train.labels))

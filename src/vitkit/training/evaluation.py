@@ -38,8 +38,7 @@ def evaluate(run: Run, is_last: bool = False) -> None:
     last step all are due.
 
     An evaluator that has measured at this step, before the run was interrupted, does not do it
-    again.
-    If there is an average of the weights, it is what is measured.
+    again. If there is an average of the weights, it is what is measured.
     """
     recipe = run.recipe
     log = run.log
@@ -77,8 +76,8 @@ def evaluate(run: Run, is_last: bool = False) -> None:
 
 
 def _measure(run: Run, each: Eval, is_last: bool) -> tuple[list[Metric], str]:
-    """The metrics of an evaluator on every part that it measures on, and the name of its primary
-    one: the first on the last of those parts, which is the test part, if there is one.
+    """The metrics of an evaluator on each of its parts, and the name of the primary one: the first
+    metric on the last part, which is the test part if there is one.
 
     The answers that the run's result was computed from are kept.
     """

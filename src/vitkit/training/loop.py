@@ -51,9 +51,8 @@ def train(
     A run that is killed at any moment and called again ends with the weights of a run that was
     never disturbed: bit for bit on a CPU. `ends` says what else than its last step ends it.
 
-    Raises ValueError for what cannot run, Interrupted after
-    SIGTERM or Ctrl-C, OSError when the disk is full, FloatingPointError when the loss stays
-    non-finite.
+    Raises ValueError if the recipe cannot run, Interrupted after SIGTERM or Ctrl-C, OSError if the
+    disk is full, and FloatingPointError if the loss stays non-finite.
     """
     check_packages(recipe)  # before anything is read or written
     run_dir = Path(run_dir)
@@ -199,7 +198,7 @@ def _steps(run: Run) -> None:
 
 
 def _refuse(recipe: Recipe, data: RunData, run_dir: Path) -> None:
-    """Raises ValueError for a resolved recipe that these images or processes cannot run."""
+    """Raises ValueError if these images or processes cannot run a resolved recipe."""
     if recipe.model.classes:
         refuse_one_class(data.train, recipe.data)
     if not earlier_call(run_dir).trained:  # a run that goes on has measured it

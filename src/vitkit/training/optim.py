@@ -212,8 +212,8 @@ class Tune:
 
 
 def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
-    """Freeze the parameters that are not trained, and add adapters, drawn by `seed`, if they are
-    asked for.
+    """Freeze the parameters that are not trained, and add adapters if `tune` asks for them. `seed`
+    decides their initial weights.
 
     Raises ValueError for blocks or layers that the model does not have.
     """
@@ -252,7 +252,7 @@ def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """The same model, whose adapters are added to its own weights and removed."""
+    """The same model after its adapters have been added to its own weights and removed."""
     for name, module in list(model.named_modules()):
         if hasattr(module, "get_base_layer"):  # a dense layer with peft's adapter around it
             module.merge()

@@ -152,7 +152,7 @@ class Recipe:
 
 
 class Facts(NamedTuple):
-    """What `resolve` must know of the data."""
+    """What `resolve` needs to know about the data."""
 
     examples: int
     """Images to train on."""
@@ -165,7 +165,7 @@ class Facts(NamedTuple):
 def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     """The recipe with every span in steps and every open setting filled in: the one that runs.
 
-    Raises ValueError for what cannot run. A resolved recipe resolves to itself.
+    Raises ValueError if the recipe cannot run. A resolved recipe resolves to itself.
     """
     check_numbers(recipe)
     _check_images(recipe, facts)
@@ -260,7 +260,7 @@ def output_names(recipe: Recipe, facts: Facts) -> tuple[str, ...]:
 
 
 def _check_images(recipe: Recipe, facts: Facts) -> None:
-    """Raises ValueError if there are no images, or the model is for other ones."""
+    """Raises ValueError if there are no images, or if they do not fit the model."""
     if facts.examples < 1:
         raise ValueError(
             f"{recipe.data.source!r} has no training images, or none that can be decoded"
@@ -281,7 +281,7 @@ def _check_images(recipe: Recipe, facts: Facts) -> None:
 
 
 def check_packages(recipe: Recipe) -> None:
-    """Raises ValueError if a package is missing that the run needs."""
+    """Raises ValueError if the run needs a package that is not installed."""
     if recipe.tune.lora and find_spec("peft") is None:
         raise ValueError("tune.lora needs peft: pip install 'vitkit[lora]'")
     if recipe.tensorboard and find_spec("tensorboard") is None:

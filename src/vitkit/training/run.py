@@ -79,7 +79,7 @@ class Run:
 
     @property
     def workers(self) -> int:
-        """Processes that decode images: as many as the recipe says, or as suit the CPUs."""
+        """Number of processes that decode images: the recipe's, or one that suits the CPUs."""
         workers = self.recipe.data.workers
         if workers < 0:
             workers = default_workers(self.data.train)
@@ -90,8 +90,9 @@ class Run:
 
 
 def record_run(run_dir: Path, recipe: Recipe, data: RunData, say: Say) -> None:
-    """Write recipe.json and data.json. Says which settings have changed, if the run continues, that
-    may. Raises Occupied, with the differences, for a directory where another recipe was trained."""
+    """Write recipe.json and data.json. If the run continues, says which settings have changed since
+    it began. Raises Occupied, with the differences, for a directory where another recipe was
+    trained."""
     settings = to_json(recipe)
     earlier = earlier_call(run_dir)
     if earlier.recipe:
@@ -158,8 +159,8 @@ def _lock(run_dir: Path) -> int:
 
 
 def _refuse_somebodys(run_dir: Path) -> None:
-    """Raises Occupied for a path that cannot be a run's directory without a loss: a file, and a
-    directory with files of the names that a run writes, in which no run has begun."""
+    """Raises Occupied if a run would overwrite something: if the path is a file, or a directory
+    without a run that has files with the names that a run writes."""
     if run_dir.exists() and not run_dir.is_dir():
         raise Occupied(f"{run_dir} is a file, and a run is a directory; choose another --workdir")
     if run_dir.is_symlink() and not run_dir.exists():

@@ -119,8 +119,7 @@ class Schedule:
 
 
 def _read_plans(path: Path, say: Say) -> list[Plan]:
-    """The plans in a run's directory; none if there are none, or they are damaged, which is
-    said."""
+    """The plans in a run's directory, if there are any. Says so if they are damaged."""
     try:
         return [Plan(*plan) for plan in read_sealed(path)["plans"]]
     except FileNotFoundError:
@@ -188,8 +187,8 @@ class Stop:
 @contextmanager
 def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
     """Within it SIGTERM and SIGINT do not end the process: they are noted, and the loop looks at
-    the note between steps. Only the main thread can catch signals; elsewhere, and where they are
-    the calling program's, nothing changes."""
+    the note between steps. Nothing changes outside the main thread, which alone can catch signals,
+    or if the calling program handles them itself."""
     stop = Stop(ends)
     handlers_before = {}
 

@@ -1,1 +1,1 @@
-"""What a run writes of itself: settings, metrics, machine, names."""
+"""What a run writes about itself: settings, metrics, machine."""

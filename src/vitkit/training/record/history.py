@@ -50,7 +50,7 @@ class Recorded:
         return {name: digest for name, digest in fingerprints.items() if name != "train"}
 
     def steps(self) -> int:
-        """The last step that was written down."""
+        """The last step that was recorded."""
         return max((line["step"] for line in self.lines), default=0)
 
     def cost(self) -> dict[str, str]:
@@ -85,8 +85,8 @@ def is_run(path: str | Path) -> bool:
 
 
 def read_run(run_dir: Path) -> Recorded:
-    """What a run wrote down. Raises ValueError for another directory, and for a run that has not
-    begun to train."""
+    """What a run wrote down. Raises ValueError if the directory is not a run, or if the run has not
+    started to train."""
     try:
         recipe = json.loads((run_dir / "recipe.json").read_text("utf-8"))
         data = json.loads((run_dir / "data.json").read_text("utf-8"))

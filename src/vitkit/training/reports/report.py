@@ -44,7 +44,8 @@ def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) 
 
     path: the file to write; None is report.html in the directory.
 
-    Raises ValueError for a directory of no run, and for a file that vitkit did not write.
+    Raises ValueError if the directory is not a run, or if the file exists and vitkit did not write
+    it.
     """
     # What the run has recorded
     run = read_run(Path(run_dir))

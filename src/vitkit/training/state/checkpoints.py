@@ -159,7 +159,7 @@ class Occupied(ValueError):
 
 
 class Earlier(NamedTuple):
-    """What an earlier call left; nothing if there was none."""
+    """What an earlier call left behind; empty if there was none."""
 
     recipe: dict
     """As recipe.json has it; empty if it is not known."""
@@ -211,7 +211,7 @@ def refuse_differences(run_dir: Path, changed: list[str]) -> None:
 
 
 def refuse_unknown_recipe(run_dir: Path, earlier: Earlier) -> None:
-    """Raises Occupied for trained weights of which nobody knows the recipe."""
+    """Raises Occupied if there are trained weights and their recipe is not known."""
     if earlier.trained and not earlier.recipe:
         raise Occupied(
             f"{run_dir} holds a trained model, and nothing says by which recipe; choose another "

@@ -157,7 +157,7 @@ def restore(run_dir: Path, state: State, say: Say) -> None:
 
 def license_of(recipe: Recipe, run_dir: Path, say: Say) -> License | None:
     """The licence of the weights that a run began with, which the trained model is under too. None
-    for a model that was trained from scratch, and if nobody knows it.
+    if the model was trained from scratch, or if the licence is not known.
 
     It is noted in the run, which may be continued where those weights are no more.
     """
