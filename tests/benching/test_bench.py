@@ -9,7 +9,7 @@ from pictures import photograph
 from PIL import Image
 
 from vitkit.benching.candidates import Contender
-from vitkit.benching.measuring import Plan, measure, starts
+from vitkit.benching.measuring import Plan, measure, measure_starts
 from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
@@ -109,7 +109,7 @@ def test_what_cannot_be_is_a_sentence(model, capsys, words, sentence):
 @pytest.mark.slow
 def test_processes_are_started(model, monkeypatch):
     monkeypatch.setattr("vitkit.benching.measuring.STARTS", 1)
-    ((seconds, megabytes),) = starts([model])
+    ((seconds, megabytes),) = measure_starts([model])
     assert 0.1 < seconds < 120 and 100 < megabytes < 4000
     with pytest.raises(ValueError, match="failed: "):
-        starts([model / "nothing"])
+        measure_starts([model / "nothing"])

@@ -217,7 +217,7 @@ def test_settings_that_a_study_does_not_read_are_refused(ask, tmp_path):
         with pytest.raises(ValueError, match=f"the study {name} has no use for --{word};"):
             begin(STUDIES[name], asked, "20steps", tmp_path, "cpu")
     resnet = replace(ask, recipe=resnet_like(ask.recipe), targets=("digits",))
-    with pytest.raises(ValueError, match="transfer compares a Vision Transformer"):
+    with pytest.raises(ValueError, match="transfer compares Vision Transformers"):
         begin(STUDIES["transfer"], resnet, "20steps", tmp_path, "cpu")
 
 

@@ -5,6 +5,6 @@ from vitkit.system.lazy import lazily
 _FILES = {
     "candidates": "Contender contenders is_good of_timm with_less_work",
     "figures": "draw",
-    "measuring": "MEASURED Plan Speed measure remember starts",
+    "measuring": "MEASURED Plan Speed measure remember measure_starts",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

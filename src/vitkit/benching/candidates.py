@@ -113,10 +113,10 @@ def _of_pytorch(
 ) -> Contender:
     """The model as PyTorch computes it, compiled or not."""
     if library == "compiled":
-        return _tried(
-            exact, compiled(classifier, CPU, precision), "PyTorch compiled", precision, trial
-        )
-    return _tried(exact, eager(classifier, CPU, precision), "PyTorch", precision, trial)
+        runtime = compiled(classifier, CPU, precision)
+        return _tried(exact, runtime, "PyTorch compiled", precision, trial)
+    runtime = eager(classifier, CPU, precision)
+    return _tried(exact, runtime, "PyTorch", precision, trial)
 
 
 def _exported(

@@ -55,15 +55,18 @@ def draw_bars(axes: "Axes", names: Sequence[str], speeds: Sequence[Speed]) -> No
 
 
 def draw_curves(axes: "Axes", contenders: "Sequence[Contender]", speeds: Sequence[Speed]) -> None:
-    """Good answers against speed at the largest batch: a curve for merging, a curve for exits, and a
-    point for each that computes the whole model."""
-    batch = max(speeds[0].images_per_second)
-    tried = [i for i, contender in enumerate(contenders) if contender.agreement is not None]
-    has_truth = all(contenders[i].agreement.accuracy is not None for i in tried)
+    """Draw how many answers are good against the speed at the largest batch: a curve for merging, a
+    curve for exits, and a point for each contender that computes the whole model.
 
-    # The points
+    An answer is good if it is right; without labels, if it is the model's own in float32.
+    """
+    batch = max(speeds[0].images_per_second)
+    compared = [i for i, contender in enumerate(contenders) if contender.agreement is not None]
+    has_truth = all(contenders[i].agreement.accuracy is not None for i in compared)
+
+    # The points: (images per second, percentage of good answers, text)
     curves = {}
-    for i in tried:
+    for i in compared:
         agreement = contenders[i].agreement
         good = agreement.same
         if has_truth:
@@ -77,7 +80,7 @@ def draw_curves(axes: "Axes", contenders: "Sequence[Contender]", speeds: Sequenc
         point = (speeds[i].images_per_second[batch], 100 * good, text)
         curves.setdefault(kind, []).append(point)
 
-    # The whole model in float32 begins each curve
+    # The curves: each begins at the whole model in float32
     start = curves["the whole model"][0]
     for kind, points in curves.items():
         points = sorted(points)
@@ -88,6 +91,8 @@ def draw_curves(axes: "Axes", contenders: "Sequence[Contender]", speeds: Sequenc
         rates, values, _ = zip(*points, strict=True)
         axes.plot(rates, values, f"o{line}", label=kind)
     _name_points(axes, [point for points in curves.values() for point in points])
+
+    # The axes and the legend
     axes.set_xlabel(f"images per second, batch {batch}")
     meaning = "the model's own answers, %"
     if has_truth:
@@ -95,8 +100,8 @@ def draw_curves(axes: "Axes", contenders: "Sequence[Contender]", speeds: Sequenc
     axes.set_ylabel(meaning)
     axes.margins(x=0.25, y=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    above = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(curves)}
-    axes.legend(frameon=False, fontsize=9, **above)
+    above_the_axes = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(curves)}
+    axes.legend(frameon=False, fontsize=9, **above_the_axes)
 
 
 def _name_points(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> None:

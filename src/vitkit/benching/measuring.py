@@ -40,7 +40,7 @@ class Plan:
     batches: tuple[int, ...] = (1, 8, 32)
     """Images of a forward pass."""
     rounds: int = 5
-    """Turns of each contender, at each size of batch."""
+    """How many turns each contender has at each batch size."""
     seconds: float = 0.5
     """What a turn takes, or two passes if they take longer."""
 
@@ -121,21 +121,24 @@ def _speed(rates: dict[int, list[float]], times: list[float]) -> Speed:
     return Speed(medians, spread, *percentiles)
 
 
-def starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
-    """Seconds and megabytes of a `vitkit predict` of one photograph with each of these models: the
-    median of some processes, started in turns. None where the system does not say the megabytes."""
-    turns = [[] for _ in models]
+def measure_starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
+    """Measure a `vitkit predict` of one photograph with each of these models: its seconds, and its
+    peak memory in megabytes, which is None if the system does not report it.
+
+    Both are medians over several processes; the models take turns.
+    """
+    runs = [[] for _ in models]  # of each model: (seconds, megabytes) of each process
     with TemporaryDirectory() as folder:
         photograph = Path(folder) / "photograph.jpg"
         generator = np.random.default_rng(0)
         coarse = generator.integers(0, 256, (12, 16, 3), dtype=np.uint8)
         Image.fromarray(coarse).resize(PHOTOGRAPH[::-1], Image.Resampling.BICUBIC).save(photograph)
         for _ in range(STARTS):
-            for turn, model in zip(turns, models, strict=True):
-                turn.append(_start(str(model), str(photograph)))
+            for measured, model in zip(runs, models, strict=True):
+                measured.append(_start(str(model), str(photograph)))
     medians = []
-    for turn in turns:
-        seconds, megabytes = zip(*turn, strict=True)
+    for measured in runs:
+        seconds, megabytes = zip(*measured, strict=True)
         known = [value for value in megabytes if value is not None]
         memory = None
         if known:
@@ -152,7 +155,7 @@ def _start(model: str, photograph: str) -> tuple[float, float | None]:
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors)
         megabytes = None
         while process.poll() is None:
-            megabytes = _most_megabytes(process.pid) or megabytes  # it only grows
+            megabytes = _peak_megabytes(process.pid) or megabytes  # it only grows
             time.sleep(LOOKED)
         seconds = time.perf_counter() - begun
         if process.returncode != 0:
@@ -162,15 +165,15 @@ def _start(model: str, photograph: str) -> tuple[float, float | None]:
     return seconds, megabytes
 
 
-def _most_megabytes(pid: int) -> float | None:
-    """The most memory that a running process has had; None where the system does not say it, or it has
-    just ended. What it says of ended ones (getrusage) begins with the memory of the process that
-    started them."""
+def _peak_megabytes(pid: int) -> float | None:
+    """The peak memory of a running process. Returns None if the system does not report it, or if
+    the process has just ended."""
+    # Not getrusage, which reports ended processes: its figure starts from the parent's memory
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return None
-    peak = re.search(r"VmHWM:\s+([0-9]+) kB", status)
+    peak = re.search(r"VmHWM:\s+([0-9]+) kB", status)  # the "high water mark"
     if peak is None:
         return None
     return int(peak[1]) * 1024 / 1e6
@@ -194,7 +197,7 @@ def remember(
                 rates[contender.library] = (_mean_rate(speed), contender)
         if len(rates) > 1 and "PyTorch" in rates:
             rate, best = max(rates.values(), key=lambda each: each[0])
-            kept.append(_keep(classifier, best, rate / rates["PyTorch"][0]))
+            kept.append(_save_fastest(classifier, best, rate / rates["PyTorch"][0]))
     return kept
 
 
@@ -213,8 +216,9 @@ def _mean_rate(speed: Speed) -> float:
     return prod(rates) ** (1 / len(rates))
 
 
-def _keep(classifier: Classifier, best: Contender, times: float) -> Fastest:
-    """Write what was measured, and the file, which is complete before it is named."""
+def _save_fastest(classifier: Classifier, best: Contender, speedup: float) -> Fastest:
+    """Write the exported file of the fastest runtime, and what was measured of it."""
+    # The file comes first: the JSON that names it is only written when it is complete
     folder = folder_of(classifier)
     folder.mkdir(parents=True, exist_ok=True)
     file = ""
@@ -223,13 +227,13 @@ def _keep(classifier: Classifier, best: Contender, times: float) -> Fastest:
         for path in best.file.parent.glob(f"{best.file.stem}.*"):  # .xml and .bin
             shutil.copyfile(path, folder / path.name)
     fastest = Fastest(
-        best.library,
-        best.precision,
-        times,
-        best.agreement.same,
-        best.agreement.images,
-        date.today().isoformat(),
-        file,
+        library=best.library,
+        precision=best.precision,
+        times=speedup,
+        same=best.agreement.same,
+        images=best.agreement.images,
+        date=date.today().isoformat(),
+        file=file,
     )
     write_json(folder / f"{NAME}-{best.precision}.json", asdict(fastest))
     return fastest

@@ -107,11 +107,13 @@ def short_help(command: Command, program: str, settings: type, default: Any = No
     named = {option.name: option for option in every if not option.is_word}
     shows_values = default is not None or not command.defaults
 
-    # What it is, and its words
+    # What it does, and the words that are still to be typed
     typed = len(program.split()) - len(command.name.split()) - 1
     every_word = command.words.split(" -")[0].split()
+    required = [word for word in every_word if not word.startswith("[")]
     words = every_word[typed:]
-    if typed >= sum(not word.startswith("[") for word in every_word):  # an optional one comes first
+    if typed >= len(required):
+        # An optional word may come first, and be left out: then the required ones are typed already
         words = [word for word in words if word.startswith("[")]
     usage = " ".join(["usage:", program, *words, "[--setting value]"])
     lines = [fill(usage), "", fill(paragraphs(settings.__doc__ or "").split("\n\n")[0])]

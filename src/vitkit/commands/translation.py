@@ -65,8 +65,10 @@ def _option(word: str) -> tuple[str, str]:
     ("batch-size", "") of --batch_size, ("epochs", "5") of --epochs=5 and of epochs=5. ("", "") for
     another word."""
     name, equals, value = word.partition("=")
-    is_option = name.startswith("-") and not name.lstrip("-")[:1].isdigit()
-    if not is_option and not (equals and name.isidentifier() and not kind_of(word)):
+    is_negative_number = name.lstrip("-")[:1].isdigit()
+    has_dashes = name.startswith("-") and not is_negative_number
+    is_assignment = equals and name.isidentifier() and not kind_of(word)
+    if not has_dashes and not is_assignment:
         return "", ""
     name = name.lstrip("-").replace("_", "-")
     return foreign.SAME_ANSWER.get(name, name), value
@@ -97,7 +99,10 @@ def _own_options(command: Command) -> set[str]:
 
 
 def _template(command: Command, name: str, own: set[str]) -> str | None:
-    """The first of vitkit's words for a foreign name that the command has; None if it has none."""
+    """The first of vitkit's words for a foreign name that the command has; None if it has none.
+
+    own: the names of the command's options, as `_own_options` gives them.
+    """
     slots = slots_of(command)
     for template in foreign.SETTINGS.get(name, ()):
         first = template.split()[0]

@@ -65,9 +65,10 @@ class Pair(NamedTuple):
 
 
 def appearance(pixels: np.ndarray) -> Appearance:
-    """What an image, uint8 (h, w, 3), looks like."""
+    """What an image, uint8 (h, w, 3), looks like: its perceptual hash (pHash) and a thumbnail."""
     from scipy.fft import dctn
 
+    # The hash: which of the 64 lowest frequencies of the cosine transform are above their median
     image = Image.fromarray(pixels)
     grey = image.convert("L").resize((32, 32), Image.Resampling.BILINEAR)
     low = dctn(np.asarray(grey, dtype=np.float64), norm="ortho")[:8, :8].ravel()

@@ -91,7 +91,7 @@ class ApartAttention(Attention):
         """joined: of which the other layers are taken as they are."""
         nn.Module.__init__(self)  # without layers of its own
         self.heads = joined.heads
-        self.q, self.k, self.v = apart(joined.qkv)
+        self.q, self.k, self.v = split_qkv(joined.qkv)
         self.attend = joined.attend
         self.out = joined.out
 
@@ -104,8 +104,8 @@ class ApartAttention(Attention):
         return q, k, v
 
 
-def apart(joined: nn.Linear) -> list[nn.Linear]:
-    """A dense layer to 3 D numbers as three layers to D."""
+def split_qkv(joined: nn.Linear) -> list[nn.Linear]:
+    """Split the dense layer of queries, keys and values, D to 3 D, into three layers, D to D."""
     layers = []
     width = joined.out_features // 3
     for part in range(3):
@@ -198,10 +198,11 @@ class PictureResize(nn.Module):
         return weights
 
     def kernel(self, distance: Tensor) -> Tensor:
-        """The share of a pixel at a distance from the centre, in pixels; any shape."""
+        """The weight of a pixel at a distance from the centre, in pixels; of any shape."""
         x = distance.abs()
         if self.preprocessing.interpolation == "bilinear":
             return torch.clamp(1 - x, min=0.0)
+        # Cubic convolution (Keys 1981): one polynomial up to a distance of 1, one up to 2, then 0
         a = SHARP[self.preprocessing.antialias]
         near = ((a + 2) * x - (a + 3)) * x * x + 1
         far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a

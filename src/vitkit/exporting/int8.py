@@ -35,12 +35,14 @@ def only_errors(logger: str | None) -> Iterator[None]:
 
 
 def int8_openvino(model: "openvino.Model") -> "openvino.Model":
-    """An OpenVINO model with its weights in int8, each output channel with a scale and a zero of its
-    own. Its CPU plugin makes int8 of the inputs of each dense layer too when it computes them, every GROUP
-    numbers of a token by their own largest, so that no image is needed to calibrate.
+    """An OpenVINO model with its weights in int8; each output channel has its own scale and zero
+    point.
 
-    What would be no faster in int8 stays exact: the projection of patches, which the plugin computes in
-    float32 whatever its weights are stored in, and the products of one token alone.
+    No image is needed to calibrate it: OpenVINO's CPU plugin also quantises the inputs of each dense
+    layer while it computes, and scales every GROUP numbers of a token by the largest of them.
+
+    Layers that int8 would not speed up stay exact: the projection of patches, which the plugin
+    computes in float32 whatever its weights are stored in, and the products of one token alone.
     """
     with _nncf_at_work() as nncf:
         exact = nncf.IgnoredScope(names=always_exact_in_openvino(model))
@@ -54,8 +56,11 @@ def int8_openvino(model: "openvino.Model") -> "openvino.Model":
 def calibrated_openvino(
     model: "openvino.Model", images: Sequence[np.ndarray], exact: Sequence[str] = ()
 ) -> "openvino.Model":
-    """An OpenVINO model in int8, the range of each layer's inputs fixed by images, which come one at a
-    time, as the model takes them. Attention's softmax and its products stay exact, and these layers."""
+    """An OpenVINO model in int8; the images decide the range of each layer's inputs.
+
+    images: one at a time, as the model takes them. exact: names of layers that stay exact.
+    Attention's products and its softmax always do.
+    """
     with _nncf_at_work() as nncf:
         attention = ["ScaledDotProductAttention"]
         scope = nncf.IgnoredScope(types=attention, names=list(exact), validate=False)
@@ -246,7 +251,10 @@ def dense_in_onnx(model: "ModelProto") -> "list[NodeProto]":
 
 
 def spread_in_openvino(model, images: Sequence[np.ndarray]) -> Spread:
-    """That of the dense layers of an OpenVINO model. images: one at a time, as the model takes them."""
+    """The spread of what goes into the dense layers of an OpenVINO model.
+
+    images: one at a time, as the model takes them.
+    """
     from vitkit.runtimes import core
 
     watched = model.clone()
@@ -273,12 +281,14 @@ def _different(outputs: list) -> tuple[list[int], list]:
 
 
 def spread_in_onnx(path: Path, images: Sequence[np.ndarray]) -> Spread:
-    """That of the dense layers of a .onnx file. images: one at a time, as the file takes them, which
-    calls them "images"."""
+    """The spread of what goes into the dense layers of a .onnx file.
+
+    images: one at a time, as the file takes them; its input is called "images".
+    """
     import onnx
     from onnxruntime import InferenceSession
 
-    # The file with what goes into the layers among its outputs
+    # A copy of the file whose outputs include what goes into the layers
     watched = onnx.load(path)
     dense = dense_in_onnx(watched)
     values = [node.input[0] for node in dense]

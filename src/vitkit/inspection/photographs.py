@@ -166,8 +166,8 @@ def darkened(
     return drawn
 
 
-def beside(pixels: np.ndarray, weights: np.ndarray, least: int) -> np.ndarray:
-    """A photograph, and on its right the same, dark where a map has little weight: uint8
+def photograph_and_map(pixels: np.ndarray, weights: np.ndarray, least: int) -> np.ndarray:
+    """A photograph, and on its right a copy that is dark where a map has little weight: uint8
     (H, 2 W + GAP, 3).
 
     pixels: what the model got, uint8 (h, w, 3). weights: a map of its patches, not negative. least:

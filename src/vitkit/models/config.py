@@ -200,7 +200,7 @@ class ViTConfig:
 
     @property
     def position_kind(self) -> PositionKind:
-        """What is true of positions of this kind."""
+        """The properties of this kind of position embedding."""
         return POSITION_KINDS[self.positions]
 
     @property

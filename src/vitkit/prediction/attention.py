@@ -13,7 +13,12 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from vitkit.data import Preprocessing
-from vitkit.inspection import beside, check_has_attention, logits_and_rollout, over_image
+from vitkit.inspection import (
+    check_has_attention,
+    logits_and_rollout,
+    over_image,
+    photograph_and_map,
+)
 from vitkit.prediction.sorting import safe_name
 from vitkit.runtimes import Eager
 from vitkit.system.machine import autocast
@@ -72,7 +77,7 @@ class LookPictures:
         It is called as the image, with a number appended for another of that name, or if somebody's
         file is there. Raises OSError, in a sentence.
         """
-        both = Image.fromarray(beside(image.transpose(1, 2, 0), weights, LEAST))
+        both = Image.fromarray(photograph_and_map(image.transpose(1, 2, 0), weights, LEAST))
         note = PngInfo()
         note.add_text("Comment", MARK)
         file = io.BytesIO()

@@ -52,7 +52,7 @@ class Parts:
     def begin(
         cls, folder: Path, items: Pictures, runtime: Runtime, top: int, less: str = ""
     ) -> "Parts":
-        """The parts of these images, in a folder that is made or gone on with.
+        """Begin the parts of these images in a new folder, or continue those of an earlier call.
 
         less: what work is left out, such as "--merge 8": it hardly shows in the outputs.
 
@@ -71,12 +71,14 @@ class Parts:
         file = folder / ABOUT
         folder.mkdir(parents=True, exist_ok=True)
         others = [path for path in folder.iterdir() if not path.name.startswith(ABOUT)]
-        if not file.exists():  # looked for after the others: it is written before any part
+        if not file.exists():  # it is written before any part, so the other files are listed first
             if others:
                 raise ValueError(
                     f"{folder} holds other files; give a folder that is empty or does not exist yet"
                 )
-            write_whole(file, json.dumps(about).encode())  # several may: they write the same
+            write_whole(
+                file, json.dumps(about).encode()
+            )  # several processes may: they write the same
         before = _read(file)
         _check_same(folder, before, about)
         extra = ()

@@ -103,8 +103,10 @@ class ParquetRows:
 
         fields = []
         for column in columns(top, extra):
-            is_number = column.startswith("probability")
-            fields.append((column, pa.float32() if is_number else pa.string()))
+            kind = pa.string()
+            if column.startswith("probability"):
+                kind = pa.float32()
+            fields.append((column, kind))
         self.schema = pa.schema(fields, metadata={"made": MARK})
         self.writer = pq.ParquetWriter(file, self.schema)
         self.waiting: list[dict[str, Any]] = []

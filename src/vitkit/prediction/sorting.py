@@ -46,8 +46,8 @@ class Sorter:
         """By path, the files called so, if there are several: ten thousand may be."""
 
     def file(self, photograph: Path, prediction: Prediction) -> Path:
-        """File a photograph, and return where. It is called as its original, with a number appended
-        if another is called so; if it is there already, nothing is done.
+        """File a photograph in the folder of its class, and return its path. It keeps its name; a
+        number is appended if another photograph has that name. One that is there already is left.
 
         Raises OSError, in a sentence.
         """

@@ -19,7 +19,7 @@ from vitkit.quick.candidates import (
     with_head,
 )
 from vitkit.quick.folder import look_alikes
-from vitkit.quick.plan import Work, described, features_of
+from vitkit.quick.plan import Work, features_of, with_origin
 from vitkit.quick.reading import Reading
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import MODEL
@@ -53,7 +53,7 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
 
     # Each image answered by a fit without it
     left_out = main_metric(asked, "left_out", whole.left_out, learned.y)
-    classifier = described(work, with_head(bare, whole, asked), CLOSED_FORM, left_out)
+    classifier = with_origin(work, with_head(bare, whole, asked), CLOSED_FORM, left_out)
     if asked.kind == "class":
         unknown = fit_unknown(torch.tensor(learned.x), torch.tensor(learned.y), whole.left_out)
         classifier = replace(classifier, unknown=unknown)

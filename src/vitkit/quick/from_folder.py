@@ -28,8 +28,8 @@ from vitkit.quick.candidates import (
 )
 from vitkit.quick.first import First, closed_form
 from vitkit.quick.folder import Photographs, look, open_photographs
-from vitkit.quick.plan import Plan, Work, answers, described, earlier_plan, write_plan
-from vitkit.quick.reading import decided, read
+from vitkit.quick.plan import Plan, Work, answers, earlier_plan, with_origin, write_plan
+from vitkit.quick.reading import read, settle_reading
 from vitkit.quick.tuning import Tuning, fine_tuned, for_few_pixels, tuning_for
 from vitkit.system.machine import pick_precision
 from vitkit.system.processes.ranks import from_rank_0
@@ -106,7 +106,7 @@ def answer(
         work = Work(recipe, tuning, run_dir, photographs, plan, device, say, began)
         earlier = from_rank_0(lambda: _earlier_choice(run_dir))
         reading = read(work)
-        work = decided(work, reading)
+        work = settle_reading(work, reading)
         first = closed_form(work, reading, is_saved=bool(earlier))
         tuning = tuning_for(work, first)
         if not tuning.steps:
@@ -154,7 +154,7 @@ def _best_of(
     if chosen == CLOSED_FORM:
         return reached
     picked = {each.name: each for each in tried}[chosen]
-    final = described(work, picked.classifier, chosen, picked.held_out)
+    final = with_origin(work, picked.classifier, chosen, picked.held_out)
     if chosen != earlier:  # else it is there, and its owner may have edited it
         from_rank_0(lambda: _save_other(work, final))
     reached = replace(reached, chosen=chosen, classifier=final)

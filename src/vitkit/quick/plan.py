@@ -132,7 +132,7 @@ def answers(work: Work, classifier: Classifier, source: Source) -> Tensor:
         return answers_of(classifier, source)
 
 
-def described(work: Work, classifier: Classifier, name: str, metric: Metric) -> Classifier:
+def with_origin(work: Work, classifier: Classifier, name: str, metric: Metric) -> Classifier:
     """The classifier with where it comes from."""
     origin = {
         "recipe": work.recipe.name,

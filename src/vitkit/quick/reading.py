@@ -87,8 +87,8 @@ def _may_read_quarters(config: ModelConfig, images: int) -> bool:
     return STATES * config.width * images <= MOST
 
 
-def decided(work: Work, reading: Reading) -> Work:
-    """The work in which the fine-tuned model's head reads the same, which is written down."""
+def settle_reading(work: Work, reading: Reading) -> Work:
+    """Write in the plan what the head reads, and return the work whose recipes read the same."""
     pool = getattr(reading.bare.model.config, "pool", None)
     plan = work.plan._replace(pool=pool)
     write_plan(work.run_dir, plan)

@@ -128,8 +128,8 @@ TOO_FEW = 25  # steps that make nothing better
 
 def for_few_pixels(recipe: Recipe, images: Source) -> Recipe:
     """The recipe at a smaller image size, if the images have so few pixels that the model's own size
-    is mostly enlargement: in the same time twice the steps gain more than that. A solved head loses
-    by it."""
+    is mostly enlargement. Twice as many steps fit into the same time, and they gain more than the
+    larger size does. It is not for a head in closed form, which is worse at the smaller size."""
     image = recipe.model.fitting((SMALL, SMALL))
     if min(recipe.model.image) <= min(image) or not few_pixels(images, FEW_PIXELS):
         return recipe

@@ -58,7 +58,8 @@ class Task:
     data: str = ""
     """Where its images are: below the suite's folder, or an address. By default its name."""
     columns: Columns = field(default_factory=Columns)
-    """Which columns hold the images and the labels; by default found by their names."""
+    """Which columns hold the images and the labels. By default they are found by
+    their names."""
     classes: int = 0
     """Classes that it must have; 0 is any number."""
     train: int = 0

@@ -30,7 +30,8 @@ class Data:
     """Folder of images, CSV or JSONL manifest, parquet files, tar shards, their address, hf:NAME,
     or digits (docs/data.md)."""
     columns: Columns = field(default_factory=Columns)
-    """Which columns of a table hold the image and its label; by default found by their names."""
+    """Which columns of a table hold the image and its label. By default they are found by
+    their names."""
     exclude: str = ""
     """File that lists training images to leave out, as `vitkit data stats SOURCE --exclude FILE`
     writes it."""

@@ -71,8 +71,9 @@ class Schedule:
         return self.plans[-1].last
 
     def position(self, step: int) -> float:
-        """The step of an undisturbed run of the full length that is as far along its schedule. It
-        is the same number if nothing was planned anew."""
+        """How far along its schedule a step is, as a step of a run of the full length. It is the
+        same number if nothing was planned anew."""
+        # Each plan divides what was left of the schedule evenly over the steps up to its last
         position = 0.0
         followed = [plan for plan in self.plans if plan.step < step] or self.plans[:1]
         for plan, following in pairwise([*followed, Plan(step, step)]):

@@ -152,7 +152,7 @@ def of_level(value: Callable[[float], Any]) -> Callable:
 
 
 def either_sign(most: float) -> Callable:
-    """So much at level 1, in either direction."""
+    """A value that grows with the level, up to `most` at level 1; its sign is drawn."""
 
     def draw(level: float, size: tuple[int, int], generator: torch.Generator) -> float:
         negative = torch.rand((), generator=generator) >= 0.5

@@ -212,7 +212,7 @@ def wilson(right: float, seen: int) -> tuple[float, float]:
 def resampled(
     statistic: Callable[[np.ndarray], np.ndarray], count: int, resamples: int = RESAMPLES
 ) -> np.ndarray:
-    """What a statistic is of other images of the same kind (Efron's bootstrap): float64 (R, M).
+    """The bootstrap (Efron): a statistic's values on R resamples of the images, float64 (R, M).
 
     `statistic` gets the indices of `count` images, int64 (N,), drawn with replacement, and returns
     M numbers. The draws are always the same.

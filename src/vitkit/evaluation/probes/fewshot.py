@@ -80,13 +80,17 @@ class Fewshot:
     def metrics(
         self, shots: int, right: np.ndarray | None, exponent: int | None = None
     ) -> Iterator[Metric]:
-        """The metrics of `answers` for one number of shots. With "ranked" l2 is 2^exponent, which
-        other data sets may have decided; None is the best on this one."""
+        """The metrics of `answers` for one number of shots.
+
+        right: which images are classified right, bool (S, L, M), as `answers` returns it.
+        exponent: with "ranked" l2 is 2^exponent; None takes the best on these images, as the paper
+        does. Other data sets may have decided it.
+        """
         name = f"{shots}-shot"
         if right is None:
             yield Metric(f"{name}/top1", math.nan, SHARE)
             return
-        chosen = 0
+        chosen = 0  # the index of l2 in L
         if self.form == "ranked":
             if exponent is None:
                 exponent = best_ranked(right.mean((0, 2))[None])

@@ -192,17 +192,18 @@ def _probabilities(report: Report) -> Block:
 
 def calibration_sentence(report: Report) -> str:
     """What a fitted temperature changes."""
-    found = report.calibration
+    calibration = report.calibration
     warning = ""
-    if found.loss_after > found.loss_before:
+    if calibration.loss_after > calibration.loss_before:
         warning = (
             " That is worse: there are too few images, or the probabilities were right before."
         )
     return (
-        f"Fitted temperature: {found.temperature:.3f}. With it the calibration error is "
-        f"{MISFIT.text(found.error_after)} instead of {MISFIT.text(found.error_before)}, and the loss "
-        f"{found.loss_after:.4f} instead of {found.loss_before:.4f}, each half of the images with "
-        f"the temperature of the other half.{warning}"
+        f"Fitted temperature: {calibration.temperature:.3f}. With it the calibration error is "
+        f"{MISFIT.text(calibration.error_after)} instead of "
+        f"{MISFIT.text(calibration.error_before)}, and the loss {calibration.loss_after:.4f} "
+        f"instead of {calibration.loss_before:.4f}, each half of the images with the temperature "
+        f"of the other half.{warning}"
     )
 
 
@@ -223,16 +224,22 @@ def confusion_section(report: Report) -> Block:
     """The pairs that are confused most often, and the confusion matrix."""
     if not report.confused:
         return section("Which classes are confused", paragraph("None: every answer is right."))
+
+    # The pairs
     rows = []
     for pair in report.confused[:ROWS]:
         count = f"{pair.count:,} of {pair.images:,}"
         rows.append((printable_name(pair.true), printable_name(pair.predicted), count))
+
+    # The matrix of the classes with the least recall; a last column has all other answers
     worst = np.argsort([score.recall for score in report.classes], kind="stable")[:MATRIX]
     chosen = np.sort(worst)
     names = [printable_name(report.classes[k].name) for k in chosen]
     cells = report.confusion[chosen][:, chosen]
     elsewhere = report.confusion[chosen].sum(1) - cells.sum(1)
     cells = np.concatenate([cells, elsewhere[:, None]], axis=1)
+
+    # The text
     text = "Rows are the true classes, columns the answers."
     if len(chosen) < len(report.classes):
         text += f" These {MATRIX} classes of {len(report.classes):,} fared worst."

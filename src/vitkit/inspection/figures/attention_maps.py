@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitkit.inspection.figures.passes import (
     POOLING,
-    among_all,
+    among_all_tokens,
     attention_by_layer,
     check_has_attention,
     check_number,
@@ -86,7 +86,7 @@ def rolled(classifier: Classifier, images: Tensor) -> Rolled:
 
     def multiply(layer: int, weights: Tensor) -> None:
         nonlocal product
-        step = among_all(of_heads(weights, None), layer, config, grid) + identity
+        step = among_all_tokens(of_heads(weights, None), layer, config, grid) + identity
         step = step / step.sum(-1, keepdim=True)
         with in_float32(step):
             product = step @ product
@@ -131,7 +131,7 @@ def raw_attention(
 
     def keep(number: int, weights: Tensor) -> None:
         if number == layer:
-            wanted.append(among_all(of_heads(weights, head), layer, config, grid))
+            wanted.append(among_all_tokens(of_heads(weights, head), layer, config, grid))
 
     with attention_by_layer(classifier.model, keep) as record:
         classifier.features(images)

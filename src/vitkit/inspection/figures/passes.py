@@ -215,12 +215,12 @@ def of_heads(weights: Tensor, head: int | None) -> Tensor:
     return weights[:, head].float()
 
 
-def among_all(weights: Tensor, layer: int, config: ViTConfig, grid: Grid) -> Tensor:
-    """A layer's weights, whose heads are one already, as attention among all tokens: float32
+def among_all_tokens(weights: Tensor, layer: int, config: ViTConfig, grid: Grid) -> Tensor:
+    """A layer's attention weights, of one head or of the mean head, among all tokens: float32
     (B, T, T).
 
-    Those of an axial layer are of sequences within rows, (B·h, w, w), or within columns,
-    (B·w, h, h). They become zero elsewhere.
+    An axial layer attends within rows, (B·h, w, w), or within columns, (B·w, h, h): between tokens
+    of different rows, or columns, the weight is 0.
     """
     if config.mixer != "axial":
         return weights

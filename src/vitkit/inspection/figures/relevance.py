@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.inspection.figures.passes import (
-    among_all,
+    among_all_tokens,
     check_has_attention,
     class_numbers,
     in_float32,
@@ -176,7 +176,7 @@ def _propagate(
             gradient, *by_output = torch.autograd.grad(after, [state, *outputs], gradient)
             for j in reversed(range(len(layers))):  # an axial block has two
                 weighted = of_heads(layers[j].weighted(by_output[j]))
-                row = update(row, among_all(weighted, j, config, grid))
+                row = update(row, among_all_tokens(weighted, j, config, grid))
     return row[:, config.prefix :].unflatten(1, grid).detach().cpu()
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from vitkit.inspection.figures.attention_maps import rolled
 from vitkit.inspection.figures.passes import (
     POOLING,
-    among_all,
+    among_all_tokens,
     attention_by_layer,
     check_transformer,
     in_float32,
@@ -151,7 +151,7 @@ def explored(classifier: Classifier, images: Tensor, detail: Detail) -> Explored
             return
         heads = []
         for head in _heads(config, detail):
-            heads.append(among_all(of_heads(weights, head), number, config, grid)[0])
+            heads.append(among_all_tokens(of_heads(weights, head), number, config, grid)[0])
         layers.append(coarse.layer(names[number], torch.stack(heads), _reach(number, config)))
 
     with attention_by_layer(classifier.model, keep) as record:

@@ -170,7 +170,7 @@ class Server:
         serving = asyncio.create_task(server.serve(sockets=[self.bound]))
         while not server.started:
             if serving.done():
-                _say_taken(serving.exception(), self.bound)
+                _raise_cannot_serve(serving.exception(), self.bound)
                 return
             await asyncio.sleep(0.01)
         self._take_signals(server)
@@ -256,9 +256,9 @@ def gets_signals() -> bool:
     return threading.current_thread() is threading.main_thread() and os.name == "posix"
 
 
-def _say_taken(error: BaseException | None, bound: socket.socket) -> None:
-    """Raises ValueError for an address that another server took while this one loaded its model: until
-    one of them listens, both may have it."""
+def _raise_cannot_serve(error: BaseException | None, bound: socket.socket) -> None:
+    """Raises ValueError if another server took the address while this one loaded its model: until one
+    of them listens, both may be bound to it. Raises any other error as it is."""
     if error is None:  # a signal ended it
         return
     if not isinstance(error, OSError):

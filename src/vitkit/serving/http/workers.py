@@ -104,7 +104,7 @@ class Workers:
             self._reload_next()
 
     def _hear(self, worker: _Worker) -> None:
-        """Do what a worker's word asks for, or its death."""
+        """Read a message of a worker and act on it; if its pipe is closed, the worker has died."""
         try:
             word = worker.pipe.recv_bytes().decode()
         except (EOFError, OSError):

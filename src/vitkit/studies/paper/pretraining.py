@@ -101,7 +101,7 @@ def _transfer_check(ask: Ask) -> None:
     """Raises ValueError for a model that is not what the table calls it, and for targets or pre-training
     sets whose results could not be told apart by their names."""
     if not isinstance(ask.recipe.model, ViTConfig):
-        raise ValueError("transfer compares a Vision Transformer; give a --recipe of one")
+        raise ValueError("transfer compares Vision Transformers; choose a --recipe that has one")
     _check_names(ask.targets, "targets")
     if ask.pretrain:
         sources = (ask.data, *ask.pretrain)

@@ -70,15 +70,16 @@ def _images_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
                 if not ask.regularise or share == 1:
                     grid.append(cell)
                     continue
-                tried = _tried(recipe, name, images)
+                tried = _selection_cells(recipe, name, images)
                 if seed == 0:
                     grid += tried
                 grid.append(_with_the_best(cell, tried))
     return grid
 
 
-def _tried(recipe: Recipe, name: str, images: int) -> list[Cell]:
-    """The runs that choose the regularisation of a model for so many images."""
+def _selection_cells(recipe: Recipe, name: str, images: int) -> list[Cell]:
+    """The runs that choose the regularisation of a model for so many images. All but the first come
+    after the first."""
     selecting = replace(measured_by(recipe, ""), data=replace(recipe.data, parts="select"))
     folder = f"{name.replace(' ', '-')}/{images}-images/select"
     grid = []

@@ -104,8 +104,8 @@ def _in_words(value: object) -> str:
 
 
 def record_beginning(run_dir: Path, recipe: Recipe) -> None:
-    """Write down when the run of a resolved recipe began, with which versions, and what an image
-    costs, unless that is known: then the run continues."""
+    """Write down when the run of a resolved recipe began, with which versions, and how many
+    operations an image takes. A run that continues keeps what it has."""
     if (run_dir / BEGUN).exists():
         return
     from vitkit import __version__

@@ -39,12 +39,12 @@ from vitkit.evaluation import (
 )
 from vitkit.inspection import (
     Block,
-    beside,
     check_has_attention,
     logits_and_rollout,
     model_sections,
     over_image,
     paragraph,
+    photograph_and_map,
     section,
 )
 from vitkit.system.console.text import as_word
@@ -190,6 +190,6 @@ def _look(classifier: Classifier | None) -> Look | None:
         _, maps = logits_and_rollout(classifier, images)
         pixels = prepared_for_people(images)[0].permute(1, 2, 0).cpu().numpy()  # (h, w, 3)
         laid = over_image(maps, classifier.model.config.tiling)
-        return beside(pixels, laid[0].numpy(), LEAST)
+        return photograph_and_map(pixels, laid[0].numpy(), LEAST)
 
     return look

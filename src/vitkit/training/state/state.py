@@ -54,7 +54,7 @@ class Writing(NamedTuple):
 
 @dataclass
 class State:
-    """What changes while a run trains. Only the loop changes it."""
+    """The state of a run: all that changes from step to step. Only the loop changes it."""
 
     learner: Learner
     """What is trained: the model, under the name `model`, and what its objective adds."""

@@ -161,9 +161,7 @@ def _model_of(settings: Review) -> str | Classifier:
             f"{as_word(settings.data)} MODEL; any pre-trained one will do"
         )
     if len(models) == 2 and models[0] != models[1]:
-        raise ValueError(
-            f"{models[0]} and {models[1]} are two models; give the one that is to look"
-        )
+        raise ValueError(f"{models[0]} and {models[1]} are two models; give only one")
     return models[0]
 
 

@@ -26,9 +26,9 @@ from vitkit.benching import (
     draw,
     is_good,
     measure,
+    measure_starts,
     of_timm,
     remember,
-    starts,
     with_less_work,
 )
 from vitkit.exporting import (
@@ -251,7 +251,7 @@ def _with_starts(
             models[i] = contender.file
         elif contender.name == "PyTorch float32":
             models[i] = model
-    measured = dict(zip(models, starts(list(models.values())), strict=True))
+    measured = dict(zip(models, measure_starts(list(models.values())), strict=True))
     speeds = list(speeds)
     for i, (seconds, megabytes) in measured.items():
         speeds[i] = replace(speeds[i], start=seconds, megabytes=megabytes)

@@ -79,8 +79,8 @@ def images_of(settings: "Inspect", models: Sequence[Classifier], folder: Path) -
 
 
 def subject_of(settings: "Inspect", models: Sequence[Classifier], given: Given) -> Subject:
-    """What is looked at, and how the command says. Raises ValueError for a class, a layer or a patch
-    that is not there."""
+    """What the command looks at: the models, the images, a class, a layer and a patch. Raises
+    ValueError for a class, a layer or a patch that does not exist."""
     classifier = models[0]
     target = _target(settings.class_name, classifier.labels)
     names = ()

@@ -84,6 +84,7 @@ class AnswerTable:
         return [texts, ruler]
 
     def _row(self, prediction: Prediction) -> str:
+        """A line: the answer, its probability, the image, and the likeliest other classes."""
         name = _answer(prediction)
         if prediction.truth not in (None, prediction.labels[0]):
             name += f" (is {prediction.truth})"

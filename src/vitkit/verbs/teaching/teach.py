@@ -251,7 +251,7 @@ def _check_is_of(settings: Teach, folder: Path, loaded: Classifier) -> None:
     there = load(folder, quiet=True)
     if backbone_digest(_with_new_head(loaded)) != backbone_digest(there):
         raise ValueError(
-            f"{folder} was taught on another model than {word_of(settings.model)}; {go_on}"
+            f"{folder} was taught on a model other than {word_of(settings.model)}; {go_on}"
         )
 
 
