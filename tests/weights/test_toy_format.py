@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import vitkit
 from vitkit.data import Preprocessing
 from vitkit.models import VisionTransformer, vit
 from vitkit.weights import convert, formats, load
@@ -101,6 +102,13 @@ def test_the_card_says_how_a_toy_is_opened_and_a_refusal_what_toys_lack(
     convert(random_classifier(CONFIG), tmp_path / "other", "native")
     card = (tmp_path / "other" / "README.md").read_text()
     assert "vitkit convert DIRECTORY toy-DIRECTORY --to toy" in card
+
+
+def test_a_format_without_a_library_is_converted_to(random_classifier, tmp_path, monkeypatch):
+    alone = replace(TOY, open_elsewhere=None)
+    monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, alone))
+    converted = vitkit.convert(random_classifier(CONFIG), tmp_path / "m.safetensors", "toy")
+    assert "logits were not compared: no other library here" in "\n".join(converted.shown())
 
 
 def test_a_format_needs_no_more_than_names_a_description_and_rules():

@@ -7,8 +7,8 @@ k that attention calls.
 A kind with learned tables also has `resampled`: what its tables are on another grid. A model that
 is fed images of another size, and one that `resized` made for them, then compute the same.
 
-To add a kind: a class here, its name in POSITIONS at the end, and what it asks of a configuration in
-POSITION_KINDS (config_checks.py).
+To add a kind: a class here, its name in POSITIONS at the end and among those of ViTConfig.positions
+(config.py), and what it asks of a configuration in POSITION_KINDS (config_checks.py).
 
 Legend: B batch, T tokens, N = h·w patches, D width, H heads, D_h width of a head, (h, w) the grid,
 "prefix" the tokens before the patches: the class token and registers.

@@ -6,7 +6,7 @@ _FILES = {
     "autoencoder": "MaskedAutoencoder",
     "distillation": "SelfDistillation",
     "masked": "MaskedPatches",
-    "objective": "Learner Objective blocks_of",
+    "objective": "Learner Objective Unlabelled blocks_of",
     "supervised": "Supervised balanced_weights",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

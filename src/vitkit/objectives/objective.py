@@ -26,6 +26,9 @@ class Learner(nn.Module):
 
     Its forward pass returns the loss, the mean over B:
     (images (B, C, H, W) normalised, targets as a Batch has them, keys int64 (B,)) -> float32 ().
+
+    It must not go through a batch image by image: what a step takes is counted with 2^30 images that
+    have a shape and no values, and a list of so many fills the memory (training/footprint.py).
     """
 
     model: nn.Module

@@ -20,7 +20,8 @@ NOT_COMPARED = {
     "timm": "timm is not installed; pip install timm",
     "torchvision": "torchvision is not installed; pip install torchvision",
 }
-"""Why there may be no other library's logits to compare a converted model with, by format."""
+"""Why there may be no other library's logits to compare a converted model with, by format; a format
+need not be here."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Converted:
         for difference in proof.differences:
             yield f"computed differently there: {difference}"
         if proof.largest is None:
-            yield f"logits were not compared: {NOT_COMPARED[self.settings.to]}"
+            why = NOT_COMPARED.get(self.settings.to, "no other library here opens this format")
+            yield f"logits were not compared: {why}"
         else:
             yield (
                 f"logits differ by {proof.largest:.1e} at most from those of {proof.library} "
