@@ -184,12 +184,7 @@ class Hub(BaseHTTPRequestHandler):
         files = self.server.files
         name = self.path.rpartition("/")[2]
         if self.path.startswith("/api/models/you/model/tree/"):
-            self.reply(
-                [
-                    {"type": "file", "path": n, "size": len(d), "oid": oid(d)}
-                    for n, d in files.items()
-                ]
-            )
+            self.reply([self.listed(name) for name in files])
         elif self.path.startswith("/api/models/you/model"):
             about = {"id": "you/model", "modelId": "you/model", "tags": [], "private": False}
             siblings = [{"rfilename": name} for name in files]
@@ -200,6 +195,10 @@ class Hub(BaseHTTPRequestHandler):
             self.reply({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
 
     do_HEAD = do_GET
+
+    def listed(self, name):
+        data = self.server.files[name]
+        return {"type": "file", "path": name, "size": len(data), "oid": oid(data)}
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))

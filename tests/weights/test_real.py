@@ -82,24 +82,6 @@ def test_transformers_pipeline_gives_the_same(backend, rows, real, written, shar
         assert scores == pytest.approx(ours.probabilities, abs=1e-3)
 
 
-def test_timm_computes_the_same_with_it(real, written, shared):
-    """By its own name with `strict=True`, and as a local directory."""
-    import timm
-    from safetensors.torch import load_file
-
-    folder = written("timm")
-    by_name = timm.create_model("vit_tiny_patch16_224")
-    by_name.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
-    directory = timm.create_model(f"local-dir:{folder}", pretrained=True)
-
-    levels = input_of(np.load(shared("weights/golden_8images.npz")))[:2]
-    expected = real.logits(levels)
-    images = real.preprocessing.normalise(levels)
-    for theirs in (by_name, directory):
-        with torch.inference_mode():
-            torch.testing.assert_close(theirs.eval()(images), expected, atol=1e-5, rtol=0)
-
-
 def test_timm_prepares_images_the_same(real, written, shared):
     import timm
 

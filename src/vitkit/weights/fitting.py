@@ -168,7 +168,7 @@ def changed_preprocessing(preprocessing: Preprocessing, hints: Hints) -> Preproc
 
 
 def _read_labels(file: Path, classes: int) -> tuple[str, ...]:
-    """The names in a text file. Raises ValueError unless each line names a class, and all are named."""
+    """The names in a text file, one a line. Raises ValueError unless there is one for each class."""
     if not file.is_file():
         raise ValueError(f"the file of labels {file} does not exist, or is no file")
     if file.stat().st_size > LONGEST_LABELS:
@@ -204,7 +204,7 @@ def check_heads(source: Path | str, config: ModelConfig, heads: int | None) -> N
 
 
 def with_pool(config: ModelConfig, pool: str | None) -> ModelConfig:
-    """The configuration with a head that reads what the user says. Raises ValueError if it cannot."""
+    """The configuration with a head that reads what the user says. Raises ValueError if none can."""
     if pool is None or getattr(config, "pool", None) == pool:
         return config
     if not isinstance(config, ViTConfig) or config.pool not in ("token", "gap", "corner"):

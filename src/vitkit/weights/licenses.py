@@ -107,7 +107,7 @@ def check_may_be_shared(license: License | None, is_trained: bool) -> None:
 
 
 def chosen(license: License | None, id: str, text: str) -> License:
-    """The licence that somebody gives. Raises ValueError if the known one does not leave the choice."""
+    """The licence that a user states. Raises ValueError if the known one does not allow another."""
     given = License(id)
     if id == OTHER:
         given = License(id, text=text)
@@ -243,7 +243,7 @@ def license_to_json(license: License | None) -> dict | None:
 
 
 def described_license(values: object, text: str) -> License:
-    """The way back, with `text` if it is the licence's. Raises ValueError if `values` are none."""
+    """The way back, with `text` if it is the licence's. Raises ValueError if `values` is no object."""
     if not isinstance(values, dict):
         raise ValueError(f"its license is a {type(values).__name__}, not an object")
     id, name, link = (str(values.get(key, ""))[:300] for key in ("id", "name", "link"))

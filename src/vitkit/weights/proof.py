@@ -131,7 +131,7 @@ def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
 
 
 def _format_for(config: ModelConfig, to: str, approximate: bool) -> tuple[Format, list[str]]:
-    """The format, and what its library computes differently. Raises ValueError if it must not be."""
+    """The format, and what its library computes differently. Raises ValueError if it is refused."""
     if to not in names():
         raise ValueError(f"no format {to!r}; there are {', '.join(names())}")
     if problems := cannot(to, config):

@@ -60,7 +60,7 @@ def read_pickle(file: Path) -> tuple[Tensors, str]:
 
 
 def _unpickle(file: Path) -> object:
-    """What a file holds. Raises ValueError if it is damaged, or not only tensors and plain values."""
+    """What a file holds. Raises ValueError if it is damaged or holds more than tensors and values."""
     try:
         # Training checkpoints carry their arguments, which do no harm. Whatever torch warns of
         # becomes our own sentence below.

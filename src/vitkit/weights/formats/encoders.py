@@ -120,7 +120,8 @@ FLAX = Arrays(
 def encoder_rules(
     config: ViTConfig, names: Names, arrays: Arrays = PYTORCH, positions: Transform = SAME
 ) -> list[Rule]:
-    """The table of a Vision Transformer, of a hybrid without its ResNet. `positions` is for their table."""
+    """The rules of a Vision Transformer, of a hybrid without its ResNet. `positions` turns their table of
+    positions into ours."""
     # Patches; CLIP projects them without a bias
     table = layer("stem.project", names.patches, arrays.convolution, arrays.ends)
     if config.embedding_norm and not config.stem:

@@ -3,11 +3,12 @@
 A format says how it spells their names (`ResNetNames`); the walk is the same for all.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
-from vitkit.models import Backbone
+from vitkit.models import Backbone, Tiling
 from vitkit.weights.files import Tensors
 from vitkit.weights.formats.shapes import shape_of
 from vitkit.weights.rules import CONVOLUTION, Rule, Transform, layer, rule
@@ -119,6 +120,19 @@ def backbone_of(
 
     width = outputs / 64  # a factor of ResNet-50's channels: BiT's x1, x3
     return Backbone(tuple(units), width, order, **dialect), inputs
+
+
+def with_stem(
+    settings: dict, tensors: Tensors, names: Sequence[ResNetNames], dialect: dict
+) -> tuple[dict, Tiling]:
+    """The settings of a Vision Transformer with the ResNet below its patches, if there is one of these
+    names, and its patches in pixels."""
+    tiling = Tiling(settings["patch"], settings["patch"])
+    for spelling in names:
+        if spelling.prefix + spelling.root in tensors:
+            stem, channels = backbone_of(tensors, spelling, "post", dialect)
+            return {**settings, "stem": stem, "channels": channels}, tiling.scaled(stem.stride)
+    return settings, tiling
 
 
 def assumed_size(image: tuple[int, int] | None) -> tuple[tuple[int, int], list[str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from vitkit.data import Preprocessing
-from vitkit.models import DIALECTS, Grid, ModelConfig, Tiling, ViTConfig
+from vitkit.models import DIALECTS, Grid, ModelConfig, ViTConfig
 from vitkit.weights.adoption import rebuilt
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
@@ -28,7 +28,7 @@ from vitkit.weights.formats.format import (
     reasons,
 )
 from vitkit.weights.formats.google.names import BIG_VISION, ORIGINAL, Layout, spelled, tidy_names
-from vitkit.weights.formats.resnets import ResNetNames, backbone_of, backbone_rules
+from vitkit.weights.formats.resnets import ResNetNames, backbone_rules, with_stem
 from vitkit.weights.formats.shapes import shape_of, table_of
 from vitkit.weights.hints import Hints
 from vitkit.weights.outputs import usual_labels
@@ -86,13 +86,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     tensors = tidied.tensors
 
     settings = settings_of(tensors, NAMES, FLAX)
-
-    # Patches: of the image, or of a ResNet's feature map
-    tiling = Tiling(settings["patch"], settings["patch"])  # in pixels
-    if ROOT in tensors:
-        stem, channels = backbone_of(tensors, VIT_JAX_NAMES, "post", DIALECTS["google"])
-        tiling = tiling.scaled(stem.stride)
-        settings |= {"stem": stem, "channels": channels}
+    settings, tiling = with_stem(settings, tensors, (VIT_JAX_NAMES,), DIALECTS["google"])
     grid, positions, positions_note = _positions(tidied, tiling.size, hints.image)
 
     # flax keeps the heads apart, (D, H, E), so their number is known

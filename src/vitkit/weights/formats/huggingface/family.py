@@ -272,7 +272,7 @@ def _have_biases(tensors: Tensors, names: Names) -> bool:
 
 
 def with_biases(tensors: Tensors, layers: Sequence[str]) -> tuple[Tensors, list[str]]:
-    """Tensors in which all these layers have a bias, of zeros if the file has none; and a note."""
+    """Tensors in which all these layers have a bias, zeros if the file has none; and a note of that."""
     ends = tuple(f".{layer}.weight" for layer in layers)
     missing = {}
     for name, lazy in tensors.items():

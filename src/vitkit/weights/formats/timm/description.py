@@ -5,12 +5,12 @@ from dataclasses import replace
 from math import floor
 
 from vitkit.data import Preprocessing
-from vitkit.models import DIALECTS, Grid, Tiling, ViTConfig
+from vitkit.models import DIALECTS, Grid, ViTConfig
 from vitkit.weights.classifier import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.encoders import settings_of
 from vitkit.weights.formats.format import Tidied
-from vitkit.weights.formats.resnets import backbone_of
+from vitkit.weights.formats.resnets import with_stem
 from vitkit.weights.formats.shapes import IMAGENET, STATISTICS, heads_of, shape_of, table_of
 from vitkit.weights.formats.timm.config import (
     GELU,
@@ -28,15 +28,10 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """What the shapes say, and timm's own config.json if it lies beside them."""
     tensors = tidied.tensors
     arguments = opened.config.get("model_args") or {}
-    settings = settings_of(tensors, NAMES)
 
-    # From the image to the tokens; a hybrid has a ResNet below the patches
-    tiling = Tiling(settings["patch"], settings["patch"])  # in pixels
-    for names in (RESNET, ROOT_ALONE):
-        if names.prefix + names.root in tensors:
-            stem, channels = backbone_of(tensors, names, "post", DIALECTS["timm"])
-            tiling = tiling.scaled(stem.stride)
-            settings |= {"stem": stem, "channels": channels}
+    # From the image to the tokens
+    settings = settings_of(tensors, NAMES)
+    settings, tiling = with_stem(settings, tensors, (RESNET, ROOT_ALONE), DIALECTS["timm"])
     image = hints.image or input_size(opened.config)
     prefix = settings["class_token"] + settings["registers"]
     grid, positions, positions_note = _positions(tensors, prefix, tiling.size, image)
