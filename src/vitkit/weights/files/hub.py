@@ -167,11 +167,12 @@ def push(folder: Path, name: str, private: bool = False) -> str:
             allow_patterns=list(SENT),
             commit_message="Upload by vitkit",
         )
-    except (*refusals, OSError) as error:
+    except refusals as error:
         raise ValueError(
             f"the hub did not take {name}: {_first_line(error)}; to log in: hf auth login"
         ) from error
-    except errors.HfHubHTTPError.__bases__ as error:  # whatever the hub's HTTP client raises
+    # Whatever the hub's HTTP client raises: errors of its own, and before the hub's 1.0 an OSError
+    except (OSError, *errors.HfHubHTTPError.__bases__) as error:
         raise ValueError(f"the Hugging Face hub cannot be reached: {_first_line(error)}") from error
     return str(address)
 
