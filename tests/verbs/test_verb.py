@@ -40,6 +40,7 @@ class Count:
     times: tuple[int, ...] = (1,)
     hints: Annotated[Hints, arg(name="")] = field(default_factory=Hints)
     order: Literal["as-given", "by-name"] = "as-given"
+    sides: tuple[Literal[1, 2], ...] = ()
 
 
 @result
@@ -146,6 +147,7 @@ def test_help_shows_every_setting():
     ("values", "error", "sentence"),
     [
         ({"order": "by_name"}, ValueError, "order is 'by_name'; it is one of as-given, by-name"),
+        ({"sides": ("1", "2")}, ValueError, r"sides is \('1', '2'\); it is one of 1, 2"),
         ({"times": "3"}, TypeError, r"times is \('3',\); it takes a whole number"),
         ({"heads": 2.5}, TypeError, "heads is 2.5; it takes a whole number or None"),
         ({"heads": True}, TypeError, "heads is True; it takes a whole number"),

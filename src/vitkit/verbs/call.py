@@ -253,7 +253,7 @@ def _check_fits(name: str, annotation: Any, value: Any) -> None:
     if choices:
         wrong = value
         if isinstance(value, tuple):
-            wrong = next(each for each in value if str(each) not in choices)
+            wrong = next((each for each in value if str(each) not in choices), value)
         raise ValueError(f"{name} is {wrong!r}; it is one of {', '.join(choices)}")
     kinds = [kind for kind in _alternatives(annotation) if kind in TYPES]
     what = dict.fromkeys(TYPES[kind][0] for kind in kinds)
