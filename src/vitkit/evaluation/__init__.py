@@ -21,20 +21,21 @@ _FILES = {
     "metrics.calibration": "calibrate check_can_calibrate",
     "metrics.classification": (
         "Accuracy Classification accuracy class_scores classification confusion_matrix "
-        "most_confused unbalanced"
+        "balanced_weights most_confused unbalanced"
     ),
     "metrics.metric": (
         "COUNT Metric NATS SHARE SQUARED_ERROR Unit number_of plain_number share_right"
     ),
     "metrics.other_targets": "Errors MeanAveragePrecision",
     "metrics.paired": "paired",
-    "probes.closed_forms": "LeaveOneOut Moments ridge targets",
+    "probes.closed_forms": "Moments ridge targets",
     "probes.features": "BATCH Features WRITERS add_weights features",
     "probes.fewshot": (
         "FIXED Fewshot Form GRID WHOLE best_ranked draw interval predictions shot_notes"
     ),
+    "probes.left_out": "Folds LeaveOut balanced_folds",
     "probes.neighbours": "Neighbours voted",
-    "probes.probe": "FIT Method Probe known_classes linear probe quality with_probe",
+    "probes.probe": "FIT Method Probe known_classes left_out_quality probe quality with_probe",
     "probes.probing": "NUMBER Probing several_probe",
     "probes.teaching": (
         "Memory NewExamples backbone_digest changed digest_of fit forgotten has_memory "

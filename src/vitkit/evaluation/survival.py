@@ -27,7 +27,8 @@ from vitkit.data import (
     train_batches,
 )
 from vitkit.evaluation.metrics.paired import loses
-from vitkit.evaluation.probes.closed_forms import LeaveImagesOut, best_for_classes, targets
+from vitkit.evaluation.probes.closed_forms import targets
+from vitkit.evaluation.probes.left_out import LeaveOut, balanced_folds, best_for_classes
 from vitkit.models import formed, recording
 from vitkit.weights import Classifier
 
@@ -154,7 +155,8 @@ def _smaller_crop(augmentation: Augmentation, classifier: Classifier) -> Augment
 def _right(views: Tensor, asked: Tensor, classes: Tensor) -> Tensor:
     """(N, V, D) views, (N, D) asked, (N,) -> which are answered right by all others, bool (N,)."""
     count = int(classes.max()) + 1
-    fit = LeaveImagesOut(views, targets(classes, count), asked)
+    folds = balanced_folds(classes.numpy())
+    fit = LeaveOut(views, targets(classes, count), folds, asked=asked)
     _, _, logits = best_for_classes(fit, classes)
     return logits.argmax(1) == classes
 

@@ -7,6 +7,6 @@ _FILES = {
     "distillation": "SelfDistillation",
     "masked": "MaskedPatches",
     "objective": "Learner Objective Unlabelled blocks_of",
-    "supervised": "Supervised balanced_weights",
+    "supervised": "Supervised",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

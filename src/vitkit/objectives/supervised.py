@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, Source, TargetKind, mix
-from vitkit.evaluation import USUAL, Evaluator
+from vitkit.evaluation import USUAL, Evaluator, balanced_weights
 from vitkit.objectives.objective import Learner
 from vitkit.weights import Activation
 
@@ -189,13 +189,6 @@ class SupervisedLearner(Learner):
         smoothing = settings.label_smoothing
         targets = targets * (1 - smoothing) + smoothing / targets.shape[-1]
         return settings.off_target + (1 - 2 * settings.off_target) * targets
-
-
-def balanced_weights(counts: np.ndarray) -> np.ndarray:
-    """How many images each class has, (K,) -> what an image of it counts, float64 (K,): all classes
-    with images count alike, and images 1 on average."""
-    present = np.count_nonzero(counts)
-    return counts.sum() / (np.maximum(counts, 1) * max(present, 1))
 
 
 def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

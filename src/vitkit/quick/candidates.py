@@ -26,11 +26,11 @@ from vitkit.evaluation import (
     Metric,
     Probe,
     Probing,
+    balanced_weights,
     features,
     several_probe,
     with_probe,
 )
-from vitkit.objectives import balanced_weights
 from vitkit.weights import Classifier
 
 CLOSED_FORM = "closed form"
@@ -59,15 +59,16 @@ def question(kind: TargetKind, labels: tuple[str, ...], balanced: bool = False) 
     return Probing(kind, labels, np.arange(len(labels)), balanced)
 
 
-def solved(asked: Probing, learned: Features) -> Probe:
-    """The head in closed form for features (N, D) and targets as `Source.targets_of` gives them.
-    Raises ValueError if no head can be fitted to it."""
+def solved(asked: Probing, learned: Features, groups: np.ndarray | None = None) -> Probe:
+    """The head in closed form for features (N, D) and targets as `Source.targets_of` gives them. Images
+    of one group, by its number (N,), are left out together. Raises ValueError if no head can be fitted
+    to it."""
     if asked.kind != "classes":
-        return asked.fit("linear", learned)
+        return asked.fit("linear", learned, groups)
 
     # A class without an example is unlikely everywhere, by the rule of succession: 1 in N + 2
     known = learned.y.any(0)
-    fitted = several_probe(learned.x, learned.y[:, known])
+    fitted = several_probe(learned.x, learned.y[:, known], groups)
     count = len(learned.x)
     weight = torch.zeros(len(known), fitted.weight.shape[1], dtype=torch.float64)
     bias = torch.full((len(known),), -math.log(count + 1), dtype=torch.float64)
@@ -173,3 +174,26 @@ def best(
     if gains.sum() > errors * np.sqrt(np.square(gains).sum()):
         return chosen
     return first
+
+
+def best_by_others(
+    candidates: list[Candidate],
+    folds: np.ndarray,
+    weights: np.ndarray | None = None,
+    errors: float = 1,
+) -> np.ndarray:
+    """Which candidate the images of all other folds choose for each image, by its number: int64 (N,).
+
+    What the best reaches on the images that chose it is too good. What these reach is not: no image
+    has a say in who answers it.
+
+    folds: the number of each image's fold, (N,).
+    """
+    if weights is None:
+        weights = np.ones(len(folds))
+    by_others = np.zeros(len(folds), dtype=np.int64)
+    for fold in np.unique(folds):
+        own = folds == fold
+        chosen = best(candidates, np.where(own, 0, weights), errors)
+        by_others[own] = candidates.index(chosen)
+    return by_others

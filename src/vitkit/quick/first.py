@@ -52,7 +52,7 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
     asked, bare, learned, whole = reading
 
     # Each image answered by a fit without it
-    left_out = main_metric(asked, "left_out", whole.left_out, learned.y)
+    left_out = asked.left_out_quality(whole, learned.y)[0]
     classifier = with_origin(work, with_head(bare, whole, asked), CLOSED_FORM, left_out)
     if asked.kind == "class":
         unknown = fit_unknown(torch.tensor(learned.x), torch.tensor(learned.y), whole.left_out)

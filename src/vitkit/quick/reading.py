@@ -11,9 +11,18 @@ Legend: N images, D width of the model, K outputs of the head.
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
+
 from vitkit.evaluation import Features, Probe, Probing
 from vitkit.models import ModelConfig, ViTConfig
-from vitkit.quick.candidates import best, candidate, image_weights, question, solved
+from vitkit.quick.candidates import (
+    best,
+    best_by_others,
+    candidate,
+    image_weights,
+    question,
+    solved,
+)
 from vitkit.quick.plan import Work, features_of, pretrained, write_plan
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import Recipe
@@ -65,8 +74,8 @@ def read(work: Work) -> Reading:
     chosen = work.plan.pool
     if chosen is None and work.plan.steps is not None:
         chosen = TOKEN  # a plan of before there were quarters
+    weights = image_weights(asked, every.y)
     if chosen is None:
-        weights = image_weights(asked, every.y)
         chosen = from_rank_0(lambda: best(tried, weights, CLEARLY).name)
     if chosen == QUARTERS:
         by_token, by_both = [each.held_out for each in tried]
@@ -76,7 +85,13 @@ def read(work: Work) -> Reading:
             f"{by_token.unit.text(by_token.value)} by fits without each image (other libraries do not "
             "have that; with --preset none a head reads the class token)"
         )
-    return readings[chosen]
+
+    # An image that is left out has no say in what is read of it
+    reading = readings[chosen]
+    by_others = best_by_others(tried, reading.whole.fold.numpy(), weights, CLEARLY)
+    answers = torch.stack([each.whole.left_out for each in readings.values()])  # (2, N, K)
+    left_out = answers[by_others, torch.arange(len(by_others))]
+    return reading._replace(whole=replace(reading.whole, left_out=left_out))
 
 
 def _may_read_quarters(config: ModelConfig, images: int) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from vitkit.evaluation import LeaveOneOut
+from vitkit.evaluation import LeaveOut
 from vitkit.models import (
     EarlyExit,
     Exit,
@@ -83,7 +83,7 @@ def fit_exits(
     # A map for each exit
     exits = []
     for blocks, x in zip(after, states, strict=True):
-        fitted = LeaveOneOut(x, features)
+        fitted = LeaveOut(x, features)
         strengths = [strength * fitted.fit.scale for strength in STRENGTHS]
         errors = [(fitted.scores(l2) - features).square().mean().item() for l2 in strengths]
         best = strengths[int(np.argmin(errors))]

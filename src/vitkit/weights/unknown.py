@@ -15,7 +15,8 @@ from torch import Tensor
 from vitkit.weights.files import Tensors
 from vitkit.weights.files.directory import UNKNOWN
 
-NUMBERS = ("far", "sure", "limit", "least", "rejected", "coverage")
+NUMBERS = ("far", "sure", "rejected", "coverage")
+LIMITS = ("limit", "least")  # a number for each class
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,28 +28,37 @@ class Unknown:
     whitening: Tensor
     """Features x -> x whitening, in which the images of a class lie equally far around its mean in
     all directions: float32 (D, R)."""
+    centre: Tensor
+    """What is subtracted from features before they are whitened: float32 (D,)."""
     far: float
-    """What the distance to the nearest mean is multiplied by,"""
+    """What the distance to the mean of a class is multiplied by,"""
     sure: float
-    """and what the highest logit is, before it is subtracted: then both vary equally."""
-    limit: float
-    """An image is unknown from there on; infinite if too few images were learned from to tell."""
-    least: float
-    """A class is left open from this probability on."""
+    """and what its logit is, before it is subtracted: then both vary equally."""
+    limit: Tensor
+    """An image is strange to a class from there on: float64 (K,). Infinite if too few images were
+    learned from to tell. One number, of a model saved before limits were by class, is for the nearest
+    mean and the highest logit."""
+    least: Tensor
+    """A class is left open from this probability on: float64 (K,), or one number for all."""
     rejected: float = 0.05
-    """The share of images of the known classes that are called unknown."""
+    """The share of images of each class that are called unknown, at most."""
     coverage: float = 0.95
     """How often, at least, the right class of an image is among those that are left open."""
 
     def strangeness(self, features: Tensor, logits: Tensor) -> Tensor:
-        """How unknown images are: (B, D), (B, K) -> (B,)."""
-        rows = features.float() @ self.whitening  # (B, R)
-        distance = torch.cdist(rows, self.means).amin(1)
-        return self.far * distance - self.sure * logits.float().amax(1)
+        """How strange images are to each class: (B, D), (B, K) -> (B, K); to all together, (B, 1), by a
+        model saved before limits were by class."""
+        rows = (features.float() - self.centre) @ self.whitening  # (B, R)
+        distance = torch.cdist(rows, self.means)
+        logits = logits.float()
+        if not self.limit.ndim:
+            distance = distance.amin(1, keepdim=True)
+            logits = logits.amax(1, keepdim=True)
+        return self.far * distance - self.sure * logits
 
     def is_unknown(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Whether images are: (B, D), (B, K) -> bool (B,)."""
-        return self.strangeness(features, logits) > self.limit
+        """Whether images are strange to all classes: (B, D), (B, K) -> bool (B,)."""
+        return (self.strangeness(features, logits) > self.limit).all(1)
 
     def is_open(self, probabilities: Tensor) -> Tensor:
         """Which classes are left open, the likeliest always: (B, K) -> bool (B, K)."""
@@ -57,8 +67,13 @@ class Unknown:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything as tensors, for the file of a model directory; `read_unknown` is the way back."""
-        numbers = {name: torch.tensor(getattr(self, name), dtype=torch.float64) for name in NUMBERS}
-        return {"means": self.means, "whitening": self.whitening, **numbers}
+        tensors = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, Tensor):
+                value = torch.tensor(value, dtype=torch.float64)
+            tensors[field.name] = value
+        return tensors
 
 
 def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
@@ -66,8 +81,9 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
     if not tensors:
         return None
     names = [field.name for field in fields(Unknown)]
-    shapes = {name: lazy.shape for name, lazy in tensors.items()}
-    if sorted(tensors) != sorted(names) or any(shapes[name] for name in NUMBERS):
+    shapes = {name: list(lazy.shape) for name, lazy in tensors.items()}
+    needed = set(names) - {"centre"}  # which models saved earlier have not
+    if not needed <= set(tensors) <= set(names) or any(shapes[name] for name in NUMBERS):
         raise ValueError(
             f"{UNKNOWN} holds {', '.join(sorted(tensors))[:200]}, not {', '.join(names)}"
         )
@@ -77,11 +93,23 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
         )
     if len(shapes["whitening"]) != 2 or shapes["whitening"][1] != shapes["means"][1]:
         raise ValueError(f"{UNKNOWN} compares features in {shapes['whitening']} directions")
-    values = {name: tensors[name].read() for name in names}
-    for name in ("means", "whitening"):
+    values = {name: lazy.read() for name, lazy in tensors.items()}
+    width = shapes["whitening"][0]
+    values.setdefault("centre", torch.zeros(width))
+    if values["centre"].shape != (width,):
+        raise ValueError(f"{UNKNOWN} has a centre of another width than its features, {width}")
+    for name in ("means", "whitening", "centre"):
         values[name] = values[name].float()
         if not values[name].isfinite().all():
             raise ValueError(f"{UNKNOWN} holds NaN or infinity")
+    for name in LIMITS:
+        if shapes[name] not in ([], [classes]):
+            raise ValueError(
+                f"{UNKNOWN} has limits of shape {shapes[name]}, and the model has {classes} classes"
+            )
+        values[name] = values[name].double()
+        if values[name].isnan().any():
+            raise ValueError(f"{UNKNOWN} holds NaN")
     for name in NUMBERS:
         values[name] = values[name].item()
     return Unknown(**values)

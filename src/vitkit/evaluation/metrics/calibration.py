@@ -156,7 +156,9 @@ def perfect_error(confidence: np.ndarray) -> float:
 # images that the model has not learned from: held-out ones, or each left out in turn.
 
 
-def fit_temperature(logits: Tensor, classes: Tensor, start: float | None = None) -> float:
+def fit_temperature(
+    logits: Tensor, classes: Tensor, start: float | None = None, weights: Tensor | None = None
+) -> float:
     """The temperature T at which softmax(logits / T) fits the true classes best: (N, K), int64 (N,)
     -> T.
 
@@ -166,8 +168,8 @@ def fit_temperature(logits: Tensor, classes: Tensor, start: float | None = None)
     no answer ever is, and T too large. If the answers are no better than chance, T is so large that
     all classes are equally likely.
 
-    start: a temperature that may be near. Raises ValueError for logits that are not finite, or
-    have fewer than two classes.
+    start: a temperature that may be near. weights: what each answer counts, (N,); None for all
+    alike. Raises ValueError for logits that are not finite, or have fewer than two classes.
     """
     count, outputs = logits.shape
     if not count or outputs < 2:
@@ -179,12 +181,15 @@ def fit_temperature(logits: Tensor, classes: Tensor, start: float | None = None)
         raise ValueError("the logits hold NaN or infinity, so no temperature fits them")
     spread = z.std(correction=0).item() or 1.0
     z = (z - z.mean(1, keepdim=True)) / spread  # (N, K), of any size before, of size 1 now
+    if weights is None:
+        weights = torch.ones(count, dtype=torch.float64)
+    shares = weights / weights.sum()  # (N,)
 
     # What the targets, (N + 1) / (N + 2) for the true class and the rest for the next, expect
     wrong = 1 / (count + 2)
     true = z.gather(1, classes[:, None])[:, 0]  # (N,)
     next_likely = z.scatter(1, classes[:, None], -torch.inf).amax(1)  # (N,)
-    expected = ((1 - wrong) * true + wrong * next_likely).mean()
+    expected = shares @ ((1 - wrong) * true + wrong * next_likely)
 
     # The zero of the gradient, which grows with b = 1 / T: Newton's method within a bracket
     low = 1 / HOTTEST
@@ -195,12 +200,12 @@ def fit_temperature(logits: Tensor, classes: Tensor, start: float | None = None)
     for _ in range(STEPS):
         p = (b * z).softmax(1)
         mean = (p * z).sum(1)  # (N,)
-        gradient = (mean.mean() - expected).item()
+        gradient = (shares @ mean - expected).item()
         if gradient > 0:
             high = b
         else:
             low = b
-        curvature = ((p * z * z).sum(1) - mean.square()).mean().item()
+        curvature = (shares @ ((p * z * z).sum(1) - mean.square())).item()
         before = b
         b = b - gradient / max(curvature, 1e-300)
         if not low < b < high:

@@ -30,7 +30,7 @@ from vitkit.evaluation.metrics.metric import (
     wilson,
 )
 
-UNBALANCED = 5  # times as many images in the largest class as in the smallest
+UNBALANCED = 3  # times as many images in the largest class as in the smallest
 # The figures whose intervals are made by resampling, in the order of `figures_of`
 RESAMPLED = {
     "balanced_accuracy": SHARE,
@@ -261,6 +261,13 @@ def counts_of(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndar
 def unbalanced(counts: np.ndarray) -> bool:
     """Whether a class has many times the images of another, by how many each has, (K,)."""
     return bool(counts.max() >= UNBALANCED * counts.min())
+
+
+def balanced_weights(counts: np.ndarray) -> np.ndarray:
+    """How many images each class has, (K,) -> what an image of it counts, float64 (K,): all classes
+    with images count alike, and images 1 on average."""
+    present = np.count_nonzero(counts)
+    return counts.sum() / (np.maximum(counts, 1) * max(present, 1))
 
 
 def balanced_accuracy(counts: np.ndarray) -> float:

@@ -191,15 +191,16 @@ def share_right(name: str, right: float, seen: int) -> Metric:
     return Metric(name, right / seen, SHARE, interval)
 
 
-def wilson(right: float, seen: int) -> tuple[float, float]:
+def wilson(right: float, seen: float, z: float = Z_95) -> tuple[float, float]:
     """Wilson's 95 % interval of a share, when `right` of `seen` independent answers were right.
 
-    Unlike the usual interval it is good near 0 and 1 too, and for a few dozen images.
+    Unlike the usual interval it is good near 0 and 1 too, and for a few dozen images. z: the quantile,
+    if it is not the normal distribution's.
     """
     share = right / seen
-    spread = Z_95 * math.sqrt(share * (1 - share) / seen + Z_95**2 / (4 * seen**2))
-    centre = share + Z_95**2 / (2 * seen)
-    whole = 1 + Z_95**2 / seen
+    spread = z * math.sqrt(share * (1 - share) / seen + z**2 / (4 * seen**2))
+    centre = share + z**2 / (2 * seen)
+    whole = 1 + z**2 / seen
     low = max((centre - spread) / whole, 0.0)
     high = min((centre + spread) / whole, 1.0)
     if right == 0:  # but for rounding

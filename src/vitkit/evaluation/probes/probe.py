@@ -18,9 +18,20 @@ from torch import Tensor
 
 from vitkit.data import Source
 from vitkit.evaluation.metrics.calibration import calibration_error, fit_temperature
-from vitkit.evaluation.metrics.classification import balanced_accuracy, counts_of
+from vitkit.evaluation.metrics.classification import (
+    balanced_accuracy,
+    balanced_weights,
+    counts_of,
+)
 from vitkit.evaluation.metrics.metric import MISFIT, SHARE, Metric, share_right
-from vitkit.evaluation.probes.closed_forms import LeaveOneOut, Moments, best_for_classes, targets
+from vitkit.evaluation.probes.closed_forms import Moments, targets
+from vitkit.evaluation.probes.left_out import (
+    Folds,
+    LeaveOut,
+    balanced_folds,
+    best_for_classes,
+    share_of_left_out,
+)
 from vitkit.models import DistilledHead
 from vitkit.system.console.text import counted
 from vitkit.weights import Activation, Classifier
@@ -41,9 +52,10 @@ class Probe:
     bias: Tensor
     """(K,)"""
     left_out: Tensor
-    """The logits of each example by a fit without it, (N, K), in which the others of its class count
-    for as much as with it; NaN for the only one of its class, if the method knows nothing of a class
-    without examples."""
+    """The logits of each example by a fit without its fold, (N, K); NaN for the only one of its
+    class, if the method knows nothing of a class without examples."""
+    fold: Tensor
+    """The fold that each example was left out with, (N,): one of each class, or more."""
     strength: float
     """Of the regularisation, in the method's own measure; NaN for a method without."""
     temperature: float
@@ -54,43 +66,80 @@ class Probe:
         return x.double() @ self.weight.mT + self.bias
 
 
-def linear(x: Tensor, classes: Tensor, count: int) -> Probe:
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """What a probe learns from."""
+
+    x: Tensor
+    """Features, (N, D)."""
+    classes: Tensor
+    """(N,)"""
+    count: int
+    """K, how many classes there are; each has an example."""
+    balanced: bool = False
+    """Whether classes count alike, however many examples they have."""
+    groups: np.ndarray | None = None
+    """Examples with the same number, (N,), are left out together; None if each is a group."""
+
+    def folds(self, most: int | None = None) -> Folds:
+        """Which are left out together."""
+        return balanced_folds(self.classes.numpy(), self.groups, most)
+
+    @property
+    def weights(self) -> Tensor | None:
+        """What each example counts, (N,); None for all alike."""
+        if not self.balanced:
+            return None
+        counts = np.bincount(self.classes, minlength=self.count)
+        return torch.from_numpy(balanced_weights(counts))[self.classes]
+
+
+def linear(examples: Examples) -> Probe:
     """Least squares with an intercept, in closed form; l2 is the one whose left-out answers have
     the least cross-entropy, each l2 at its best temperature."""
-    fit = LeaveOneOut(x, targets(classes, count))
+    classes = examples.classes
+    folds = examples.folds()
+    fit = LeaveOut(examples.x, targets(classes, examples.count), folds, examples.weights)
     l2, t, left_out = best_for_classes(fit, classes)
     weight, bias = fit.fit.head(l2)
-    return Probe(weight / t, bias / t, left_out, l2, t)
+    return Probe(weight / t, bias / t, left_out, folds.fold, l2, t)
 
 
-def prototype(x: Tensor, classes: Tensor, count: int) -> Probe:
+def prototype(examples: Examples) -> Probe:
     """The class whose mean is nearest: -‖x - mean‖², without the ‖x‖² that all classes share."""
     # Distances hardly change if all features move together, and lose fewer digits
-    x = x.double()
+    x = examples.x.double()
     centre = x.mean(0)
     x = x - centre
-    moments = Moments.of(x, classes, count)
-    mean = moments.sums / moments.counts[:, None]  # (K, D)
-    weight = 2 * mean
-    bias = -mean.square().sum(1)
+    moments = Moments.of(x, examples.classes, examples.count)
+    weight, bias = _nearest_mean(moments)
 
-    # The mean of n without x is farther from x, by n / (n - 1)
-    scores = x @ weight.mT + bias  # (N, K)
-    norms = x.square().sum(1)  # (N,)
-    n = moments.counts[classes]  # (N,)
-    own = scores.gather(1, classes[:, None])[:, 0] - norms
-    left_out = scores.scatter(1, classes[:, None], (own * (n / (n - 1)) ** 2 + norms)[:, None])
-    left_out[n == 1] = torch.nan
-    return _calibrated(weight, bias - weight @ centre, left_out, classes, torch.nan)
+    # By the means without each fold; NaN for a class that has no other example
+    folds = examples.folds()
+    left_out = torch.empty(len(x), examples.count, dtype=x.dtype)
+    for members, answered in zip(folds.members, folds.answered, strict=True):
+        gone = members[members >= 0]
+        lost = Moments.of(x[gone], examples.classes[gone], examples.count)
+        without, offset = _nearest_mean(moments - lost)
+        asked = members[answered]
+        left_out[asked] = x[asked] @ without.mT + offset
+    return _calibrated(weight, bias - weight @ centre, left_out, examples, folds.fold, torch.nan)
 
 
-def logistic(x: Tensor, classes: Tensor, count: int) -> Probe:
+def _nearest_mean(moments: Moments) -> tuple[Tensor, Tensor]:
+    """The weights (K, D) and the bias (K,) of the class whose mean is nearest."""
+    mean = moments.sums / moments.counts[:, None]
+    return 2 * mean, -mean.square().sum(1)
+
+
+def logistic(examples: Examples) -> Probe:
     """scikit-learn's logistic regression on standardised features. Its strength, scikit-learn's C,
     is the one whose answers have the least cross-entropy in cross-validation."""
     from sklearn.linear_model import LogisticRegression
     from threadpoolctl import threadpool_limits
 
     # The threads of small products wait for each other longer than they compute
+    x, classes, count = examples.x, examples.classes, examples.count
     threads = None
     if x.numel() * count < SMALL:
         threads = 1
@@ -99,19 +148,22 @@ def logistic(x: Tensor, classes: Tensor, count: int) -> Probe:
     std = x.double().std(0, correction=0) + 1e-5
     rows = ((x.double() - mean) / std).numpy()
     y = classes.numpy()
+    weights = "balanced" if examples.balanced else None
 
     def fit(chosen: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
         """Weights (K, D) and bias (K,), by the chosen examples."""
         with threadpool_limits(threads):
-            model = LogisticRegression(C=c, max_iter=5000).fit(rows[chosen], y[chosen])
+            model = LogisticRegression(C=c, max_iter=5000, class_weight=weights)
+            model.fit(rows[chosen], y[chosen])
         if count == 2:  # one row, which says how much the second class is likelier
             signs = np.array([[-0.5], [0.5]])
             return signs * model.coef_, signs[:, 0] * model.intercept_
         return model.coef_, model.intercept_
 
-    # The only example of a class always trains
-    fold = _folds(y)
-    answered = fold >= 0
+    # The only example of a class, or group, always trains
+    folds = examples.folds(FOLDS)
+    fold = folds.fold.numpy()
+    answered = fold < FOLDS
     best = None
     least = np.inf
     for c in INVERSE_STRENGTHS:
@@ -127,29 +179,39 @@ def logistic(x: Tensor, classes: Tensor, count: int) -> Probe:
             least = loss
             best = (c, scores)
     c, left_out = best
-    weight, bias = map(torch.from_numpy, fit(fold >= -1, c))
+    weight, bias = map(torch.from_numpy, fit(fold >= 0, c))
     weight = weight / std
-    return _calibrated(weight, bias - weight @ mean, left_out, classes, c)
+    return _calibrated(weight, bias - weight @ mean, left_out, examples, folds.fold, c)
 
 
-FIT: dict[Method, Callable[[Tensor, Tensor, int], Probe]] = {
+FIT: dict[Method, Callable[[Examples], Probe]] = {
     "linear": linear,
     "prototype": prototype,
     "logistic": logistic,
 }
 
 
-def probe(method: Method, x: np.ndarray, classes: np.ndarray, count: int) -> Probe:
-    """Fit a head to features (N, D) and classes (N,), of `count` classes in all. Raises ValueError
-    for fewer than two classes, for a class without an example, and for features that are not
-    finite."""
+def probe(
+    method: Method,
+    x: np.ndarray,
+    classes: np.ndarray,
+    count: int,
+    balanced: bool = False,
+    groups: np.ndarray | None = None,
+) -> Probe:
+    """Fit a head to features (N, D) and classes (N,), of `count` classes in all, which count alike if
+    `balanced`. Examples of one group, by its number (N,), are left out together.
+
+    Raises ValueError for fewer than two classes, for a class without an example, and for features that
+    are not finite.
+    """
     if not len(classes) or count < 2:
         raise ValueError(f"{len(classes)} examples of {count} classes teach no classifier")
-    examples = np.bincount(classes, minlength=count)
-    if len(examples) > count or not examples.all():
-        raise ValueError(f"of {count} classes {(examples == 0).sum()} have no example")
+    counts = np.bincount(classes, minlength=count)
+    if len(counts) > count or not counts.all():
+        raise ValueError(f"of {count} classes {(counts == 0).sum()} have no example")
     refuse_broken(x)
-    return FIT[method](torch.tensor(x), torch.tensor(classes), count)
+    return FIT[method](Examples(torch.tensor(x), torch.tensor(classes), count, balanced, groups))
 
 
 def refuse_broken(x: np.ndarray) -> None:
@@ -206,6 +268,35 @@ def balanced_quality(name: str, logits: Tensor, classes: np.ndarray) -> Metric:
     return Metric(f"{name}/balanced_accuracy", balanced_accuracy(counts), SHARE)
 
 
+def left_out_quality(
+    fitted: Probe, classes: np.ndarray, balanced: bool, groups: np.ndarray | None = None
+) -> list[Metric]:
+    """How good the left-out answers are: accuracy and calibration error, and first, if classes count
+    alike, the balanced accuracy. Answers of one group, by its number (N,), are not independent. Empty
+    if nothing could be left out."""
+    answered = fitted.left_out.isfinite().all(1).numpy()
+    if not answered.any():
+        return []
+    logits = fitted.left_out[answered]
+    classes = classes[answered]
+    if groups is not None:
+        groups = groups[answered]
+    confidence, predicted = logits.softmax(1).max(1)
+    right = predicted.numpy() == classes
+    metrics = []
+    if balanced:
+        weights = balanced_weights(np.bincount(classes))[classes]
+        share, interval = share_of_left_out(right, classes, weights, groups)
+        metrics.append(Metric("left_out/balanced_accuracy", share, SHARE, interval))
+    share, interval = share_of_left_out(right, classes, groups=groups)
+    error = calibration_error(confidence.numpy(), right)
+    return [
+        *metrics,
+        Metric("left_out/top1", share, SHARE, interval),
+        Metric("left_out/calibration_error", error, MISFIT),
+    ]
+
+
 def known_classes(source: Source) -> np.ndarray:
     """The classes that images have, ascending. Raises ValueError if there are fewer than two."""
     classes = np.unique(source.targets)
@@ -219,23 +310,16 @@ def known_classes(source: Source) -> np.ndarray:
 
 
 def _calibrated(
-    weight: Tensor, bias: Tensor, left_out: Tensor, classes: Tensor, strength: float
+    weight: Tensor,
+    bias: Tensor,
+    left_out: Tensor,
+    examples: Examples,
+    fold: Tensor,
+    strength: float,
 ) -> Probe:
     """The probe of these scores, divided by their temperature."""
     answered = left_out.isfinite().all(1)
     t = 1.0
     if answered.any():
-        t = fit_temperature(left_out[answered], classes[answered])
-    return Probe(weight / t, bias / t, left_out / t, strength, t)
-
-
-def _folds(classes: np.ndarray) -> np.ndarray:
-    """The fold that each example is left out with, (N,): those of a class in turn; -1 for the only
-    one of its class, which is never left out."""
-    fold = np.full(len(classes), -1)
-    random = np.random.default_rng(0)
-    for number in np.unique(classes):
-        members = random.permutation(np.flatnonzero(classes == number))
-        if len(members) > 1:
-            fold[members] = np.arange(len(members)) % FOLDS
-    return fold
+        t = fit_temperature(left_out[answered], examples.classes[answered])
+    return Probe(weight / t, bias / t, left_out / t, fold, strength, t)

@@ -18,13 +18,14 @@ from vitkit.data import Lists, Source, TargetKind
 from vitkit.evaluation.metrics.classification import unbalanced
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.evaluation.metrics.other_targets import YES, errors, several
-from vitkit.evaluation.probes.closed_forms import LeaveOneOut, best_left_out
 from vitkit.evaluation.probes.features import Features
+from vitkit.evaluation.probes.left_out import Folds, Judged, LeaveOut, best_left_out, folds_of
 from vitkit.evaluation.probes.probe import (
     Method,
     Probe,
     balanced_quality,
     known_classes,
+    left_out_quality,
     probe,
     quality,
     refuse_broken,
@@ -101,11 +102,12 @@ class Probing:
             return len(np.unique(owners))
         return int(np.isin(source.targets, missing).sum())
 
-    def fit(self, method: Method, learned: Features) -> Probe:
-        """The head for features (N, D) and targets as `targets` gives them. Raises ValueError as the
-        probes do, and for several classes or numbers by another method than linear."""
+    def fit(self, method: Method, learned: Features, groups: np.ndarray | None = None) -> Probe:
+        """The head for features (N, D) and targets as `targets` gives them. Examples of one group, by
+        its number (N,), are left out together. Raises ValueError as the probes do, and for several
+        classes or numbers by another method than linear."""
         if self.kind == "class":
-            return probe(method, learned.x, learned.y, len(self.labels))
+            return probe(method, learned.x, learned.y, len(self.labels), self.balanced, groups)
         if method != "linear":
             what = {"classes": "several classes", "number": "a number"}[self.kind]
             raise ValueError(
@@ -113,8 +115,8 @@ class Probing:
                 "method for them"
             )
         if self.kind == "classes":
-            return several_probe(learned.x, learned.y)
-        return number_probe(learned.x, learned.y)
+            return several_probe(learned.x, learned.y, groups)
+        return number_probe(learned.x, learned.y, groups)
 
     def quality(self, name: str, answers: Tensor, y: np.ndarray) -> list[Metric]:
         """How good answers (N, K) are, under this name. They are judged by the first metric."""
@@ -127,12 +129,20 @@ class Probing:
             return quality_of_several(name, answers, y)
         return quality_of_numbers(name, answers, y)
 
+    def left_out_quality(
+        self, fitted: Probe, y: np.ndarray, groups: np.ndarray | None = None
+    ) -> list[Metric]:
+        """How good the left-out answers are. Those of one group, by its number (N,), are not
+        independent. They are judged by the first metric."""
+        if self.kind == "class":
+            return left_out_quality(fitted, y, self.balanced, groups)
+        return self.quality("left_out", fitted.left_out, y)
+
     def qualities(
         self, fitted: Probe, learned: Features, measured: dict[str, Features]
     ) -> list[Metric]:
         """How good the left-out answers are, and those on other parts, by the part's name."""
-        answered = fitted.left_out.isfinite().all(1)
-        metrics = self.quality("left_out", fitted.left_out[answered], learned.y[answered.numpy()])
+        metrics = self.left_out_quality(fitted, learned.y)
         for name, (x, y) in measured.items():
             metrics += self.quality(name, fitted.logits(torch.tensor(x)), y)
         return metrics
@@ -141,9 +151,10 @@ class Probing:
 # Several classes an image, and numbers: least squares in closed form, as for one class each
 
 
-def several_probe(x: np.ndarray, y: np.ndarray) -> Probe:
+def several_probe(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None) -> Probe:
     """A head of yes-or-no questions, for a sigmoid: features (N, D), and ones and zeros (N, K). l2 is
-    the one whose left-out answers have the least cross-entropy.
+    the one whose left-out answers have the least cross-entropy. Examples of one group, by its number
+    (N,), are left out together.
 
     Raises ValueError for a class without an example, for no class at all, if all examples have all
     classes, and for features that are not finite.
@@ -160,23 +171,32 @@ def several_probe(x: np.ndarray, y: np.ndarray) -> Probe:
             f"all {len(y):,} examples have all {y.shape[1]} classes, so nothing tells what has them not"
         )
     truth = torch.tensor(y, dtype=torch.float64)
-    fit = LeaveOneOut(torch.tensor(x), 2 * truth - 1)
+    folds = _each(len(y), groups)
+    fit = LeaveOut(torch.tensor(x), 2 * truth - 1, folds)
 
-    def judge(scores: Tensor) -> tuple[float, tuple[Platt, Tensor]]:
+    def judge(scores: Tensor) -> Judged:
         platt = fit_platt(scores, truth)
         logits = platt.logits(scores)
-        return F.binary_cross_entropy_with_logits(logits, truth).item(), (platt, logits)
+        losses = F.binary_cross_entropy_with_logits(logits, truth, reduction="none").sum(1)
+        return Judged(losses, logits, platt)
 
-    l2, (platt, left_out) = best_left_out(fit, judge)
+    l2, judged = best_left_out(fit, judge)
+    platt = judged.scale
     weight, bias = fit.fit.head(l2)
     return Probe(
-        platt.slope * weight, platt.logits(bias), left_out, l2, temperature=1 / platt.slope
+        platt.slope * weight,
+        platt.logits(bias),
+        judged.answers,
+        folds.fold,
+        l2,
+        temperature=1 / platt.slope,
     )
 
 
-def number_probe(x: np.ndarray, y: np.ndarray) -> Probe:
+def number_probe(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None) -> Probe:
     """A head of one output, the number in its own unit: features (N, D), numbers (N,). l2 is the
-    one whose left-out answers have the least squared error. Raises ValueError for fewer than two
+    one whose left-out answers have the least squared error. Examples of one group, by its number
+    (N,), are left out together. Raises ValueError for fewer than two
     different numbers, and for features that are not finite."""
     refuse_broken(x)
     if len(y) < 2:
@@ -186,14 +206,22 @@ def number_probe(x: np.ndarray, y: np.ndarray) -> Probe:
             f"all {len(y):,} examples have the number {y[0]:g}; there is nothing to learn"
         )
     truth = torch.tensor(y, dtype=torch.float64)[:, None]  # (N, 1)
-    fit = LeaveOneOut(torch.tensor(x), truth)
+    folds = _each(len(y), groups)
+    fit = LeaveOut(torch.tensor(x), truth, folds)
 
-    def judge(answers: Tensor) -> tuple[float, Tensor]:
-        return (answers - truth).square().mean().item(), answers
+    def judge(answers: Tensor) -> Judged:
+        return Judged((answers - truth).square()[:, 0], answers)
 
-    l2, left_out = best_left_out(fit, judge)
+    l2, judged = best_left_out(fit, judge)
     weight, bias = fit.fit.head(l2)
-    return Probe(weight, bias, left_out, l2, temperature=1.0)
+    return Probe(weight, bias, judged.answers, folds.fold, l2, temperature=1.0)
+
+
+def _each(count: int, groups: np.ndarray | None) -> Folds:
+    """A fold for each example, or for each group."""
+    if groups is None:
+        groups = np.arange(count)
+    return folds_of(groups)
 
 
 def quality_of_several(name: str, logits: Tensor, y: np.ndarray) -> list[Metric]:

@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from vitkit.data import Source
+from vitkit.evaluation.metrics.classification import unbalanced
 from vitkit.evaluation.probes.features import Features, add_weights, architecture, below_head
 from vitkit.evaluation.probes.probe import Probe, probe, with_probe
 from vitkit.evaluation.probes.unknown import fit_unknown
@@ -106,6 +107,11 @@ class Memory:
         """The class of each example that is there: int64 (N,)."""
         labels = np.array([self.examples[i].label for i in self.rows], dtype=np.int64)
         return np.searchsorted(self.known, labels)
+
+    @property
+    def balanced(self) -> bool:
+        """Whether classes count alike, because some have many times the examples of others."""
+        return unbalanced(np.bincount(self.targets))
 
     def members(self, label: str) -> list[int]:
         """The examples, by number, of a class; none if there is no such class."""
@@ -233,7 +239,7 @@ def fit(memory: Memory) -> Probe:
             f"a classifier needs two classes or more, and this one would know {names}; add another, "
             "a folder of photographs each: --add cats/ dogs/"
         )
-    return probe(METHOD, memory.x[memory.rows], memory.targets, len(memory.known))
+    return probe(METHOD, memory.x[memory.rows], memory.targets, len(memory.known), memory.balanced)
 
 
 def _position_to_rename(memory: Memory, old: str, new: str) -> int:

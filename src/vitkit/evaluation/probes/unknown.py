@@ -1,15 +1,17 @@
 """From where on an image is unknown to a classifier, and which classes an answer leaves open: limits
-fitted to what each image is answered by a fit without it.
+fitted to what each image is answered by a fit without it, for each class by its own images.
 
-An image is unknown if the sum of two measures is large, each in its own standard deviations: how far
-its features lie from the nearest class, and how low its highest logit is. The first finds images of
-another kind, the second those that resemble several classes (docs/teach.md has the comparison).
+An image is strange to a class if the sum of two measures is large, each in its own standard deviations:
+how far its features lie from the mean of the class, and how low the class's logit is. It is unknown if
+it is strange to all. The first measure finds images of another kind, the second those that resemble
+several classes (docs/teach.md has the comparison).
 
-Legend: N images, D width of the features, K classes.
+Legend: N images, D width of the features, K classes, G groups of r images each.
 """
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,9 @@ from vitkit.weights import Unknown
 STRENGTH = 0.3  # of the covariance's regularisation, in mean eigenvalues
 REJECTED = 0.05  # share of images of known classes that may be called unknown
 COVERAGE = 0.95  # how often the right class is to be among those that are left open
+ENOUGH = (
+    19  # images of a class from which such a share can be told: of 20 one may be beyond the others
+)
 
 
 def fit_unknown(
@@ -26,45 +31,59 @@ def fit_unknown(
     left_out: Tensor,
     rejected: float = REJECTED,
     coverage: float = COVERAGE,
+    groups: np.ndarray | None = None,
 ) -> Unknown:
     """Limits from features (N, D), classes (N,), and the logits of each image by a fit without it,
-    (N, K).
+    (N, K). Images of one group, by its number (N,), are strange to each other.
 
-    The classes that are left open are a conformal set, to which the likeliest is added if it is
-    empty: the right one is among them for at least `coverage` of new images of the known classes,
-    whatever the model is worth, up to the difference that one image more makes to the fit (Vovk and
-    others, 2005; by leaving one out, Barber and others, 2021). If there are too few images to tell,
-    nothing is unknown, and all classes are left open.
+    The classes that are left open are a conformal set by class, to which the likeliest is added if it
+    is empty: of the images of every class, the right one is among them for at least `coverage`, and at
+    most `rejected` are called unknown, whatever the model is worth, up to the difference that one image
+    more makes to the fit (Vovk and others, 2005; by leaving one out, Barber and others, 2021). A class of
+    fewer than ENOUGH images is always left open, and what is strange to it is told by all images; of
+    fewer in all, nothing is unknown.
     """
     x = x.double()
     left_out = left_out.double()
-    means, whitening = whitened_classes(x, classes, left_out.shape[1])
+    count = left_out.shape[1]
+    means, whitening, centre = whitened_classes(x, classes, count)
 
-    # How strange each image was to the others
-    distance = left_out_distances(x @ whitening, means, classes).sqrt()
-    highest = left_out.amax(1)
-    inside = distance.isfinite()  # not so if it is the only image of all
+    # How strange each image was to its class
+    distance = left_out_distances((x - centre) @ whitening, means, classes, groups).sqrt()
+    logit = left_out.gather(1, classes[:, None])[:, 0]
+    inside = distance.isfinite()  # not so if it is the only image, or group, of its class
     far = 1 / (_deviation(distance[inside]) or 1.0)
-    sure = 1 / (_deviation(highest) or 1.0)
-    strangeness = far * distance - sure * highest
+    sure = 1 / (_deviation(logit) or 1.0)
+    strangeness = far * distance - sure * logit
 
-    # How probable the right class of each was
+    # The limits of each class
     own = left_out.softmax(1).gather(1, classes[:, None])[:, 0]
+    of_all = conformal_limit(strangeness[inside], 1 - rejected)
+    limit = torch.full((count,), of_all, dtype=torch.float64)
+    least = torch.zeros(count, dtype=torch.float64)
+    for k in range(count):
+        members = classes == k
+        if members.sum() >= ENOUGH:
+            limit[k] = conformal_limit(strangeness[members], 1 - rejected)
+            least[k] = max(-conformal_limit(-own[members], coverage), 0.0)
     return Unknown(
         means=means.float(),
         whitening=whitening.float(),
+        centre=centre.float(),
         far=far,
         sure=sure,
-        limit=conformal_limit(strangeness, 1 - rejected),
-        least=max(-conformal_limit(-own, coverage), 0.0),
+        limit=limit,
+        least=least,
         rejected=rejected,
         coverage=coverage,
     )
 
 
-def whitened_classes(x: Tensor, classes: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The means of the classes, whitened, (K, D), and what whitens: W (D, D), so that W Wᵀ is the
-    inverse of the scatter within classes."""
+def whitened_classes(x: Tensor, classes: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The means of the classes, whitened, (K, D); what whitens, W (D, D), so that W Wᵀ is the inverse of
+    the scatter within classes; and the mean of all images, (D,), which is subtracted first."""
+    centre = x.mean(0)
+    x = x - centre
     examples = torch.bincount(classes, minlength=count)
     sums = torch.zeros(count, x.shape[1], dtype=x.dtype).index_add_(0, classes, x)
     means = sums / examples[:, None]
@@ -74,33 +93,43 @@ def whitened_classes(x: Tensor, classes: Tensor, count: int) -> tuple[Tensor, Te
     identity = torch.eye(len(scatter), dtype=x.dtype)
     lower = torch.linalg.cholesky(scatter + STRENGTH * mean_eigenvalue * identity)
     whitening = torch.linalg.solve_triangular(lower, identity, upper=False).mT
-    return means @ whitening, whitening
+    return means @ whitening, whitening, centre
 
 
-def left_out_distances(rows: Tensor, means: Tensor, classes: Tensor) -> Tensor:
-    """The squared distance of each image to the nearest class, by means and scatter without it: rows
-    (N, D) and means (K, D), both whitened -> (N,).
+def left_out_distances(
+    rows: Tensor, means: Tensor, classes: Tensor, groups: np.ndarray | None = None
+) -> Tensor:
+    """The squared distance of each image to its class, by mean and scatter without its group: rows
+    (N, D) and means (K, D), both whitened -> (N,); infinite for a class without another group.
 
-    Without an image, the mean of its n moves away by 1 / (n - 1) of its distance d, and the scatter
-    loses n / (n - 1) d dᵀ: Sherman and Morrison's formula inverts that.
+    Without r of a class's n images, whose distances from its mean are C and c on average, the mean moves
+    away by r / (n - r) c, and the scatter loses CᵀC and r² / (n - r) c cᵀ: Woodbury's formula inverts
+    that.
     """
-    examples = torch.bincount(classes, minlength=len(means)).double()[classes]  # (N,)
-    shrinks = examples / (examples - 1).clamp(min=1)  # n / (n - 1)
+    if groups is None:
+        groups = np.arange(len(rows))
+    examples = torch.bincount(classes, minlength=len(means))
+    distances = torch.full((len(rows),), torch.inf, dtype=rows.dtype)
     own = rows - means[classes]  # (N, D)
-    squared = own.square().sum(1)  # (N,)
-    lost = shrinks / (1 - shrinks * squared)
 
-    # To the other classes, whose means stay: |v|² + lost (v · own)²
-    across = torch.cdist(
-        rows, means, compute_mode="donot_use_mm_for_euclid_dist"
-    ).square()  # (N, K)
-    along = (rows * own).sum(1, keepdim=True) - own @ means.mT
-    distances = across + lost[:, None] * along.square()
-
-    # To its own, which without it may have no image left
-    to_own = shrinks.square() * squared / (1 - shrinks * squared)
-    to_own = torch.where(examples > 1, to_own, torch.inf)
-    return distances.scatter(1, classes[:, None], to_own[:, None]).amin(1)
+    # The groups of each class, those of one size at once
+    _, groups = np.unique(np.stack([classes.numpy(), groups]), axis=1, return_inverse=True)
+    sizes = np.bincount(groups)
+    order = np.argsort(groups, kind="stable")
+    for size in np.unique(sizes).tolist():
+        members = torch.from_numpy(order[sizes[groups[order]] == size]).reshape(-1, size)  # (G, r)
+        others = examples[classes[members[:, 0]]] - size  # (G,)
+        members = members[others > 0]
+        others = others[others > 0].double()[:, None, None]
+        gone = own[members]  # (G, r, D)
+        mean = gone.mean(1, keepdim=True)  # (G, 1, D)
+        lost = torch.cat([gone, size / others.sqrt() * mean], 1)  # (G, r + 1, D)
+        away = gone + size / others * mean  # (G, r, D)
+        across = lost @ away.mT  # (G, r + 1, r)
+        one = torch.eye(size + 1, dtype=rows.dtype)
+        inverse = torch.linalg.solve(one - lost @ lost.mT, across)
+        distances[members] = away.square().sum(2) + (across * inverse).sum(1)
+    return distances
 
 
 def _deviation(values: Tensor) -> float:

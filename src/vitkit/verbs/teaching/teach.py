@@ -21,7 +21,7 @@ from vitkit.evaluation import (
     fit,
     forgotten,
     has_memory,
-    quality,
+    left_out_quality,
     read_memory,
     save_taught,
     undone,
@@ -163,7 +163,7 @@ def teach(settings: Teach) -> Lesson:
     began = time.perf_counter()
     fitted = fit(memory)
     seconds = time.perf_counter() - began
-    metrics = quality("left_out", fitted.left_out, memory.targets)
+    metrics = left_out_quality(fitted, memory.targets, memory.balanced)
 
     # Saved, if anything is new
     classifier = taught.classifier

@@ -1,0 +1,388 @@
+"""What least squares answer to examples that they have not learned from: exactly, and without fitting
+again.
+
+An example is left out together with one of every other class, a fold. Left out alone, it would be
+given to another class more often than a new image is, for of its class alone an example is missing.
+Images of one group, such as a burst, are never on both sides. And what l2 an example is answered with
+was chosen by the answers of other folds.
+
+Legend: N examples, V views of each, D width, K classes or outputs, R the directions in which features
+vary, M folds, B the most examples of one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitkit.evaluation.metrics.calibration import fit_temperature
+from vitkit.evaluation.metrics.metric import wilson
+from vitkit.evaluation.probes.closed_forms import Centred, centred_ridge
+
+STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
+FOLDS = 100  # at most, or so many that none has more examples than this:
+FOLD = 256
+EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
+AT_ONCE = 1 << 22  # numbers of the rows that are left out at once
+
+
+# Folds
+
+
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """Which examples are left out together."""
+
+    members: Tensor
+    """The examples of each fold, int64 (M, B); -1 for none. An example may be in several: of a small
+    class one is left out with every one of a large class."""
+    answered: Tensor
+    """Whether the fold answers it, bool (M, B): each example is answered once."""
+    fold: Tensor
+    """The fold that answers each example, int64 (N,)."""
+    more: Tensor
+    """By how much the others of an example's class count more, so that they count for as much as the
+    class does with it: float64 (N,)."""
+
+
+def folds_of(groups: np.ndarray) -> Folds:
+    """A fold for each group of examples: those that have the same number, (N,)."""
+    folds = _members(groups)
+    everything = [np.ones(len(examples), dtype=bool) for examples in folds]
+    return _folds(folds, everything, np.arange(len(groups)))
+
+
+def balanced_folds(
+    classes: np.ndarray, groups: np.ndarray | None = None, most: int | None = None
+) -> Folds:
+    """Folds of one example of each class, drawn at random but always alike; of large classes, of a
+    hundredth of their examples.
+
+    classes: (N,), from 0.
+    groups: examples with the same number (N,) stay together; None if each is a group of its own.
+    most: folds, at most; None for FOLDS, or as many as keep each below FOLD examples.
+
+    A class that is one group has a fold of its own: without it nothing knows the class.
+    """
+    count = len(classes)
+    if groups is None:
+        groups = np.arange(count)
+    if most is None:
+        most = max(FOLDS, -(-count // FOLD))
+    units = _units(classes, groups)
+    random = np.random.default_rng(0)
+    chunks = [_chunks(own, most, random) for own in units]
+
+    # Of each class its next chunk, from the first again if it has fewer than others
+    several = [own for own in chunks if len(own) > 1]
+    folds = []
+    answered = []
+    for number in range(max(map(len, several), default=0)):
+        parts = [own[number % len(own)] for own in several]
+        is_first = [np.full(len(own[number % len(own)]), number < len(own)) for own in several]
+        folds.append(np.concatenate(parts))
+        answered.append(np.concatenate(is_first))
+    for own in chunks:
+        if len(own) == 1:
+            folds.append(own[0])
+            answered.append(np.ones(len(own[0]), dtype=bool))
+    return _folds(folds, answered, classes)
+
+
+def _units(classes: np.ndarray, groups: np.ndarray) -> list[list[np.ndarray]]:
+    """The groups of each class, as the examples of each. A group of several classes is one of the
+    class that most of it has."""
+    units = [[] for _ in range(int(classes.max()) + 1)]
+    for examples in _members(groups):
+        own = np.bincount(classes[examples]).argmax()
+        units[own].append(examples)
+    return units
+
+
+def _members(groups: np.ndarray) -> list[np.ndarray]:
+    """The examples of each group."""
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order])) + 1
+    return np.split(order, starts)
+
+
+def _chunks(
+    units: Sequence[np.ndarray], most: int, random: np.random.Generator
+) -> list[np.ndarray]:
+    """A class's groups in at most so many chunks of about the same size."""
+    if not units:
+        return []
+    sizes = np.array([len(unit) for unit in units])
+    shuffled = random.permutation(len(units))
+    order = shuffled[np.argsort(-sizes[shuffled], kind="stable")]  # the largest first
+    number = min(most, len(units))
+    if sizes.max() == 1:
+        return [np.concatenate([units[i] for i in part]) for part in np.array_split(order, number)]
+    chunks = [[] for _ in range(number)]
+    filled = np.zeros(number, dtype=int)
+    for i in order:
+        smallest = filled.argmin()
+        chunks[smallest].append(units[i])
+        filled[smallest] += sizes[i]
+    return [np.concatenate(chunk) for chunk in chunks]
+
+
+def _folds(
+    folds: Sequence[np.ndarray], answered: Sequence[np.ndarray], classes: np.ndarray
+) -> Folds:
+    """Folds of these examples, some of which each answers."""
+    longest = max(map(len, folds))
+    members = np.full((len(folds), longest), -1)
+    answers = np.zeros((len(folds), longest), dtype=bool)
+    fold = np.zeros(len(classes), dtype=np.int64)
+    lost = np.zeros(len(classes))
+    for number, (examples, is_first) in enumerate(zip(folds, answered, strict=True)):
+        members[number, : len(examples)] = examples
+        answers[number, : len(examples)] = is_first
+        fold[examples[is_first]] = number
+        lost[examples[is_first]] = np.bincount(classes[examples])[classes[examples[is_first]]]
+
+    # How many of its class an example of a class is left out with
+    sizes = np.bincount(classes)
+    mean = np.bincount(classes, lost) / np.maximum(sizes, 1)
+    more = np.where(mean < sizes, sizes / np.maximum(sizes - mean, 1e-9), 1)
+    return Folds(
+        torch.from_numpy(members),
+        torch.from_numpy(answers),
+        torch.from_numpy(fold),
+        torch.from_numpy(more[classes]),
+    )
+
+
+# Left-out answers
+
+
+class _Directions(NamedTuple):
+    """Weighted examples by the directions in which they vary."""
+
+    eigenvalues: Tensor
+    """(R,)"""
+    projected: Tensor
+    """XᵀY by direction, (R, K)."""
+    rows: Tensor
+    """Centred features times the root of their weight, (N, V, R)."""
+    targets: Tensor
+    """Centred targets times the same, (N, V, K)."""
+    roots: Tensor
+    """Of the weights, (N, V)."""
+    asked: Tensor
+    """Centred features of what is asked about, (N, R)."""
+    target_mean: Tensor
+    """(K,)"""
+
+
+class LeaveOut:
+    """A fit, and the exact answers to examples by fits without their folds."""
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        folds: Folds | None = None,
+        weights: Tensor | None = None,
+        asked: Tensor | None = None,
+    ):
+        """Features (N, D), or V views of each example (N, V, D), and what each output should be, (N, K):
+        `targets` makes that of classes.
+
+        folds: None leaves out each example alone.
+        weights: what each example counts, (N,); None for all alike.
+        asked: another view of each example, (N, D), which is answered in its place.
+        """
+        self.x = x.double()
+        if x.ndim == 2:
+            self.x = self.x[:, None]
+        self.asked = asked
+        self.targets = y.double()
+        if folds is None:
+            folds = folds_of(np.arange(len(x)))
+        if weights is None:
+            weights = torch.ones(len(x), dtype=torch.float64)
+        self.folds = folds
+        self.weights = weights
+        self.fit = self._fit(weights)
+
+    @property
+    def scale(self) -> float:
+        """The mean eigenvalue."""
+        return self.fit.scale
+
+    def scores(self, l2: float) -> Tensor:
+        """The scores of each example by the fit without its fold: (N, K).
+
+        With H the part of the hat matrix of the examples of a fold, and h its rows of what is asked,
+        they are the fitted ones less h (1 - H)⁻¹ (y - fitted) (for one example Allen 1974).
+        """
+        d = self._directions
+        views = d.rows.shape[1]
+        total = d.roots.square().sum()
+        shrunk = 1 / (d.eigenvalues + l2)
+        weights = d.projected * shrunk[:, None]  # (R, K)
+        residuals = d.targets - d.rows @ weights  # (N, V, K)
+        fitted = d.asked @ weights + d.target_mean  # (N, K)
+        scores = torch.empty_like(fitted)
+
+        longest = self.folds.members.shape[1] * views
+        step = max(1, AT_ONCE // (longest * max(len(shrunk), longest, 1)))
+        for start in range(0, len(self.folds.members), step):
+            members = self.folds.members[start : start + step]  # (m, B)
+            is_there = (members >= 0).double()
+            rows = d.rows[members].flatten(1, 2)  # (m, B V, R)
+            roots = (d.roots[members] * is_there[..., None]).flatten(1)  # (m, B V)
+            there = is_there.repeat_interleave(views, 1)
+            rows = rows * there[..., None]
+
+            # y - fitted by the fit without them
+            hat = (rows * shrunk) @ rows.mT + roots[:, :, None] * roots[:, None] / total
+            one = torch.eye(hat.shape[1], dtype=hat.dtype)
+            left = residuals[members].flatten(1, 2) * there[..., None]
+            change = torch.linalg.solve(one - hat, left)  # (m, B V, K)
+
+            # What is asked about
+            towards = (d.asked[members] * shrunk) @ rows.mT + roots[:, None] / total  # (m, B, B V)
+            answers = fitted[members] - towards @ change
+            answered = self.folds.answered[start : start + step]
+            scores[members[answered]] = answers[answered]
+        return scores
+
+    def _fit(self, weights: Tensor) -> Centred:
+        """The fit to all views, by the weights of their examples."""
+        views = self.x.shape[1]
+        targets = self.targets.repeat_interleave(views, 0)
+        return centred_ridge(self.x.flatten(0, 1), targets, weights.repeat_interleave(views))
+
+    @cached_property
+    def _directions(self) -> _Directions:
+        """Of a fit in which, without a fold, each class counts for as much as with it."""
+        weights = self.weights * self.folds.more
+        fit = self.fit
+        times = self.folds.more[0]  # weights that are all so many times as large need no other fit
+        if (self.folds.more != times).any():
+            fit = self._fit(weights)
+            times = 1.0
+
+        # XᵀX = Q diag(e) Qᵀ. Of fewer rows than columns the basis is Xᵀ U, whose columns have the norm √e
+        varies = fit.ridge.eigenvalues > EMPTY * fit.ridge.eigenvalues.max()
+        basis = fit.ridge.basis[:, varies]
+        norms = basis.norm(dim=0)
+        basis = basis / norms
+        projected = fit.ridge.projected[varies] * norms[:, None]
+
+        roots = weights.sqrt()[:, None].expand(self.x.shape[:2])
+        asked = self.x[:, 0]
+        if self.asked is not None:
+            asked = self.asked.double()
+        targets = (self.targets - fit.target_mean)[:, None]
+        return _Directions(
+            times * fit.ridge.eigenvalues[varies],
+            times * projected,
+            (self.x - fit.mean) @ basis * roots[..., None],
+            targets * roots[..., None],
+            roots,
+            (asked - fit.mean) @ basis,
+            fit.target_mean,
+        )
+
+
+# The l2 whose left-out answers are the best
+
+
+class Judged(NamedTuple):
+    """Left-out answers, brought to the scale of what they mean."""
+
+    losses: Tensor
+    """Of each example, (N,)."""
+    answers: Tensor
+    """(N, K)"""
+    scale: object = None
+    """What brought them there."""
+
+
+def best_left_out(fit: LeaveOut, judge: Callable[[Tensor], Judged]) -> tuple[float, Judged]:
+    """The l2 whose left-out answers have the least loss, and what `judge` makes of its scores, (N, K).
+
+    The answers of a fold are those by the l2 that all other folds choose: no answer has chosen what it
+    is answered by.
+    """
+    judged = []  # the losses by each l2, and the scale
+    for strength in STRENGTHS:
+        losses, _, scale = judge(fit.scores(strength * fit.scale))
+        judged.append((losses, scale))
+    losses = torch.stack([each for each, _ in judged])  # (L, N)
+    chosen = int(losses.sum(1).argmin())
+
+    # By the other folds
+    folds = len(fit.folds.members)
+    of_folds = torch.zeros(len(STRENGTHS), folds, dtype=losses.dtype)
+    of_folds.index_add_(1, fit.folds.fold, losses)
+    by_others = (losses.sum(1, keepdim=True) - of_folds).argmin(0)  # (M,)
+    choices = by_others[fit.folds.fold]  # (N,)
+    answers = torch.empty_like(fit.targets)
+    own_losses = torch.empty_like(losses[0])
+    for number in choices.unique().tolist():
+        found = judge(fit.scores(STRENGTHS[number] * fit.scale))
+        own = choices == number
+        answers[own] = found.answers[own]
+        own_losses[own] = found.losses[own]
+    return STRENGTHS[chosen] * fit.scale, Judged(own_losses, answers, judged[chosen][1])
+
+
+def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tensor]:
+    """For one class each, (N,): the l2 whose left-out answers have the least cross-entropy, each l2 at
+    its best temperature; that temperature, and the left-out logits (N, K)."""
+    temperature = None
+
+    def judge(scores: Tensor) -> Judged:
+        nonlocal temperature  # that of the l2 before is near
+        temperature = fit_temperature(scores, classes, temperature, fit.weights)
+        logits = scores / temperature
+        losses = fit.weights * F.cross_entropy(logits, classes, reduction="none")
+        return Judged(losses, logits, temperature)
+
+    l2, judged = best_left_out(fit, judge)
+    return l2, judged.scale, judged.answers
+
+
+# How good left-out answers are
+
+
+def share_of_left_out(
+    right: np.ndarray,
+    classes: np.ndarray,
+    weights: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+) -> tuple[float, tuple[float, float]]:
+    """The share of left-out answers that are right, bool (N,), and an interval that holds the accuracy of
+    the whole fit on new images in 95 % of cases (docs/reliability.md has how often it did).
+
+    weights: what each answer counts, (N,). groups: answers with the same number are not independent.
+
+    It is Wilson's, for as many answers as equally weighted, independent ones would tell the same; and
+    with Student's quantile, for of few images a class others would have made another fit.
+    """
+    from scipy.stats import t
+
+    if weights is None:
+        weights = np.ones(len(right))
+    share = weights @ right / weights.sum()
+    seen = weights.sum() ** 2 / np.square(weights).sum()
+    if groups is not None:
+        errors = weights * (right - share)
+        of_groups = np.bincount(np.unique(groups, return_inverse=True)[1], errors)
+        alone = np.square(errors).sum()
+        if alone > 0:
+            seen /= max(np.square(of_groups).sum() / alone, 1)
+        else:
+            seen *= len(of_groups) / len(right)
+    freedom = max(seen / len(np.unique(classes)) - 1, 1)
+    return float(share), wilson(share * seen, seen, float(t.ppf(0.975, freedom)))
