@@ -332,10 +332,10 @@ def test_what_a_folder_holds_is_said(folder):
 
 
 def test_unequal_classes_count_alike(folder, pretrained):
-    files = {f"cat/{i}.png": 12 for i in range(10)} | {f"dog/{i}.png": 12 for i in range(2)}
+    files = {f"cat/{i}.png": 12 for i in range(10)} | {f"dog/{i}.png": 12 for i in range(3)}
     recipe = finetune(pretrained, str(folder(files)), "quick")
     assert recipe.objective.class_weights == "balanced"
-    files |= {"dog/2.png": 12}
+    files |= {"dog/3.png": 12}
     recipe = finetune(pretrained, str(folder(files, "more")), "quick")
     assert recipe.objective.class_weights == "equal"
 

@@ -27,13 +27,13 @@ _FILES = {
         "COUNT Metric NATS SHARE SQUARED_ERROR Unit number_of plain_number share_right"
     ),
     "metrics.other_targets": "Errors MeanAveragePrecision",
-    "metrics.paired": "paired",
+    "metrics.paired": "agreement mcnemar paired",
     "probes.closed_forms": "Moments ridge targets",
     "probes.features": "BATCH Features WRITERS add_weights features",
     "probes.fewshot": (
         "FIXED Fewshot Form GRID WHOLE best_ranked draw interval predictions shot_notes"
     ),
-    "probes.left_out": "Folds LeaveOut balanced_folds",
+    "probes.left_out": "Folds LeaveOut balanced_folds share_of_left_out",
     "probes.neighbours": "Neighbours voted",
     "probes.probe": "FIT Method Probe known_classes left_out_quality probe quality with_probe",
     "probes.probing": "NUMBER Probing several_probe",
@@ -41,7 +41,9 @@ _FILES = {
         "Memory NewExamples backbone_digest changed digest_of fit forgotten has_memory "
         "read_memory remembered remove_memory save_taught undone write_memory"
     ),
-    "probes.unknown": "REJECTED conformal_limit fit_unknown left_out_distances whitened_classes",
+    "probes.unknown": (
+        "REJECTED conformal_limit fit_unknown left_out_distances open_classes whitened_classes"
+    ),
     "reports.page": (
         "Look MISTAKES calibration_sentence confusion_section disagreement_tiles metrics_table "
         "mistake_tiles mistakes_section write_report"

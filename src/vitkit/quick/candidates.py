@@ -22,6 +22,7 @@ from torch import Tensor
 from vitkit.data import Source, TargetKind
 from vitkit.evaluation import (
     NUMBER,
+    SHARE,
     Features,
     Metric,
     Probe,
@@ -29,6 +30,7 @@ from vitkit.evaluation import (
     balanced_weights,
     features,
     several_probe,
+    share_of_left_out,
     with_probe,
 )
 from vitkit.weights import Classifier
@@ -133,6 +135,25 @@ def main_metric(asked: Probing, part: str, logits: Tensor, y: np.ndarray) -> Met
     """The accuracy (the balanced one, of classes of unequal size), the mean average precision or the
     mean error of logits (N, K), by the kind of targets."""
     return asked.quality(part, logits, y)[0]
+
+
+def kept_quality(
+    asked: Probing,
+    candidates: list[Candidate],
+    chosen: Candidate,
+    y: np.ndarray,
+    groups: np.ndarray | None = None,
+) -> Metric:
+    """What is reached on held-out images with these targets if for each the others choose the model. For
+    several classes, and numbers, it is what the chosen one reaches, which is a little too good."""
+    if asked.kind != "class":
+        return chosen.held_out
+    weights = image_weights(asked, y)
+    by_others = best_by_others(candidates, np.arange(len(y)), weights)
+    scores = np.stack([each.scores for each in candidates])  # (C, N)
+    right = scores[by_others, np.arange(len(y))] == 1
+    share, interval = share_of_left_out(right, y, weights, groups)
+    return Metric(chosen.held_out.name, share, SHARE, interval)
 
 
 def average(one: Classifier, other: Classifier) -> Classifier:

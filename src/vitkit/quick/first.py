@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from vitkit.data import is_elsewhere
-from vitkit.evaluation import Features, Metric, Probing, fit_unknown, remembered, write_memory
+from vitkit.evaluation import (
+    Features,
+    Metric,
+    Probing,
+    fit_unknown,
+    open_classes,
+    remembered,
+    write_memory,
+)
 from vitkit.quick.candidates import (
     CLOSED_FORM,
     Candidate,
@@ -62,6 +70,10 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
         work.say(f"after {work.seconds()} a first model is in {work.run_dir / MODEL}")
     for sentence in left_out_sentences(asked, left_out, learned):
         work.say(sentence)
+    if asked.kind == "class":
+        few = open_classes(asked.labels, np.bincount(learned.y, minlength=len(asked.labels)))
+        if few is not None:
+            work.say(few)
 
     # On the images to test on
     test_logits = None

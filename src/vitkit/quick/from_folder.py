@@ -23,6 +23,7 @@ from vitkit.quick.candidates import (
     best,
     candidate,
     image_weights,
+    kept_quality,
     main_metric,
     targets_of,
 )
@@ -52,6 +53,9 @@ class Answer:
     """All that were tried, as they did on held-out images; none if nothing could be held out."""
     left_out: Metric
     """How good the closed form's answers to each image by a fit without it are."""
+    held_out: Metric | None
+    """How good the saved model is on held-out images: for each of them the others chose it. None if
+    nothing could be held out."""
     photographs: Photographs
     """The images."""
     minutes: float
@@ -154,10 +158,11 @@ def _best_of(
     if chosen == CLOSED_FORM:
         return reached
     picked = {each.name: each for each in tried}[chosen]
-    final = with_origin(work, picked.classifier, chosen, picked.held_out)
+    kept = kept_quality(first.asked, tried, picked, targets_of(photographs.held_out))
+    final = with_origin(work, picked.classifier, chosen, kept)
     if chosen != earlier:  # else it is there, and its owner may have edited it
         from_rank_0(lambda: _save_other(work, final))
-    reached = replace(reached, chosen=chosen, classifier=final)
+    reached = replace(reached, chosen=chosen, classifier=final, held_out=kept)
     if photographs.test is None:
         return reached
 
@@ -170,8 +175,10 @@ def _best_of(
 def _only(work: Work, first: First, minutes: float) -> Answer:
     """What came of it if nothing is fine-tuned."""
     candidates = ()
+    held_out = None
     if first.held_out is not None:
         candidates = (first.held_out,)
+        held_out = first.held_out.held_out
     test = {}
     if first.test is not None:
         test = {CLOSED_FORM: first.test}
@@ -180,6 +187,7 @@ def _only(work: Work, first: First, minutes: float) -> Answer:
         first.classifier,
         candidates,
         first.left_out,
+        held_out,
         work.photographs,
         minutes,
         test,

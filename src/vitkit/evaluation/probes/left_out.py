@@ -58,7 +58,10 @@ def folds_of(groups: np.ndarray) -> Folds:
 
 
 def balanced_folds(
-    classes: np.ndarray, groups: np.ndarray | None = None, most: int | None = None
+    classes: np.ndarray,
+    groups: np.ndarray | None = None,
+    most: int | None = None,
+    keys: np.ndarray | None = None,
 ) -> Folds:
     """Folds of one example of each class, drawn at random but always alike; of large classes, of a
     hundredth of their examples.
@@ -66,6 +69,8 @@ def balanced_folds(
     classes: (N,), from 0.
     groups: examples with the same number (N,) stay together; None if each is a group of its own.
     most: folds, at most; None for FOLDS, or as many as keep each below FOLD examples.
+    keys: random numbers, (N,), by which examples are drawn. If they come with the examples, folds do
+        not depend on the order of these.
 
     A class that is one group has a fold of its own: without it nothing knows the class.
     """
@@ -74,9 +79,9 @@ def balanced_folds(
         groups = np.arange(count)
     if most is None:
         most = max(FOLDS, -(-count // FOLD))
-    units = _units(classes, groups)
-    random = np.random.default_rng(0)
-    chunks = [_chunks(own, most, random) for own in units]
+    if keys is None:
+        keys = np.random.default_rng(0).permutation(count)
+    chunks = [_chunks(own, most, keys) for own in _units(classes, groups)]
 
     # Of each class its next chunk, from the first again if it has fewer than others
     several = [own for own in chunks if len(own) > 1]
@@ -111,18 +116,16 @@ def _members(groups: np.ndarray) -> list[np.ndarray]:
     return np.split(order, starts)
 
 
-def _chunks(
-    units: Sequence[np.ndarray], most: int, random: np.random.Generator
-) -> list[np.ndarray]:
+def _chunks(units: Sequence[np.ndarray], most: int, keys: np.ndarray) -> list[np.ndarray]:
     """A class's groups in at most so many chunks of about the same size."""
     if not units:
         return []
     sizes = np.array([len(unit) for unit in units])
-    shuffled = random.permutation(len(units))
-    order = shuffled[np.argsort(-sizes[shuffled], kind="stable")]  # the largest first
+    order = np.lexsort([[keys[unit].min() for unit in units], -sizes])  # the largest first
     number = min(most, len(units))
     if sizes.max() == 1:
-        return [np.concatenate([units[i] for i in part]) for part in np.array_split(order, number)]
+        shuffled = np.concatenate([units[i] for i in order])
+        return np.array_split(shuffled, number)
     chunks = [[] for _ in range(number)]
     filled = np.zeros(number, dtype=int)
     for i in order:

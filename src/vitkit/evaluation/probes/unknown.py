@@ -10,11 +10,13 @@ Legend: N images, D width of the features, K classes, G groups of r images each.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vitkit.evaluation.benchmarks.labels import first_names
 from vitkit.weights import Unknown
 
 STRENGTH = 0.3  # of the covariance's regularisation, in mean eigenvalues
@@ -76,6 +78,21 @@ def fit_unknown(
         least=least,
         rejected=rejected,
         coverage=coverage,
+    )
+
+
+def open_classes(labels: Sequence[str], counts: Sequence[int]) -> str | None:
+    """A sentence about classes of so many images, (K,), that every answer leaves open; None if there is
+    none."""
+    few = [label for label, count in zip(labels, counts, strict=True) if count < ENOUGH]
+    if not few:
+        return None
+    names = first_names(few)
+    if len(few) == len(labels):
+        names = "every class"
+    return (
+        f"fewer than {ENOUGH} images of {names} to learn from: too few to rule a class out, so these "
+        "stay among the possible classes of every answer"
     )
 
 

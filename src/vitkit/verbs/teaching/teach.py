@@ -22,6 +22,7 @@ from vitkit.evaluation import (
     forgotten,
     has_memory,
     left_out_quality,
+    open_classes,
     read_memory,
     save_taught,
     undone,
@@ -126,6 +127,9 @@ class Lesson:
         if self.change:
             yield printable(self.change)
         yield from class_tables(self.memory, self.probe, self.metrics)
+        few = open_classes(self.memory.classes, np.bincount(self.memory.targets).tolist())
+        if few is not None:
+            yield few
         if settings.list:
             yield from photograph_tables(self.memory)
         yield from self.written()

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 from rich.table import Table
 
-from vitkit.evaluation import Metric, answers_of_logits, report, write_report
+from vitkit.evaluation import (
+    Metric,
+    agreement,
+    answers_of_logits,
+    mcnemar,
+    report,
+    write_report,
+)
 from vitkit.quick import (
     CLOSED_FORM,
     RUN,
@@ -209,23 +216,39 @@ def _candidates(reached: Answer) -> Iterator[str | Table]:
         table.add_row(*row, remark)
     yield table
     if len(reached.candidates) > 1:
-        what = "answers more of the held-out images rightly"
-        if is_balanced:
-            what += ", where classes count alike"
-        if reached.photographs.target_kind != "class":
-            what = "answers the held-out images better"
-        why = f"it {what}, by more than chance gives"
-        if reached.chosen == CLOSED_FORM:
-            why = f"no other {what}, by more than chance gives"
-        yield f"{reached.chosen} is kept: {why}"
+        yield _why(reached)
+    if reached.chosen != CLOSED_FORM and not reached.test:
+        yield (
+            f"these images chose it, so that is a little too good: chosen by the others, the models "
+            f"answer each with {reached.held_out.text()}"
+        )
+
+
+def _why(reached: Answer) -> str:
+    """Why the chosen model is kept, with what the held-out images say of it and the closed form."""
+    others = [each for each in reached.candidates if each.name != CLOSED_FORM]
+    picked = {each.name: each for each in others}.get(reached.chosen)
+    rule = "by more than a standard error"
+    if picked is None:
+        sentence = f"{CLOSED_FORM} is kept: no other answers the held-out images better {rule}"
+        picked = max(others, key=lambda each: each.held_out.value)
+    else:
+        sentence = f"{reached.chosen} is kept: it answers the held-out images better {rule}"
+    if reached.photographs.target_kind != "class":
+        return sentence
+    first = reached.candidates[0].scores == 1
+    _, only_picked, only_first, _ = agreement(picked.scores == 1, first)
+    return (
+        f"{sentence}. {picked.name} alone is right on {only_picked:,} of them, {CLOSED_FORM} alone on "
+        f"{only_first:,} (McNemar's exact test, p = {mcnemar(only_picked, only_first):.2g})"
+    )
 
 
 def _measured(reached: Answer) -> Metric | None:
     """What the chosen model reaches on images to test on, or else on those that were held out."""
     metric = reached.test.get(reached.chosen)
     if metric is None and reached.candidates:
-        by_name = {each.name: each for each in reached.candidates}
-        metric = by_name[reached.chosen].held_out
+        metric = reached.held_out
     return metric
 
 

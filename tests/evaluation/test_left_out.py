@@ -1,0 +1,225 @@
+"""Left-out answers against fits without each fold, and on draws whose accuracy on new images is known."""
+
+import numpy as np
+import pytest
+import torch
+
+from vitkit.evaluation.probes.closed_forms import centred_ridge, targets
+from vitkit.evaluation.probes.left_out import (
+    LeaveOut,
+    balanced_folds,
+    best_for_classes,
+    folds_of,
+    share_of_left_out,
+)
+from vitkit.evaluation.probes.probe import probe
+
+
+def some(count, width, classes=4):
+    generator = torch.Generator().manual_seed(count)
+    x = 3 * torch.randn(count, width, generator=generator, dtype=torch.float64) + 5
+    return x, torch.arange(count) % classes
+
+
+def unequal():
+    """30, 7, 2 examples, and one."""
+    return torch.tensor([0] * 30 + [1] * 7 + [2] * 2 + [3])
+
+
+# Folds
+
+
+def test_folds_leave_out_one_of_each_class_and_answer_each_example_once():
+    classes = unequal().numpy()
+    folds = balanced_folds(classes)
+    for number, (members, answered) in enumerate(zip(folds.members, folds.answered, strict=True)):
+        there = members[members >= 0].numpy()
+        several = classes[there] < 3
+        assert sorted(classes[there].tolist()) == ([0, 1, 2] if several.all() else [3])
+        assert (folds.fold[members[answered]] == number).all()
+    assert sorted(folds.members[folds.answered].tolist()) == list(range(40))
+    assert folds.more[[0, 30, 37, 39]].tolist() == pytest.approx([30 / 29, 7 / 6, 2, 1])
+
+
+def test_folds_do_not_depend_on_the_order_of_the_examples():
+    classes = unequal().numpy()
+    keys = np.random.default_rng(0).random(40)
+    order = np.random.default_rng(1).permutation(40)
+    one = balanced_folds(classes, keys=keys).fold[order]
+    assert torch.equal(one, balanced_folds(classes[order], keys=keys[order]).fold)
+
+
+def test_a_large_class_is_left_out_in_hundredths():
+    classes = np.repeat([0, 1], [1_000, 130])
+    folds = balanced_folds(classes)
+    assert folds.members.shape == (100, 12)
+    assert np.bincount(folds.fold).min() >= 11
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_groups_stay_together(mixed):
+    classes = np.repeat(np.arange(3), 20)
+    groups = np.arange(60) // 4
+    if mixed:
+        groups[19] = groups[20]  # of two classes
+    folds = balanced_folds(classes, groups)
+    for group in np.unique(groups):
+        assert len(np.unique(folds.fold[groups == group])) == 1
+    for members in folds.members:
+        there = members[members >= 0].numpy()
+        assert np.isin(groups, groups[there]).sum() == len(there)
+
+
+# Answers
+
+
+@pytest.mark.parametrize("shape", [(40, 12), (12, 40), (20, 20)])
+@pytest.mark.parametrize("l2", [0.1, 100.0])
+def test_scores_without_an_example_are_those_of_a_fit_without_it(shape, l2):
+    x, classes = some(*shape)
+    y = targets(classes, 4)
+    scores = LeaveOut(x, y).scores(l2)
+    for i in range(len(x)):
+        others = torch.arange(len(x)) != i
+        weights, bias = centred_ridge(x[others], y[others], torch.ones(len(x) - 1).double()).head(
+            l2
+        )
+        torch.testing.assert_close(scores[i], weights @ x[i] + bias, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("width", [10, 60])
+@pytest.mark.parametrize("balanced", [False, True])
+def test_scores_without_a_fold_are_those_of_a_fit_in_which_each_class_counts_as_before(
+    width, balanced
+):
+    classes = unequal()
+    x, _ = some(40, width)
+    y = targets(classes, 4)
+    weights = torch.ones(40, dtype=torch.float64)
+    if balanced:
+        weights = 10 / classes.bincount().double()[classes]
+    folds = balanced_folds(classes.numpy())
+    scores = LeaveOut(x, y, folds, weights).scores(3.0)
+    for members, answered in zip(folds.members, folds.answered, strict=True):
+        others = torch.ones(40, dtype=torch.bool)
+        others[members[members >= 0]] = False
+        own = (weights * folds.more)[others]
+        if 3 not in classes[~others]:
+            totals = torch.zeros(4, dtype=torch.float64).index_add_(0, classes[others], own)
+            before = torch.zeros(4, dtype=torch.float64).index_add_(0, classes, weights)
+            torch.testing.assert_close(totals, before)
+        head, bias = centred_ridge(x[others], y[others], own).head(3.0)
+        asked = members[answered]
+        expected = x[asked] @ head.mT + bias
+        torch.testing.assert_close(scores[asked], expected, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(("images", "width", "views"), [(30, 8, 2), (9, 40, 3), (12, 12, 1)])
+@pytest.mark.parametrize("l2", [0.1, 100.0])
+def test_scores_of_another_view_are_those_of_a_fit_without_the_image_s_views(
+    images, width, views, l2
+):
+    x, _ = some(images * views, width)
+    x = x.reshape(images, views, width)
+    asked, classes = some(images, width)
+    asked = asked + 1  # other views than those that are learned from
+    y = targets(classes, 4)
+    scores = LeaveOut(x, y, asked=asked).scores(l2)
+    for i in range(images):
+        others = torch.arange(images) != i
+        rows = x[others].reshape(-1, width)
+        of_views = y[others].repeat_interleave(views, 0)
+        weights, bias = centred_ridge(rows, of_views, torch.ones(len(rows)).double()).head(l2)
+        torch.testing.assert_close(scores[i], weights @ asked[i] + bias, rtol=1e-8, atol=1e-8)
+
+
+# What they are for
+
+
+@pytest.mark.parametrize(("classes", "each"), [(50, 2), (50, 4), (20, 5), (6, 6)])
+def test_on_noise_left_out_answers_are_right_as_often_as_chance(classes, each):
+    """Each image's own label must not help: 50 classes of 2 images would be answered right four times
+    as often as chance."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(classes).repeat(each)
+    folds = balanced_folds(y.numpy())
+    shares = []
+    for _ in range(30):
+        x = torch.randn(classes * each, 192, generator=generator)
+        fit = LeaveOut(x, targets(y, classes), folds)
+        right = best_for_classes(fit, y)[2].argmax(1) == y
+        shares.append(right.double().mean().item())
+    error = np.std(shares, ddof=1) / np.sqrt(len(shares))
+    assert abs(np.mean(shares) - 1 / classes) < 3 * error
+
+
+def drawn(random, centres, each, spread):
+    y = np.tile(np.arange(len(centres)), each)
+    x = centres[y] + spread * random.normal(size=(len(y), centres.shape[1]))
+    return x.astype(np.float32), y
+
+
+@pytest.mark.parametrize(("each", "draws"), [(8, 40), (20, 30)])
+def test_their_interval_holds_the_accuracy_on_new_images(each, draws):
+    """On average they are as good as it, too, but for what the one image that is missing is worth."""
+    held = []
+    differences = []
+    for seed in range(draws):
+        random = np.random.default_rng(seed)
+        centres = random.normal(size=(6, 20))
+        x, y = drawn(random, centres, each, 2.0)
+        fitted = probe("linear", x, y, 6)
+        new, truth = drawn(random, centres, 300, 2.0)
+        accuracy = (fitted.logits(torch.tensor(new)).argmax(1).numpy() == truth).mean()
+        share, (low, high) = share_of_left_out(fitted.left_out.argmax(1).numpy() == y, y)
+        held.append(low <= accuracy <= high)
+        differences.append(share - accuracy)
+    assert np.mean(held) >= 0.95 - 1.7 * np.sqrt(0.95 * 0.05 / draws)
+    error = np.std(differences, ddof=1) / np.sqrt(draws)
+    assert -3 * error - 0.02 < np.mean(differences) < 3 * error
+
+
+def test_shots_of_one_object_are_one_answer():
+    right = np.repeat(np.random.default_rng(0).random(40) < 0.8, 5)
+    classes = np.tile(np.arange(2), 100)
+    groups = np.arange(200) // 5
+    share, apart = share_of_left_out(right, classes)
+    same, together = share_of_left_out(right, classes, groups=groups)
+    assert same == share
+    ratio = (together[1] - together[0]) / (apart[1] - apart[0])
+    assert ratio == pytest.approx(np.sqrt(5), rel=0.1)
+
+
+def test_in_bursts_an_object_is_answered_by_other_objects():
+    """Five shots of each of 60 objects, whose classes are noise."""
+    random = np.random.default_rng(0)
+    objects = random.normal(size=(60, 30))
+    groups = np.repeat(np.arange(60), 5)
+    x = (objects[groups] + 0.05 * random.normal(size=(300, 30))).astype(np.float32)
+    y = groups % 3
+    alone = probe("linear", x, y, 3).left_out.argmax(1).numpy() == y
+    together = probe("linear", x, y, 3, groups=groups).left_out.argmax(1).numpy() == y
+    assert alone.mean() > 0.7
+    assert together.mean() < 0.5
+
+
+def test_a_rare_class_is_answered_if_classes_count_alike():
+    random = np.random.default_rng(0)
+    centres = 1.2 * random.normal(size=(2, 10))
+    y = np.repeat([0, 1], [400, 6])
+    x = (centres[y] + random.normal(size=(406, 10))).astype(np.float32)
+    new = (centres[1] + random.normal(size=(500, 10))).astype(np.float32)
+    recalls = []
+    for balanced in (False, True):
+        fitted = probe("linear", x, y, 2, balanced)
+        recalls.append((fitted.logits(torch.tensor(new)).argmax(1) == 1).double().mean().item())
+    assert recalls[0] < 0.5 < 0.8 < recalls[1]
+
+
+def test_every_group_has_its_fold():
+    folds = folds_of(np.array([4, 1, 4, 2, 1]))
+    assert sorted(sorted(members[members >= 0].tolist()) for members in folds.members) == [
+        [0, 2],
+        [1, 4],
+        [3],
+    ]
