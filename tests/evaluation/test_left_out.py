@@ -223,3 +223,29 @@ def test_every_group_has_its_fold():
         [1, 4],
         [3],
     ]
+
+
+@pytest.mark.parametrize("shape", [(30, 8), (8, 30)])
+def test_the_scale_is_the_mean_eigenvalue(shape):
+    x, classes = some(*shape)
+    weights = torch.linspace(0.5, 2, len(x), dtype=torch.float64)
+    fit = LeaveOut(x, targets(classes, 4), weights=weights)
+    assert fit.scale == pytest.approx(fit.fit.scale, rel=1e-9)
+
+
+def test_some_of_the_folds_leave_out_what_all_do():
+    classes = unequal()
+    x, _ = some(40, 60)
+    y = targets(classes, 4)
+    fit = LeaveOut(x, y, balanced_folds(classes.numpy()))
+    inside = torch.where(fit.folds.fold % 5 != 2)[0]
+    part = fit.of(inside)
+    scores = part.scores(2.0)
+    for members, answered in zip(part.folds.members, part.folds.answered, strict=True):
+        others = torch.ones(len(inside), dtype=torch.bool)
+        others[members[members >= 0]] = False
+        rows = inside[others]
+        head, bias = centred_ridge(x[rows], y[rows], fit.folds.more[rows]).head(2.0)
+        asked = members[answered]
+        expected = x[inside[asked]] @ head.mT + bias
+        torch.testing.assert_close(scores[asked], expected, rtol=1e-8, atol=1e-8)

@@ -29,6 +29,8 @@ FOLDS = 100  # at most, or so many that none has more examples than this:
 FOLD = 256
 EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
 AT_ONCE = 1 << 22  # numbers of the rows that are left out at once
+FEW = 500  # examples, up to which l2 is chosen without those that are answered by it,
+PARTS = 5  # a fifth of the folds at a time
 
 
 # Folds
@@ -48,6 +50,22 @@ class Folds:
     more: Tensor
     """By how much the others of an example's class count more, so that they count for as much as the
     class does with it: float64 (N,)."""
+
+    def of(self, examples: Tensor) -> "Folds":
+        """The folds of some examples, (n,), which are all that these folds answer."""
+        number = torch.full((len(self.fold),), -1)
+        number[examples] = torch.arange(len(examples))
+        kept = self.fold[examples].unique()
+        place = torch.full((len(self.members),), -1)
+        place[kept] = torch.arange(len(kept))
+        members = self.members[kept]
+        is_there = (members >= 0) & (number[members] >= 0)
+        return Folds(
+            torch.where(is_there, number[members], -1),
+            self.answered[kept] & is_there,
+            place[self.fold[examples]],
+            self.more[examples],
+        )
 
 
 def folds_of(groups: np.ndarray) -> Folds:
@@ -213,12 +231,19 @@ class LeaveOut:
             weights = torch.ones(len(x), dtype=torch.float64)
         self.folds = folds
         self.weights = weights
-        self.fit = self._fit(weights)
 
-    @property
+    @cached_property
+    def fit(self) -> Centred:
+        """The fit to all."""
+        return self._fit(self.weights)
+
+    @cached_property
     def scale(self) -> float:
-        """The mean eigenvalue."""
-        return self.fit.scale
+        """The fit's mean eigenvalue, which needs no fit."""
+        weights = self.weights[:, None, None].expand(*self.x.shape[:2], 1)
+        mean = (weights * self.x).sum((0, 1)) / weights.sum()
+        squares = (weights * (self.x - mean).square()).sum().item()
+        return squares / min(len(weights) * weights.shape[1], self.x.shape[2]) or 1.0
 
     def scores(self, l2: float) -> Tensor:
         """The scores of each example by the fit without its fold: (N, K).
@@ -257,6 +282,13 @@ class LeaveOut:
             answered = self.folds.answered[start : start + step]
             scores[members[answered]] = answers[answered]
         return scores
+
+    def of(self, examples: Tensor) -> "LeaveOut":
+        """The same for some of the examples, (n,), whole folds."""
+        asked = None if self.asked is None else self.asked[examples]
+        folds = self.folds.of(examples)
+        x, y, weights = self.x[examples], self.targets[examples], self.weights[examples]
+        return LeaveOut(x, y, folds, weights, asked)
 
     def _fit(self, weights: Tensor) -> Centred:
         """The fit to all views, by the weights of their examples."""
@@ -311,33 +343,53 @@ class Judged(NamedTuple):
     """What brought them there."""
 
 
-def best_left_out(fit: LeaveOut, judge: Callable[[Tensor], Judged]) -> tuple[float, Judged]:
-    """The l2 whose left-out answers have the least loss, and what `judge` makes of its scores, (N, K).
+Judge = Callable[[Tensor, Tensor], Judged]
+"""Judges left-out scores (n, K) of the examples with these numbers (n,)."""
 
-    The answers of a fold are those by the l2 that all other folds choose: no answer has chosen what it
-    is answered by.
+
+def best_left_out(fit: LeaveOut, judge: Judge) -> tuple[float, Judged]:
+    """The l2 whose left-out answers have the least loss; and the left-out answers, judged.
+
+    No answer has a say in the l2 that it is given by, or it would be too good: of few examples, those of
+    a fifth of the folds are by the l2 that all others choose among themselves; of many, where it hardly
+    matters, those of a fold by the one that the answers of all other folds choose.
     """
-    judged = []  # the losses by each l2, and the scale
-    for strength in STRENGTHS:
-        losses, _, scale = judge(fit.scores(strength * fit.scale))
-        judged.append((losses, scale))
-    losses = torch.stack([each for each, _ in judged])  # (L, N)
+    everything = torch.arange(len(fit.targets))
+    losses, scales = _losses(fit, judge, everything)
     chosen = int(losses.sum(1).argmin())
+    folds = fit.folds.fold
+    if len(folds) <= FEW and len(fit.folds.members) > 2:
+        choices = torch.empty_like(folds)
+        for part in range(PARTS):
+            own = folds % PARTS == part
+            if own.any():
+                inside = torch.where(~own)[0]
+                others, _ = _losses(fit.of(inside), judge, inside)
+                choices[own] = others.sum(1).argmin()
+    else:
+        of_folds = torch.zeros(len(STRENGTHS), len(fit.folds.members), dtype=losses.dtype)
+        of_folds.index_add_(1, folds, losses)
+        choices = (losses.sum(1, keepdim=True) - of_folds).argmin(0)[folds]
 
-    # By the other folds
-    folds = len(fit.folds.members)
-    of_folds = torch.zeros(len(STRENGTHS), folds, dtype=losses.dtype)
-    of_folds.index_add_(1, fit.folds.fold, losses)
-    by_others = (losses.sum(1, keepdim=True) - of_folds).argmin(0)  # (M,)
-    choices = by_others[fit.folds.fold]  # (N,)
     answers = torch.empty_like(fit.targets)
     own_losses = torch.empty_like(losses[0])
     for number in choices.unique().tolist():
-        found = judge(fit.scores(STRENGTHS[number] * fit.scale))
+        found = judge(fit.scores(STRENGTHS[number] * fit.scale), everything)
         own = choices == number
         answers[own] = found.answers[own]
         own_losses[own] = found.losses[own]
-    return STRENGTHS[chosen] * fit.scale, Judged(own_losses, answers, judged[chosen][1])
+    return STRENGTHS[chosen] * fit.scale, Judged(own_losses, answers, scales[chosen])
+
+
+def _losses(fit: LeaveOut, judge: Judge, examples: Tensor) -> tuple[Tensor, list]:
+    """The loss of each left-out answer by each l2, (L, N), and what brought the scores there."""
+    losses = []
+    scales = []
+    for strength in STRENGTHS:
+        judged = judge(fit.scores(strength * fit.scale), examples)
+        losses.append(judged.losses)
+        scales.append(judged.scale)
+    return torch.stack(losses), scales
 
 
 def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tensor]:
@@ -345,11 +397,13 @@ def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tens
     its best temperature; that temperature, and the left-out logits (N, K)."""
     temperature = None
 
-    def judge(scores: Tensor) -> Judged:
+    def judge(scores: Tensor, examples: Tensor) -> Judged:
         nonlocal temperature  # that of the l2 before is near
-        temperature = fit_temperature(scores, classes, temperature, fit.weights)
+        own = classes[examples]
+        weights = fit.weights[examples]
+        temperature = fit_temperature(scores, own, temperature, weights)
         logits = scores / temperature
-        losses = fit.weights * F.cross_entropy(logits, classes, reduction="none")
+        losses = weights * F.cross_entropy(logits, own, reduction="none")
         return Judged(losses, logits, temperature)
 
     l2, judged = best_left_out(fit, judge)
@@ -378,14 +432,35 @@ def share_of_left_out(
     if weights is None:
         weights = np.ones(len(right))
     share = weights @ right / weights.sum()
-    seen = weights.sum() ** 2 / np.square(weights).sum()
+    seen, freedom = _independent(right, classes, weights)
     if groups is not None:
         errors = weights * (right - share)
         of_groups = np.bincount(np.unique(groups, return_inverse=True)[1], errors)
         alone = np.square(errors).sum()
+        fewer = len(of_groups) / len(right)
         if alone > 0:
-            seen /= max(np.square(of_groups).sum() / alone, 1)
-        else:
-            seen *= len(of_groups) / len(right)
-    freedom = max(seen / len(np.unique(classes)) - 1, 1)
-    return float(share), wilson(share * seen, seen, float(t.ppf(0.975, freedom)))
+            fewer = alone / max(np.square(of_groups).sum(), alone)
+        seen *= fewer
+        freedom *= fewer
+    z = float(t.ppf(0.975, max(freedom, 1)))
+    return float(share), wilson(share * seen, seen, z)
+
+
+def _independent(
+    right: np.ndarray, classes: np.ndarray, weights: np.ndarray
+) -> tuple[float, float]:
+    """How many equally weighted answers vary as much as these, and the degrees of freedom of that."""
+    _, number, counts = np.unique(classes, return_inverse=True, return_counts=True)
+    seen = weights.sum() ** 2 / np.square(weights).sum()
+    freedom = seen / len(counts) - 1
+
+    # Where classes are unequal, a rare one that is seldom right varies most. Each share is drawn to a half
+    # by two answers more (Agresti and Coull), so that none has no variance
+    of_class = np.bincount(number, weights) / weights.sum()
+    shares = (np.bincount(number, right) + 1) / (counts + 2)
+    variances = of_class**2 * shares * (1 - shares) / counts
+    mean = of_class @ shares
+    if counts.min() > 1:
+        satterthwaite = variances.sum() ** 2 / (variances**2 / (counts - 1)).sum()
+        freedom = min(freedom, satterthwaite)
+    return min(seen, mean * (1 - mean) / variances.sum()), freedom

@@ -174,10 +174,11 @@ def several_probe(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None
     folds = _each(len(y), groups)
     fit = LeaveOut(torch.tensor(x), 2 * truth - 1, folds)
 
-    def judge(scores: Tensor) -> Judged:
-        platt = fit_platt(scores, truth)
+    def judge(scores: Tensor, examples: Tensor) -> Judged:
+        own = truth[examples]
+        platt = fit_platt(scores, own)
         logits = platt.logits(scores)
-        losses = F.binary_cross_entropy_with_logits(logits, truth, reduction="none").sum(1)
+        losses = F.binary_cross_entropy_with_logits(logits, own, reduction="none").sum(1)
         return Judged(losses, logits, platt)
 
     l2, judged = best_left_out(fit, judge)
@@ -209,8 +210,8 @@ def number_probe(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None)
     folds = _each(len(y), groups)
     fit = LeaveOut(torch.tensor(x), truth, folds)
 
-    def judge(answers: Tensor) -> Judged:
-        return Judged((answers - truth).square()[:, 0], answers)
+    def judge(answers: Tensor, examples: Tensor) -> Judged:
+        return Judged((answers - truth[examples]).square()[:, 0], answers)
 
     l2, judged = best_left_out(fit, judge)
     weight, bias = fit.fit.head(l2)
