@@ -20,7 +20,17 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor
 
 from vitkit.data import Source, check_choice, default_workers, eval_batches, from_images
-from vitkit.evaluation import BATCH, FIT, Method, Probe, features, fit_unknown, probe, with_probe
+from vitkit.evaluation import (
+    BATCH,
+    FIT,
+    Method,
+    Probe,
+    features,
+    fit_unknown,
+    probe,
+    unbalanced,
+    with_probe,
+)
 from vitkit.system.console.text import counted
 from vitkit.system.machine import PrecisionChoice, autocast, pick_device, pick_precision
 from vitkit.weights import Classifier, adopt, load
@@ -112,7 +122,8 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
             self.n_features_in_ = x.shape[1]
 
         # The head, and what it answers to left-out examples
-        fitted = probe(self.method, x, classes, count)
+        is_balanced = unbalanced(np.bincount(classes))
+        fitted = probe(self.method, x, classes, count, is_balanced)
         self.coef_ = fitted.weight.numpy()
         self.intercept_ = fitted.bias.numpy()
         self.left_out_score_ = _accuracy(fitted, classes)

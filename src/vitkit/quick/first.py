@@ -110,6 +110,7 @@ def _save_first(work: Work, first: Classifier, learned: Features) -> None:
 
 # What is said of it
 
+FEW = 15  # images a class, up to which one more makes a fit better by a point or so
 COMPARED = 10_000  # images to learn from that are compared with each other
 
 # What the main metric is called: of classes of unequal size, and of other targets
@@ -127,6 +128,8 @@ def left_out_sentences(asked: Probing, metric: Metric, learned: Features) -> lis
     else:
         how_good = f"fits without an image answer it with a {MEANS[asked.kind]} of {metric.text()}"
     sentences = [f"its head is solved for, not trained: {how_good}"]
+    if asked.kind == "class" and len(learned.y) < FEW * len(asked.labels):
+        sentences[0] += ", which have one image of each class less, so it is a little better itself"
     blind = guess(asked, learned.y)
     if blind is not None and blind.explains(metric):
         sentences.append(

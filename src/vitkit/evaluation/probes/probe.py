@@ -84,7 +84,7 @@ class Examples:
 
     def folds(self, most: int | None = None) -> Folds:
         """Which are left out together, in whatever order they come."""
-        keys = np.array([crc32(row) for row in self.x.numpy()])
+        keys = np.array([crc32(row.tobytes()) for row in self.x.numpy()])
         return balanced_folds(self.classes.numpy(), self.groups, most, keys)
 
     @property

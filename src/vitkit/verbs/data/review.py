@@ -20,6 +20,7 @@ from vitkit.evaluation import (
     label_suspects,
     outliers,
     probe,
+    unbalanced,
     unusual_looks,
     write_review,
 )
@@ -257,7 +258,8 @@ def _labels(
     known, classes = np.unique(targets, return_inverse=True)
     if len(known) < 2:
         return [], 1.0
-    fitted = probe("linear", x, classes, len(known))
+    is_balanced = unbalanced(np.bincount(classes))
+    fitted = probe("linear", x, classes, len(known), is_balanced)
     probabilities = fitted.left_out.softmax(1).numpy()
     findings = []
     for suspect in label_suspects(probabilities, classes):
