@@ -24,10 +24,10 @@ _FILES = {
         "most_confused unbalanced"
     ),
     "metrics.metric": (
-        "COUNT Metric NATS SHARE SQUARED_ERROR Unit number_of plain_number share_right"
+        "COUNT Metric NATS SHARE SQUARED_ERROR Unit number_of plain_number share_right wilson"
     ),
     "metrics.other_targets": "Errors MeanAveragePrecision",
-    "metrics.paired": "paired",
+    "metrics.paired": "paired tango",
     "probes.closed_forms": "LeaveOneOut Moments ridge targets",
     "probes.features": "BATCH Features WRITERS add_weights features",
     "probes.fewshot": (

@@ -163,7 +163,7 @@ def fit(points: Points) -> Fit | None:
     step = POWERS[1] / POWERS[0]
     found = minimize_scalar(
         lambda power: _squares(measured, np.array([power])).item(),
-        bounds=(near / step, near * step),
+        bounds=(max(near / step, POWERS[0]), min(near * step, POWERS[-1])),
         method="bounded",
     )
     law = _law(measured, found.x)
