@@ -32,10 +32,10 @@ def test_a_file_with_the_same_answers_is_written_and_praised_for_enough_images_a
         False, False, True, True,
     ]  # fmt: skip
     assert conclusion(agreement(500)) == (
-        "it loses less than 1 point of accuracy: 500 images show it, at 95 % confidence"
+        "it loses less than 1 point of accuracy, at 95 % confidence: 500 images"
     )
     assert conclusion(agreement(50)) == (
-        "50 images cannot show that it loses less than 1 point of accuracy; about 390 could (--data, "
+        "that it loses less than 1 point of accuracy is not shown by 50 images; about 390 could (--data, "
         "--limit)"
     )
     assert keeps_accuracy(agreement(500, labelled=False))  # no answer differs, so none is lost
@@ -70,7 +70,9 @@ def test_how_many_images_it_takes():
             scaled = replace(scaled, lost=lost * images / 500, won=won * images / 500)
             assert keeps_accuracy(scaled) == enough
     assert images_needed(agreement(500, 15, 5)) is None
-    assert "nor would more: it seems to lose as much" in conclusion(agreement(500, 15, 5))
+    assert "nor would more show it, as it seems to lose so much" in conclusion(
+        agreement(500, 15, 5)
+    )
     assert conclusion(agreement(500, 10, 10, labelled=False)).endswith("with their right answers")
 
 
@@ -79,8 +81,7 @@ def test_parts_of_two_photographs_are_no_evidence():
     assert trial.photographs == 2
     given = replace(agreement(64, labelled=False), photographs=2)
     assert conclusion(given) == (
-        "64 images of 2 photographs are no evidence of its accuracy: --data DATA measures on your own "
-        "images"
+        "no evidence of its accuracy: 64 images (of 2 photographs); --data DATA measures on your own"
     )
     assert not keeps_accuracy(replace(agreement(2000), photographs=2))
 
@@ -91,8 +92,8 @@ def test_copies_count_once():
     few = agreement(100, 1, 2)
     assert copies.interval_of_same == pytest.approx(few.interval_of_same)
     assert copies.interval_of_loss == pytest.approx(few.interval_of_loss)
-    assert conclusion(copies).startswith("100 different photographs cannot show")
-    assert "but they are of 100 photographs" in str(copies)
+    assert "is not shown by 1,000 images (of 100 photographs); about " in conclusion(copies)
+    assert "of 1,000 images (of 100 photographs) have" in str(copies)
 
 
 def test_who_is_right_where_they_differ():

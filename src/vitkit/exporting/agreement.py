@@ -165,17 +165,21 @@ class Agreement:
         won = self.won * independent
         return tango(lost, won, self.labelled * independent)
 
+    def images_text(self) -> str:
+        """How many images there are: "64 images (of 2 photographs)"."""
+        text = counted(self.images, "image")
+        if self.photographs < self.images:
+            text += f" (of {counted(self.photographs, 'photograph')})"
+        return text
+
     def __str__(self) -> str:
         """All of it in a sentence."""
         low, high = self.interval_of_same
-        text = f"{self.same:.1%} of {counted(self.images, 'image')} have the same class"
-        if self.photographs == self.images:
-            text += f" ({100 * low:.1f} to {high:.1%} at 95 % confidence)"
-        else:
-            text += f", but they are of {counted(self.photographs, 'photograph')}"
-        text += (
-            f"; probabilities differ by {self.largest:.2g} at most, {self.mean:.2g} in the mean; by "
-            f"the model's own probabilities the others cost {self.cost:.2%} of accuracy"
+        text = (
+            f"{self.same:.1%} of {self.images_text()} have the same class, {100 * low:.1f} to {high:.1%} "
+            f"at 95 % confidence; probabilities differ by {self.largest:.2g} at most, {self.mean:.2g} "
+            "in the mean; by the model's own probabilities the others cost "
+            f"{self.cost:.2%} of accuracy"
         )
         if self.accuracy is not None:
             least, most = self.interval_of_loss

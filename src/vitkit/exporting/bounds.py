@@ -11,7 +11,6 @@ import math
 from vitkit.evaluation import tango
 from vitkit.exporting.agreement import Agreement
 from vitkit.runtimes import Weights
-from vitkit.system.console.text import counted
 from vitkit.weights import Activation
 
 # The least share of images with the same likeliest class. Of float32 a few may be even between two
@@ -96,27 +95,16 @@ def images_needed(agreement: Agreement) -> int | None:
 
 def conclusion(agreement: Agreement) -> str:
     """What the images show about a file's accuracy, in a sentence."""
-    # How many images count
-    known = agreement.photographs
-    if agreement.labelled:
-        known = round(agreement.photographs * agreement.labelled / agreement.images)
-    images = counted(known, "image")
-    if agreement.photographs < agreement.images:
-        images = counted(known, "different photograph")
-
-    # Whether they show it
+    images = agreement.images_text()
     loss = f"{100 * MARGIN:g} point of accuracy"
     if agreement.photographs < FEW:
-        return (
-            f"{counted(agreement.images, 'image')} of {counted(agreement.photographs, 'photograph')} "
-            "are no evidence of its accuracy: --data DATA measures on your own images"
-        )
+        return f"no evidence of its accuracy: {images}; --data DATA measures on your own"
     if keeps_accuracy(agreement):
-        return f"it loses less than {loss}: {images} show it, at 95 % confidence"
-    sentence = f"{images} cannot show that it loses less than {loss}"
+        return f"it loses less than {loss}, at 95 % confidence: {images}"
+    sentence = f"that it loses less than {loss} is not shown by {images}"
     needed = images_needed(agreement)
     if needed is None:
-        return f"{sentence}, nor would more: it seems to lose as much"
+        return f"{sentence}; nor would more show it, as it seems to lose so much"
     sentence += f"; about {needed:,} could (--data, --limit)"
     if not agreement.labelled:
         sentence += ", with their right answers"
