@@ -388,9 +388,11 @@ def test_error_rates_are_simulated_by_the_rules_themselves(run):
 
 
 @pytest.mark.slow
-def test_error_rates_of_studies_are_those_of_the_test(importable):
+def test_error_rates_of_studies_are_those_of_the_test(importable, monkeypatch):
+    """Each case is compared with `range_test` on the way."""
     import error_rates
 
-    rows = list(error_rates.studies(40))
-    assert len(rows) == 4 * 3 * 5
-    assert max(row["paired"] for row in rows if row["case"] in ("equal", "unequal")) < 0.2
+    monkeypatch.setattr(error_rates, "SETTINGS", (2, 4))
+    rows = list(error_rates.studies(400))
+    assert len(rows) == 2 * 3 * 5
+    assert max(row["paired"] for row in rows if row["case"] in ("equal", "unequal")) < 0.09
