@@ -34,7 +34,7 @@ MARGIN = 3  # pixels at the edges whose details do not count: a turned image has
 SIDE_OF_DETAILS = SIDE - 2 * MARGIN
 MIN_CORRELATION = 0.92  # of the details of near-duplicates
 CROWDED = 0.5  # candidates for each image, on average, from which the pictures are of one kind
-MIN_OF_ONE_KIND = 0.97  # the same, of pictures of one kind
+MIN_OF_ONE_KIND = 0.975  # the same, of pictures of one kind
 FLAT = 1.0  # levels: an image whose thumbnail varies less shows nothing
 MIN_SPREAD = (
     0.05  # share of the pixels that have the details: a corner of land beside the sea is less
@@ -192,12 +192,8 @@ def _near(
 
     # Candidates: whose hashes are close
     hashes = np.stack([_hashes(greys, variant) for variant in variants])  # (V, N)
-    i, j, variant, bits = _candidates(hashes, _hashes(copied, TURNS[0]))
-    other_file = images.digests[rows[i]] != copies.digests[columns[j]]
-    i = i[other_file]
-    j = j[other_file]
-    variant = variant[other_file]
-    bits = bits[other_file]
+    files = (images.digests[rows], copies.digests[columns])
+    i, j, variant, bits = _candidates(hashes, _hashes(copied, TURNS[0]), files)
 
     # Those whose details correlate once they are aligned
     correlations = np.zeros(len(i))
@@ -239,11 +235,11 @@ def _sampling(size: float, start: float) -> np.ndarray:
 
 
 def _candidates(
-    hashes: np.ndarray, copies: np.ndarray
+    hashes: np.ndarray, copies: np.ndarray, files: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Pairs of images, whose variants have the hashes (V, N), and copies, hashes (M,): image, copy,
     nearest variant, and the bits in which the hashes differ, int64 (P,) each. Of an image at most
-    MOST, the nearest."""
+    MOST, the nearest; none that is the same file, by the digests (N,) and (M,)."""
     found = []
     block = max(1, HASHES_AT_ONCE // len(copies))
     for start in range(0, hashes.shape[1], block):
@@ -251,7 +247,8 @@ def _candidates(
         bits = np.full((here.shape[1], len(copies)), 255, np.uint8)
         for each in here:
             np.minimum(bits, np.bitwise_count(each[:, None] ^ copies), out=bits)
-        i, j = np.nonzero(bits <= MAX_BITS)
+        is_same_file = files[0][start : start + block, None] == files[1]
+        i, j = np.nonzero((bits <= MAX_BITS) & ~is_same_file)
         close = bits[i, j]
 
         # The nearest ones of each image
