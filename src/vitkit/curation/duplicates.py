@@ -1,16 +1,18 @@
-"""Which images are the same, or nearly: digests of files, and a perceptual hash of what they show.
+"""Which images are the same, or nearly: digests of files, a perceptual hash of what they show, and an
+alignment of their thumbnails.
 
 The hash is pHash (Zauner, 2010): the image in grey at 32 x 32, its discrete cosine transform, and
-of the 8 x 8 lowest frequencies one bit each: above their median or not. Images whose hashes differ
-in at most MAX_BITS bits are candidates. They count as near-duplicates if their 8 x 8 colour
-thumbnails, too, differ little, compared to their own contrast: digits on black, or X-rays, are all
-within a few levels of one another.
+of the 8 x 8 lowest frequencies one bit each: above their median or not. Each image is also hashed as
+it would be mirrored, turned by quarters, and cropped to parts. It is a candidate if one of these
+hashes differs in at most MAX_BITS bits from the hash of another image.
 
-That finds what was scaled, encoded again, or slightly changed in colour or framing. It does not
-find mirrored, turned or strongly cropped images; and empty ones, which have no contrast, only if
-the files are the same.
+Candidates are aligned, from where the hashes say that one lies in the other, by the affine map of
+least squares (Lucas and Kanade, 1981). They are near-duplicates if their details then correlate by
+MIN_CORRELATION; by more if most images have a candidate, as digits and X-rays do, whose details are
+alike without being copies. What has no contrast is the same only if the files are. Among more than
+MOST_PAIRS pairs of images, copies that are turned or cropped are not looked for.
 
-Legend: N, M images of two sets, P pairs of them.
+Legend: N, M images of two sets, P pairs of them, V variants of each.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,25 +22,66 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-MAX_BITS = 8  # of 64, in which the hashes of near-duplicates differ
-# Their thumbnails, once both have the same mean, differ by at most so many levels of 255, root mean
-# square ...
-MAX_DIFFERENCE = 20.0
-# ... and by at most this share of the standard deviation of the flatter one; twice that if the
-# hashes are close, that is, differ in at most CLOSE_BITS bits.
-MAX_SHARE = 0.35
-CLOSE_BITS = 2
+SIDE = 32  # pixels of the grey thumbnail
+LOW = 8  # frequencies of it in each direction
+MAX_BITS = 12  # of 64, in which the hashes of candidates differ
+MOST = 2  # candidates of an image
+STEPS = 6  # of the alignment
+HOPELESS_AFTER = 2  # steps, by which the details of copies correlate by HOPELESS
+HOPELESS = 0.5
+FINE = 0.7  # pixels of SIDE: details are between this and COARSE
+COARSE = 2.0
+MARGIN = 3  # pixels at the edges whose details do not count: a turned image has black corners
+SIDE_OF_DETAILS = SIDE - 2 * MARGIN
+MIN_CORRELATION = 0.92  # of the details of near-duplicates
+CROWDED = 0.5  # candidates for each image, on average, from which the pictures are of one kind
+MIN_OF_ONE_KIND = 0.975  # the same, of pictures of one kind
 FLAT = 1.0  # levels: an image whose thumbnail varies less shows nothing
-HASHES_AT_ONCE = 1 << 21  # pairs whose hashes are compared at once
-THUMBNAILS_AT_ONCE = 50_000  # pairs whose thumbnails are
+MIN_SPREAD = (
+    0.05  # share of the pixels that have the details: a corner of land beside the sea is less
+)
+MOST_PAIRS = 10**10  # of images, up to which copies that are turned or cropped are looked for
+HASHES_AT_ONCE = 1 << 17  # pairs whose hashes are compared at once
+ALIGNED_AT_ONCE = 250  # pairs
+
+
+# Of a crop, its side as a share of the image's: how far from the edge it may begin
+PLACES = {
+    0.95: (0.025,),
+    0.9: (0.025, 0.075),
+    0.8: (0.02, 0.1, 0.18),
+    0.7: (0.03, 0.11, 0.19, 0.27),
+}
+
+
+def _turns() -> Iterator[np.ndarray]:
+    """The image itself, mirrored, upside down, and all of these turned by a quarter: (2, 3) each."""
+    for down in ((1.0, 0.0), (-1.0, 1.0)):
+        for right in ((1.0, 0.0), (-1.0, 1.0)):
+            yield np.array([[down[0], 0, down[1]], [0, right[0], right[1]]])
+            yield np.array([[0, right[0], right[1]], [down[0], 0, down[1]]])
+
+
+def _crops() -> Iterator[np.ndarray]:
+    """Parts of the image: (2, 3) each."""
+    for side, places in PLACES.items():
+        for top in places:
+            for left in places:
+                yield np.array([[side, 0, top], [0, side, left]])
+
+
+# Variants of an image: where a point of the variant, (y, x, 1) in shares of its sides, lies in the image
+TURNS = tuple(_turns())
+CROPS = tuple(_crops())
 
 
 class Appearance(NamedTuple):
     """What an image looks like, in few bytes."""
 
-    hash: np.uint64
     thumbnail: np.ndarray
     """uint8 (8, 8, 3)"""
+    grey: np.ndarray
+    """uint8 (SIDE, SIDE)"""
 
 
 class Appearances(NamedTuple):
@@ -46,10 +89,10 @@ class Appearances(NamedTuple):
 
     digests: np.ndarray
     """uint64 (N,): of the files."""
-    hashes: np.ndarray
-    """uint64 (N,)"""
     thumbnails: np.ndarray
     """uint8 (N, 8, 8, 3)"""
+    greys: np.ndarray
+    """uint8 (N, SIDE, SIDE)"""
 
 
 class Pair(NamedTuple):
@@ -61,49 +104,34 @@ class Pair(NamedTuple):
     bits: int
     """In which their hashes differ; -1 if the files are the same."""
     count: int
-    """How many images of the other set it is like: of a picture that comes a thousand times there,
-    one is named."""
+    """How many images of the other set it is like, of up to MOST that are not the same file: of a
+    picture that comes a thousand times there, one is named."""
 
 
 def appearance(pixels: np.ndarray) -> Appearance:
-    """What an image, uint8 (h, w, 3), looks like: its perceptual hash (pHash) and a thumbnail."""
-    from scipy.fft import dctn
-
-    # The hash: which of the 64 lowest frequencies of the cosine transform are above their median
+    """What an image, uint8 (h, w, 3), looks like: a thumbnail in colour, and a larger one in grey."""
     image = Image.fromarray(pixels)
-    grey = image.convert("L").resize((32, 32), Image.Resampling.BILINEAR)
-    low = dctn(np.asarray(grey, dtype=np.float64), norm="ortho")[:8, :8].ravel()
-    bits = low > np.median(low[1:])  # the first is the mean brightness
-    thumbnail = np.asarray(image.resize((8, 8), Image.Resampling.BOX))
-    return Appearance(np.packbits(bits).view(np.uint64)[0], thumbnail)
+    grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    thumbnail = image.resize((8, 8), Image.Resampling.BOX)
+    return Appearance(np.asarray(thumbnail), np.asarray(grey))
 
 
 def nearest(first: Appearances, second: Appearances, earlier: bool = False) -> Iterator[Pair]:
     """The images of the first set that have a duplicate in the second, each with its nearest one.
     If the two are the same set, `earlier` looks among the images before each only. They come in
-    order. All are compared with all, which takes N M / 10^9 seconds or so."""
-    block_size = max(1, HASHES_AT_ONCE // max(1, len(second.hashes)))
-    for start in range(0, len(first.hashes), block_size):
-        stop = start + block_size
-        block = Appearances(
-            first.digests[start:stop], first.hashes[start:stop], first.thumbnails[start:stop]
-        )
-        i, j, bits = _duplicates(block, second)
-        if earlier:
-            before = j < start + i
-            i = i[before]
-            j = j[before]
-            bits = bits[before]
+    order. All are compared with all, which takes N M / 2 10^7 seconds or so;
+    with the same hashes alone, above MOST_PAIRS, N M / 10^9."""
+    i, j, bits = _duplicates(first, second, earlier)
 
-        # Sort the pairs by image, then by distance: the first one of each image is its nearest.
-        order = np.lexsort((j, bits, i))
-        i = i[order]
-        j = j[order]
-        bits = bits[order]
-        nearest_pairs = np.flatnonzero(np.diff(i, prepend=-1))
-        counts = np.diff(nearest_pairs, append=len(i))
-        for pair, count in zip(nearest_pairs, counts, strict=True):
-            yield Pair(start + int(i[pair]), int(j[pair]), int(bits[pair]), int(count))
+    # Sort the pairs by image, then by distance: the first one of each image is its nearest.
+    order = np.lexsort((j, bits, i))
+    i = i[order]
+    j = j[order]
+    bits = bits[order]
+    nearest_pairs = np.flatnonzero(np.diff(i, prepend=-1))
+    counts = np.diff(nearest_pairs, append=len(i))
+    for pair, count in zip(nearest_pairs, counts, strict=True):
+        yield Pair(int(i[pair]), int(j[pair]), int(bits[pair]), int(count))
 
 
 def different(pictures: Sequence[np.ndarray]) -> int:
@@ -112,46 +140,225 @@ def different(pictures: Sequence[np.ndarray]) -> int:
     looks = [appearance(picture) for picture in pictures]
     appearances = Appearances(
         np.frombuffer(b"".join(digests), np.uint64),
-        np.array([each.hash for each in looks]),
         np.stack([each.thumbnail for each in looks]),
+        np.stack([each.grey for each in looks]),
     )
     return len(pictures) - sum(1 for _ in nearest(appearances, appearances, earlier=True))
 
 
 def _duplicates(
-    first: Appearances, second: Appearances
+    first: Appearances, second: Appearances, earlier: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All pairs of duplicates and near-duplicates: their indices in both sets, and Pair.bits, int64
     (P,) each."""
-    # Candidates: pairs i, j whose hashes are close.
-    all_bits = np.bitwise_count(first.hashes[:, None] ^ second.hashes).ravel()  # (N M,)
-    candidates = np.flatnonzero(all_bits <= MAX_BITS)
-    i, j = np.divmod(candidates, len(second.hashes))
-    same_file = first.digests[i] == second.digests[j]
-    bits = np.where(same_file, -1, all_bits[candidates].astype(np.int64))
+    i, j = _same_files(first.digests, second.digests)
+    bits = np.full(len(i), -1)
 
-    # Those that are the same file, or whose thumbnails are close too.
-    keep = same_file.copy()
-    for start in range(0, len(i), THUMBNAILS_AT_ONCE):
-        unsure = start + np.flatnonzero(~same_file[start : start + THUMBNAILS_AT_ONCE])
-        max_share = np.where(bits[unsure] <= CLOSE_BITS, 2 * MAX_SHARE, MAX_SHARE)
-        first_thumbnails = first.thumbnails[i[unsure]]
-        second_thumbnails = second.thumbnails[j[unsure]]
-        keep[unsure] = _alike(first_thumbnails, second_thumbnails, max_share)
-    return i[keep], j[keep], bits[keep]
+    # Near-duplicates: the second may be a part of the first, or turned; or the first a part of it
+    few = len(first.digests) * len(second.digests) <= MOST_PAIRS
+    variants = TURNS[:1]
+    if few:
+        variants = (*TURNS, *CROPS)
+    near = _near(first, second, variants)
+    pairs = [(i, j, bits), near]
+    if earlier:
+        pairs.append((near[1], near[0], near[2]))
+    elif few:
+        j, i, bits = _near(second, first, CROPS)
+        pairs.append((i, j, bits))
+    i, j, bits = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+    if earlier:
+        before = j < i
+        i = i[before]
+        j = j[before]
+        bits = bits[before]
+
+    # Each pair once, as it is nearest
+    order = np.lexsort((bits, j, i))
+    i = i[order]
+    j = j[order]
+    is_new = (np.diff(i, prepend=-1) != 0) | (np.diff(j, prepend=-1) != 0)
+    return i[is_new], j[is_new], bits[order][is_new]
 
 
-def _alike(first: np.ndarray, second: np.ndarray, max_share: np.ndarray) -> np.ndarray:
-    """Whether thumbnails uint8 (P, 8, 8, 3) differ by no more than a share (P,) of their contrast:
-    bool (P,)."""
-    first = first.astype(np.float32)
-    second = second.astype(np.float32)
-    difference = (first - second).std(axis=(1, 2, 3))
-    contrast = np.minimum(first.std(axis=(1, 2, 3)), second.std(axis=(1, 2, 3)))
-    close = (difference <= MAX_DIFFERENCE) & (difference <= max_share * contrast)
-    return close & _shows_something(first) & _shows_something(second)
+def _same_files(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of equal digests: their indices, int64 (P,) each."""
+    order = np.argsort(second, kind="stable")
+    start = np.searchsorted(second[order], first, "left")
+    count = np.searchsorted(second[order], first, "right") - start
+    i = np.repeat(np.arange(len(first)), count)
+    within = np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count)
+    return i, order[np.repeat(start, count) + within]
 
 
-def _shows_something(thumbnails: np.ndarray) -> np.ndarray:
-    """Whether thumbnails float32 (P, 8, 8, 3) vary from pixel to pixel: bool (P,)."""
-    return thumbnails.var(axis=(1, 2)).mean(axis=1) > FLAT**2
+def _near(
+    images: Appearances, copies: Appearances, variants: tuple[np.ndarray, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of an image and a near-duplicate among the copies, which is one of these variants of it:
+    their indices and the bits in which their hashes differ, int64 (P,) each."""
+    rows = np.flatnonzero(_shows_something(images))
+    columns = np.flatnonzero(_shows_something(copies))
+    greys = images.greys[rows]
+    copied = copies.greys[columns]
+    if not len(rows) or not len(columns):
+        return tuple(np.zeros((3, 0), np.int64))
+
+    # Candidates: whose hashes are close
+    hashes = np.stack([_hashes(greys, variant) for variant in variants])  # (V, N)
+    files = (images.digests[rows], copies.digests[columns])
+    i, j, variant, bits = _candidates(hashes, _hashes(copied, TURNS[0]), files)
+
+    # Those whose details correlate once they are aligned
+    correlations = np.zeros(len(i))
+    for start in range(0, len(i), ALIGNED_AT_ONCE):
+        chunk = slice(start, start + ALIGNED_AT_ONCE)
+        places = np.stack(variants)[variant[chunk]]
+        correlations[chunk] = _correlations(greys[i[chunk]], copied[j[chunk]], places)
+    least = MIN_CORRELATION
+    if len(i) > len(rows) * CROWDED:
+        least = MIN_OF_ONE_KIND
+    keep = correlations >= least
+    return rows[i[keep]], columns[j[keep]], bits[keep]
+
+
+def _hashes(greys: np.ndarray, variant: np.ndarray) -> np.ndarray:
+    """The hashes, uint64 (N,), of a variant of grey thumbnails (N, SIDE, SIDE)."""
+    from scipy.fft import dct
+
+    # Sampling and the transform are linear in rows and in columns
+    cosines = dct(np.eye(SIDE), norm="ortho", axis=0)[:LOW].astype(np.float32)
+    is_turned = variant[0, 0] == 0
+    if is_turned:
+        greys = greys.transpose(0, 2, 1)
+        variant = variant[::-1]
+    down = cosines @ _sampling(variant[0, 0], variant[0, 2])
+    right = cosines @ _sampling(variant[1, 1], variant[1, 2])
+    low = (down @ greys.astype(np.float32) @ right.T).reshape(len(greys), -1)
+    bits = low > np.median(low[:, 1:], axis=1, keepdims=True)  # the first is the mean brightness
+    return np.packbits(bits, axis=1).view(np.uint64)[:, 0]
+
+
+def _sampling(size: float, start: float) -> np.ndarray:
+    """The matrix (SIDE, SIDE) that stretches a part of SIDE pixels, which begins at `start` and is as
+    long as `size`, both as shares, to all of them; a negative size turns it round."""
+    centres = (np.arange(SIDE) + 0.5) / SIDE
+    places = ((start + size * centres) * SIDE - 0.5).clip(0, SIDE - 1)
+    weights = 1 - np.abs(places[:, None] - np.arange(SIDE))  # linear interpolation
+    return np.maximum(weights, 0).astype(np.float32)
+
+
+def _candidates(
+    hashes: np.ndarray, copies: np.ndarray, files: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of images, whose variants have the hashes (V, N), and copies, hashes (M,): image, copy,
+    nearest variant, and the bits in which the hashes differ, int64 (P,) each. Of an image at most
+    MOST, the nearest; none that is the same file, by the digests (N,) and (M,)."""
+    found = []
+    block = max(1, HASHES_AT_ONCE // len(copies))
+    for start in range(0, hashes.shape[1], block):
+        here = hashes[:, start : start + block]
+        bits = np.full((here.shape[1], len(copies)), 255, np.uint8)
+        for each in here:
+            np.minimum(bits, np.bitwise_count(each[:, None] ^ copies), out=bits)
+        is_same_file = files[0][start : start + block, None] == files[1]
+        i, j = np.nonzero((bits <= MAX_BITS) & ~is_same_file)
+        close = bits[i, j]
+
+        # The nearest ones of each image
+        order = np.lexsort((j, close, i))
+        i = i[order]
+        j = j[order]
+        rank = np.arange(len(i)) - np.searchsorted(i, i)
+        i = i[rank < MOST]
+        j = j[rank < MOST]
+        each = np.bitwise_count(here[:, i] ^ copies[j])  # (V, P)
+        found.append((start + i, j, each.argmin(0), each.min(0).astype(np.int64)))
+    return tuple(np.concatenate(arrays) for arrays in zip(*found, strict=True))
+
+
+def _correlations(images: np.ndarray, copies: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """How the details of copies (P, SIDE, SIDE) correlate with those of images (P, SIDE, SIDE) at the
+    places (P, 2, 3) that fit best, by least squares from where they are said to be: (P,)."""
+    images = _smooth(images, FINE)
+    copies = _smooth(copies, FINE)
+    images = np.stack([images, *np.gradient(images, axis=(1, 2))], axis=1)  # (P, 3, S, S)
+    centres = (np.arange(SIDE) + 0.5) / SIDE
+    y, x = np.meshgrid(centres, centres, indexing="ij")
+    points = np.stack([y.ravel(), x.ravel(), np.ones(SIDE**2)]).astype(np.float32)  # (3, S S)
+    places = places.astype(np.float32)
+    best = np.full(len(places), -1.0)
+    open_pairs = np.arange(len(places))
+    for step in range(STEPS):
+        if step >= HOPELESS_AFTER:
+            open_pairs = open_pairs[best[open_pairs] >= HOPELESS]
+        if not len(open_pairs):
+            break
+        here = places[open_pairs]
+        there = (here @ points) * SIDE - 0.5  # (P, 2, S S)
+        seen, down, right = _sampled(images[open_pairs], there).transpose(1, 0, 2)  # (P, S S)
+        wanted = copies[open_pairs]
+        correlation = _detail_correlation(seen, wanted)
+        best[open_pairs] = np.maximum(best[open_pairs], correlation)
+
+        # A step of Gauss and Newton, in units of the image's contrast
+        contrast = seen.std(axis=1, keepdims=True) + 1e-6
+        error = _standardised(wanted) - _standardised(seen)
+        along = np.stack([down, right], axis=1) / contrast[:, None] * SIDE  # (P, 2, S S)
+        jacobian = (along[:, :, None] * points).reshape(len(here), 6, -1)  # (P, 6, S S)
+        normal = jacobian @ jacobian.transpose(0, 2, 1)
+        damping = 1e-3 * np.trace(normal, axis1=1, axis2=2)[:, None, None] * np.eye(6)
+        move = np.linalg.solve(normal + damping, jacobian @ error[:, :, None])
+        places[open_pairs] = here + move.reshape(-1, 2, 3).astype(np.float32)
+    return best
+
+
+def _sampled(images: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Images (P, C, SIDE, SIDE) at points (P, 2, Q) in pixels, by linear interpolation: (P, C, Q)."""
+    there = there.clip(0, SIDE - 1.001)
+    corner = there.astype(np.int32)
+    y, x = (there - corner).transpose(1, 0, 2)[:, :, None]  # (P, 1, Q)
+    at = corner[:, 0] * SIDE + corner[:, 1]
+    rows = np.arange(len(images), dtype=np.int32)[:, None] * images.shape[1] * SIDE**2
+    planes = np.arange(images.shape[1], dtype=np.int32)[:, None] * SIDE**2
+    at = (at + rows)[:, None] + planes  # (P, C, Q)
+    flat = images.ravel()
+    upper = flat.take(at) * (1 - x) + flat.take(at + 1) * x
+    lower = flat.take(at + SIDE) * (1 - x) + flat.take(at + SIDE + 1) * x
+    return upper * (1 - y) + lower * y
+
+
+def _detail_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The correlation (P,) of the details of smoothed thumbnails, (P, S S) and (P, S, S)."""
+    first = _standardised(_details(first.reshape(second.shape)))
+    second = _standardised(_details(second))
+    return (first * second).mean(1)
+
+
+def _details(smoothed: np.ndarray) -> np.ndarray:
+    """The details of smoothed thumbnails (P, SIDE, SIDE), without the edges."""
+    details = smoothed - _smooth(smoothed, COARSE)
+    return details[:, MARGIN:-MARGIN, MARGIN:-MARGIN]
+
+
+def _standardised(thumbnails: np.ndarray) -> np.ndarray:
+    """Thumbnails with a mean of 0 and a standard deviation of 1, a row each."""
+    flat = thumbnails.reshape(len(thumbnails), -1)
+    flat = flat - flat.mean(1, keepdims=True)
+    return flat / (flat.std(1, keepdims=True) + 1e-6)
+
+
+def _smooth(thumbnails: np.ndarray, sigma: float) -> np.ndarray:
+    """Thumbnails (P, SIDE, SIDE) behind a Gaussian filter, float32."""
+    from scipy.ndimage import gaussian_filter1d
+
+    blur = gaussian_filter1d(np.eye(SIDE, dtype=np.float32), sigma, axis=0)
+    return blur @ thumbnails.astype(np.float32) @ blur.T
+
+
+def _shows_something(images: Appearances) -> np.ndarray:
+    """Which images (N,) vary from pixel to pixel, and have details in more than a few places: bool."""
+    contrast = images.thumbnails.astype(np.float32).var(axis=(1, 2)).mean(axis=1)  # (N,)
+    details = _details(_smooth(images.greys, FINE)).reshape(len(contrast), SIDE_OF_DETAILS**2)
+    energy = details**2
+    spread = energy.mean(1) ** 2 / np.maximum((energy**2).mean(1), 1e-12)  # 1 if all are as strong
+    return (contrast > FLAT**2) & (spread > MIN_SPREAD)

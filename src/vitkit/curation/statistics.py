@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from vitkit.curation.duplicates import Appearance, Appearances, Pair, appearance, nearest
+from vitkit.curation.duplicates import SIDE, Appearance, Appearances, Pair, appearance, nearest
 from vitkit.data import (
     BadImage,
     Lists,
@@ -23,7 +23,7 @@ from vitkit.data import (
 )
 from vitkit.system.console.progress import Shown, silent
 
-SIDE = 256  # pixels at which sharpness is measured
+SHARP_SIDE = 256  # pixels at which sharpness is measured
 CHUNK = 32  # images that a worker looks at before it reports
 
 
@@ -38,10 +38,10 @@ class Survey(NamedTuple):
     """int64 (N,): of the file, or the array."""
     digests: np.ndarray
     """uint64 (N,): of the same."""
-    hashes: np.ndarray
-    """uint64 (N,): see duplicates.py."""
     thumbnails: np.ndarray
     """uint8 (N, 8, 8, 3)"""
+    greys: np.ndarray
+    """uint8 (N, 32, 32): see duplicates.py."""
     sharpness: np.ndarray
     """float32 (N,): see `sharpness`."""
     stretched: np.ndarray
@@ -68,8 +68,8 @@ def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
         sizes=np.zeros((count, 2), np.int32),
         bytes=np.zeros(count, np.int64),
         digests=np.zeros(count, np.uint64),
-        hashes=np.zeros(count, np.uint64),
         thumbnails=np.zeros((count, 8, 8, 3), np.uint8),
+        greys=np.zeros((count, SIDE, SIDE), np.uint8),
         sharpness=np.zeros(count, np.float32),
         stretched=np.zeros(count, bool),
         formats=Counter(),
@@ -83,8 +83,8 @@ def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
             result.sizes[image.index] = image.size
             result.bytes[image.index] = image.bytes
             result.digests[image.index] = image.digest
-            result.hashes[image.index] = image.appearance.hash
             result.thumbnails[image.index] = image.appearance.thumbnail
+            result.greys[image.index] = image.appearance.grey
             result.sharpness[image.index] = image.sharpness
             result.stretched[image.index] = image.stretched
             result.formats[image.format] += 1
@@ -140,7 +140,7 @@ def sharpness(pixels: np.ndarray) -> float:
     most SIDE pixels a side, over the variance of the levels themselves; 0 for one without
     contrast."""
     image = Image.fromarray(pixels).convert("L")
-    image.thumbnail((SIDE, SIDE))
+    image.thumbnail((SHARP_SIDE, SHARP_SIDE))
     grey = np.asarray(image, np.float32)
     if min(grey.shape) < 3 or grey.std() < 1:
         return 0.0
@@ -179,7 +179,7 @@ def repeats(surveys: Sequence[Survey]) -> list[Pair]:
 def _appearances(part: Survey) -> Appearances:
     """What the images look like that can be read."""
     good = part.good
-    return Appearances(part.digests[good], part.hashes[good], part.thumbnails[good])
+    return Appearances(part.digests[good], part.thumbnails[good], part.greys[good])
 
 
 def _renumbered(

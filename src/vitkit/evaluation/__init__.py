@@ -44,12 +44,13 @@ _FILES = {
     "probes.unknown": (
         "REJECTED conformal_limit fit_unknown left_out_distances open_classes whitened_classes"
     ),
+    "reports.label_noise": "Suspect WrongLabels shown_classes wrong_labels",
     "reports.page": (
         "Look MISTAKES calibration_sentence confusion_section disagreement_tiles metrics_table "
         "mistake_tiles mistakes_section write_report"
     ),
     "reports.report": "Report mistakes report",
-    "reports.review": "Finding KINDS label_suspects outliers unusual_looks write_review",
+    "reports.review": "Finding KINDS outliers unusual_looks write_review",
     "survival": "Survival Trial surviving",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

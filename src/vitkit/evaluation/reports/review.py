@@ -1,10 +1,7 @@
-"""Which images of a data set deserve a second look: labels that are probably wrong, and images unlike all
-others; and the page that shows them.
+"""Which images of a data set deserve a second look: those unlike all others, and the page that shows
+them beside labels that are probably wrong (label_noise.py).
 
-Labels are judged by the closed-form probe: what a fit without an image says of it. One
-decomposition gives the answers for all images, and nothing is trained.
-
-Legend: N images, D width of the features, K classes.
+Legend: N images, D width of the features.
 """
 
 from collections.abc import Sequence
@@ -30,49 +27,7 @@ from vitkit.system.console.text import printable_name
 NEIGHBOURS = 10  # whose mean distance says how unlike others an image is
 FAR = 4.0  # robust standard deviations from which a value is unusual
 AT_ONCE = 1 << 26  # similarities that are computed at once
-
-
 PICTURES = 60  # of each kind; the list has all
-
-
-class Suspect(NamedTuple):
-    """An image whose label is probably wrong."""
-
-    index: int
-    answer: int
-    """The class that the other images make of it."""
-    probability: float
-    """Of that class."""
-    own: float
-    """Of the class that it is labelled with."""
-
-
-def label_suspects(probabilities: np.ndarray, classes: np.ndarray) -> list[Suspect]:
-    """Images that are confidently of another class than their label, the surest first.
-
-    probabilities: (N, K), of each image by a fit without it. classes: (N,), the labels.
-
-    Confidently is meant as in confident learning (Northcutt and others, 2021): the probability of
-    the other class is at least the mean that the images with that label have. It must also be
-    likelier than all other classes together: where the model knows little, it accuses nobody.
-    """
-    count = probabilities.shape[1]
-    own = probabilities[np.arange(len(classes)), classes]  # (N,)
-
-    # What an image of each class usually gets; nothing reaches the bar of a class without images
-    bars = np.full(count, np.inf)
-    for k in np.unique(classes):
-        bars[k] = own[classes == k].mean()
-
-    # Whose likeliest class is another one, and reaches its bar
-    answers = probabilities.argmax(1)
-    highest = probabilities.max(1)
-    is_suspect = (answers != classes) & (highest >= bars[answers]) & (highest > 0.5)
-    suspects = []
-    for i in np.flatnonzero(is_suspect).tolist():
-        answer = int(answers[i])
-        suspects.append(Suspect(i, answer, float(probabilities[i, answer]), float(own[i])))
-    return sorted(suspects, key=lambda suspect: suspect.own - suspect.probability)
 
 
 def outliers(x: np.ndarray) -> list[tuple[int, float]]:
@@ -189,8 +144,9 @@ KINDS = {
 }
 MEANING = {
     "label": (
-        "What all the other images make of each, the surest first. Below each picture: its label, "
-        "then the answer. A wrong label, two things in one picture, or a picture that is hard."
+        "As many as are expected to be wrong, the surest first. Below each picture: its label, then "
+        "what all the other images make of it. A wrong label, two things in one picture, or a picture "
+        "that is hard."
     ),
     "duplicate": (
         "Each beside the picture that it repeats. A picture in both the training and the test part "

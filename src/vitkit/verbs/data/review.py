@@ -17,12 +17,11 @@ from vitkit.evaluation import (
     KINDS,
     Finding,
     features,
-    label_suspects,
     outliers,
     probe,
-    unbalanced,
     unusual_looks,
     write_review,
+    wrong_labels,
 )
 from vitkit.system.console.progress import bar
 from vitkit.system.console.saying import say
@@ -197,9 +196,10 @@ def _look(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[s
     facts = [f"{counted(len(x), 'image')} in {', '.join(parts)}"]
     findings = []
     if splits.target_kind == "class" and len(splits.labels) > 1:
-        found, accuracy = _labels(parts, places, x)
+        found, said, accuracy = _labels(parts, places, x)
         findings += found
         facts.append(f"{accuracy:.1%} of the images are answered as labelled by all the others")
+        facts += said
         if accuracy < KNOWS_LITTLE:
             facts.append(
                 "the model knows little of these classes: many of the labels that it doubts are right, "
@@ -250,23 +250,32 @@ def _finding(
 
 def _labels(
     parts: dict[str, Source], places: list[tuple[str, int]], x: np.ndarray
-) -> tuple[list[Finding], float]:
-    """Labels that are probably wrong, the surest first; and how many images are answered as they
-    are labelled."""
+) -> tuple[list[Finding], list[str], float]:
+    """Labels that are probably wrong, the surest first; how many are expected to be, in sentences; and
+    the share of images that are answered as they are labelled."""
     labels = next(iter(parts.values())).labels
     targets = np.array([parts[name].targets[index] for name, index in places])
     known, classes = np.unique(targets, return_inverse=True)
     if len(known) < 2:
-        return [], 1.0
-    is_balanced = unbalanced(np.bincount(classes))
-    fitted = probe("linear", x, classes, len(known), is_balanced)
-    probabilities = fitted.left_out.softmax(1).numpy()
+        return [], [], 1.0
+    logits = probe("linear", x, classes, len(known)).left_out.numpy()
+    accuracy = float((logits.argmax(1) == classes).mean())
+    wrong = wrong_labels(logits, classes)
+    if wrong is None:
+        return [], ["no label was judged: the answers are hardly better than guesses"], accuracy
+
     findings = []
-    for suspect in label_suspects(probabilities, classes):
+    for suspect in wrong.suspects:
         answer = printable_name(labels[known[suspect.answer]])
         reason = f"{answer} {suspect.probability:.0%}, as labelled {suspect.own:.0%}"
         findings.append(_finding("label", parts, places[suspect.index], reason))
-    return findings, float((probabilities.argmax(1) == classes).mean())
+    expected = (
+        f"about {len(findings):,} of {len(classes):,} labels are expected to be wrong, between "
+        f"{wrong.low:,} and {wrong.high:,}; those that most probably are, are listed"
+    )
+    if not findings:
+        expected = f"no label is expected to be wrong; up to {wrong.high:,} may be"
+    return findings, [expected], accuracy
 
 
 def _duplicates(parts: dict[str, Source], surveys: dict[str, Survey]) -> Iterator[Finding]:
