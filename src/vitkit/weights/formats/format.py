@@ -143,7 +143,11 @@ def beyond_vit(
         "branch_norm": ("norms after attention and MLP", config.branch_norm == "after"),
         "embedding_norm": ("a norm before the first block", config.embedding_norm),
         "token-gap": ('pooling by "token-gap"', config.pool == "token-gap"),
-        "token-quarters": ('pooling by "token-quarters"', config.pool == "token-quarters"),
+        "quarters": (
+            f'pooling by quarters of the image ("{config.pool}")',
+            config.pool.endswith("-quarters"),
+        ),
+        "read_blocks": (f"a head on {config.read_blocks} blocks", config.read_blocks > 1),
         "qkv_bias": ("queries, keys and values without biases", not config.qkv_bias),
         "rectangles": (f"patches of {height} x {width}, no squares", height != width),
     }
