@@ -377,3 +377,22 @@ def test_a_server_under_load_answers_everybody(run, tmp_path):
     for load in result["rounds"]:
         assert load["answers"] >= 3 and load["not_answered"] == 0
         assert 0 < load["p50_ms"] <= load["p95_ms"] and load["memory_mb"] > 50
+
+
+def test_error_rates_are_simulated_by_the_rules_themselves(run):
+    """Every case has its row; the critical values that are interpolated are those of the test."""
+    results = run("error_rates", "--parts exports laws --draws 5")["results"]
+    assert len(results["exports"]) == 6 * 4 and len(results["laws"]) == 2 * 3 * 3 * 6 + 3 * 4
+    keeps = [row["said to keep its accuracy"] for row in results["exports"]]
+    assert keeps[:4] == [0.0, 0.0, 1.0, 1.0]  # of files whose answers are the model's
+
+
+@pytest.mark.slow
+def test_error_rates_of_studies_are_those_of_the_test(importable, monkeypatch):
+    """Each case is compared with `range_test` on the way."""
+    import error_rates
+
+    monkeypatch.setattr(error_rates, "SETTINGS", (2, 4))
+    rows = list(error_rates.studies(400))
+    assert len(rows) == 2 * 3 * 5
+    assert max(row["paired"] for row in rows if row["case"] in ("equal", "unequal")) < 0.09

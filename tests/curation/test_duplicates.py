@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitkit.cli import main
 from vitkit.curation import duplicates, identical_files, near_duplicates, survey
-from vitkit.curation.duplicates import Appearances, appearance, nearest
+from vitkit.curation.duplicates import Appearances, appearance, different, nearest
 from vitkit.data import open_image, open_parts, open_source, subset, without
 
 
@@ -113,6 +113,13 @@ def test_the_hash_is_stable_under_scale_and_light_but_tells_pictures_apart():
         assert np.bitwise_count(changed ^ unchanged) <= 6
     apart = np.bitwise_count(hashes[:, None] ^ hashes[None])[~np.eye(30, dtype=bool)]
     assert apart.min() > 10
+
+
+def test_pictures_are_counted_without_their_copies():
+    pictures = [photograph(60, 80, seed) for seed in range(5)]
+    brighter = (pictures[1] * 0.9).astype(np.uint8)
+    assert different(pictures) == 5
+    assert different([*pictures, pictures[0], brighter]) == 5
 
 
 def test_known_near_duplicates_of_cifar_10_are_found(shared):

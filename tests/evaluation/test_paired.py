@@ -5,11 +5,12 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 from sklearn.metrics import balanced_accuracy_score
 from tables import answered, random_answers
 
 from vitkit.evaluation.metrics.classification import RESAMPLED
-from vitkit.evaluation.metrics.paired import agreement, mcnemar, newcombe, paired
+from vitkit.evaluation.metrics.paired import agreement, mcnemar, newcombe, paired, tango
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +110,40 @@ def test_models_of_other_heads_are_compared_by_names():
     broken = answered(logits * math.inf, targets, names)
     with pytest.raises(ValueError, match="outputs of the second model are not finite"):
         paired(same, broken)
+
+
+@pytest.mark.parametrize("counts", [(12, 2, 50), (3, 0, 500), (5, 9, 80)])
+def test_tango_s_interval_ends_where_the_score_test_refutes(counts):
+    """The statistic at both ends is 1.96, with the variance at the likeliest shares for that
+    difference, found by search here."""
+    only_first, only_second, count = counts
+    for difference in tango(*counts):
+
+        def unlikely(second, difference=difference):
+            shares = np.array([second + difference, second, 1 - 2 * second - difference])
+            seen = np.array([only_first, only_second, count - only_first - only_second])
+            return -(seen * np.log(np.maximum(shares, 1e-300))).sum()
+
+        ends = (max(0, -difference), (1 - difference) / 2)
+        found = minimize_scalar(unlikely, bounds=ends, method="bounded", options={"xatol": 1e-12})
+        second = found.x
+        variance = count * (2 * second + difference - difference**2)
+        statistic = (only_first - only_second - count * difference) / np.sqrt(variance)
+        assert abs(statistic) == pytest.approx(1.96, abs=1e-3)
+
+
+def test_tango_s_interval_of_no_difference_and_of_nothing_else():
+    low, high = tango(0, 0, 50)
+    assert -low == high == pytest.approx(1.959964**2 / (50 + 1.959964**2), abs=1e-6)
+    assert tango(7, 0, 7)[1] == 1.0 and tango(0, 7, 7)[0] == -1.0
+
+
+@pytest.mark.parametrize("shares", [(0.02, 0.02), (0.035, 0.005), (0.03, 0.0), (0.001, 0.0)])
+def test_tango_s_interval_holds_rare_differences(shares):
+    lost, won = shares
+    counts = np.random.default_rng(0).multinomial(400, (lost, won, 1 - lost - won), size=400)
+    held = 0
+    for only_first, only_second, _ in counts.tolist():
+        low, high = tango(only_first, only_second, 400)
+        held += low <= lost - won <= high
+    assert held >= 0.925 * 400

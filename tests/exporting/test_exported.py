@@ -107,6 +107,8 @@ def test_the_command_line_takes_it_for_a_model(classifier, file, tmp_path, capsy
 def test_what_was_measured_is_beside_it(file):
     written = json.loads((file.parent / "insects.onnx.json").read_text())
     assert written["agreement"]["same"] == 1 and written["agreement"]["images"] == 64
+    assert written["agreement"]["photographs"] == 2
+    assert "no evidence of its accuracy" in written["agreement"]["conclusion"]
     assert written["bytes"] == file.stat().st_size and written["precision"] == "float32"
 
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from rich.console import Console
+from scipy.stats import ttest_rel, tukey_hsd
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing, Splits, open_splits, subset
@@ -37,7 +38,7 @@ from vitkit.studies.study import (
     refuse_without_accuracy,
     run_study,
 )
-from vitkit.studies.uncertainty import noise
+from vitkit.studies.uncertainty import LEVEL, best_and_worst, range_test
 from vitkit.training import Optim, train
 from vitkit.training.data import divide
 from vitkit.weights import Classifier, load, save
@@ -131,29 +132,95 @@ def test_every_study_has_a_table_and_a_figure(name, ask, tmp_path):
     study.draw(empty)
 
 
+def settings_of(values):
+    """(K, S) -> what K settings reached with S seeds."""
+    runs = {}
+    for number, of_seed in enumerate(values):
+        runs[(f"setting {number}",)] = {
+            seed: Metric("top1", value, SHARE) for seed, value in enumerate(of_seed)
+        }
+    return runs
+
+
 def test_a_study_that_says_more_than_chance_says_so():
-    def runs(*values):
-        return [Metric("top1", value, SHARE) for value in values]
+    values = np.array([[0.40, 0.41, 0.42], [0.41, 0.40, 0.41], [0.60, 0.62, 0.61]])
+    deviation, verdict = best_and_worst(settings_of(values))
+    assert deviation == "runs that differ by their seed alone deviate by 0.9"
+    assert verdict.startswith(
+        "the best of 3 settings (setting 2) and the worst (setting 1) differ by 20.3: more than chance "
+        "gives (p < 0.001;"
+    )
+    assert verdict.endswith("; Games-Howell over all settings, paired by seed)")
+    verdict = best_and_worst(settings_of(values[:2] - [[0.003], [0]]))[1]
+    assert "no more than chance gives, so this study shows no difference (p = 0." in verdict
+    assert "give several --seeds" in best_and_worst(settings_of([[0.4], [0.5]]))[0]
+    assert "three --seeds or more" in best_and_worst(settings_of(values[:, :2]))[-1]
 
-    far = noise([runs(0.40, 0.41, 0.42), runs(0.60, 0.61, 0.62)])
-    assert "from 2.3 on" in far[0] and far[1].endswith("by up to 2.3: more")
-    near = noise([runs(0.40, 0.41, 0.42), runs(0.405, 0.415, 0.425)])
-    assert near[1].startswith("the best and the worst of 2 differ by 0.5, and by chance alone")
-    assert near[1].endswith("by up to 2.3: no more, so this study shows no difference")
-    assert "give several --seeds" in noise([runs(0.4)])[0]
-    same = noise([runs(1.0, 1.0), runs(1.0, 1.0)])  # as with a single class
-    assert same[1].endswith("so this study shows no difference")
+
+@pytest.mark.parametrize("values, verdict", [
+    ([[0.5, 0.5]] * 3, "shows no difference (p = 1;"),  # as with a single class
+    ([[0.5, 0.5], [0.5, 0.5], [0.6, 0.6]], "more than chance gives (p < 0.001;"),
+    ([[0.5, 0.7], [0.6, 0.8]], "more than chance gives (p < 0.001;"),  # the seeds vary alone
+])  # fmt: skip
+def test_settings_that_do_not_vary_are_equal_or_not(values, verdict):
+    assert verdict in best_and_worst(settings_of(values))[1]
 
 
-def test_the_best_and_the_worst_of_many_differ_by_chance():
-    """Of studies of eight kinds that do not differ, one in twenty says that they do."""
+def test_settings_of_other_seeds_are_not_paired():
+    """As when a run failed: then it is scipy's own test, of settings that may vary unequally."""
+    values = np.random.default_rng(0).normal(0.5, 0.01, (4, 5))
+    runs = settings_of(values)
+    del runs[("setting 1",)][2]
+    expected = tukey_hsd(values[0], np.delete(values[1], 2), *values[2:], equal_var=False).pvalue
+    means = [np.mean([metric.value for metric in of_seed.values()]) for of_seed in runs.values()]
+    p = range_test(list(runs.values()))
+    assert p == pytest.approx(expected[np.argmax(means), np.argmin(means)])
+    assert "paired" not in best_and_worst(runs)[1]
+
+
+def test_two_settings_are_compared_seed_by_seed():
+    values = np.array([[0.40, 0.50, 0.60], [0.41, 0.52, 0.61]])
+    assert range_test(list(settings_of(values).values())) == pytest.approx(
+        ttest_rel(*values).pvalue
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds_matter", [0.0, 2.0])
+def test_the_best_and_the_worst_of_many_differ_by_chance(seeds_matter):
+    """Of studies of five kinds that do not differ, one in twenty at most says that they do, whether
+    their runs deviate alike or not, and whether a seed does the same to all of them."""
     random = np.random.default_rng(0)
+    deviations = np.array([1, 1, 1, 3, 3])[:, None]
     wrong = 0
-    for _ in range(200):
-        values = random.normal(0.5, 0.01, (8, 3))
-        sentences = noise([[Metric("top1", v, SHARE) for v in group] for group in values])
-        wrong += sentences[1].endswith(": more")
-    assert 2 <= wrong <= 20
+    for _ in range(100):
+        values = deviations * random.normal(size=(5, 3)) + seeds_matter * random.normal(size=3)
+        wrong += range_test(list(settings_of(0.5 + 0.01 * values).values())) < LEVEL
+    assert wrong <= 9  # 5 and two standard errors
+
+
+def test_pairing_by_seed_finds_what_the_seeds_hide():
+    """Four settings of which one is better by four deviations, and seeds that matter twice as much."""
+    random = np.random.default_rng(0)
+    found = []
+    for _ in range(12):
+        values = random.normal(size=(4, 5)) + 2 * random.normal(size=5)
+        values[0] += 4
+        paired = list(settings_of(0.01 * values).values())
+        unpaired = [{(i, seed): m for seed, m in each.items()} for i, each in enumerate(paired)]
+        found.append((range_test(paired) < LEVEL, range_test(unpaired) < LEVEL))
+    with_pairs, without = np.sum(found, axis=0)
+    assert with_pairs >= 11 and without <= 8
+
+
+@pytest.mark.parametrize("name", sorted(TRAINED))
+def test_every_study_judges_the_best_and_the_worst(name, ask, tmp_path):
+    study = STUDIES[name]
+    if name == "transfer":
+        ask = replace(ask, targets=("digits", "cifar10"))
+    notes = study.table(invented(study, replace(ask, seeds=3), tmp_path)).notes
+    judged = [note for note in notes if "Games-Howell over all settings, paired by seed" in note]
+    assert len(judged) == len(ask.targets or [""])
 
 
 def test_a_study_goes_on_with_the_plan_that_it_began_with(ask, tmp_path):

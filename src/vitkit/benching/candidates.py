@@ -142,7 +142,7 @@ def _tried(
     file: Path | None = None,
 ) -> Contender:
     """A contender, with how far it agrees with the exact runtime."""
-    agreement = agree(exact, runtime, trial.items, trial.name)
+    agreement = agree(exact, runtime, trial)
     return Contender(library, precision, runtime.logits, agreement, file)
 
 

@@ -6,7 +6,7 @@ Training does not need this room.
 from vitkit.system.lazy import lazily
 
 _FILES = {
-    "duplicates": "Pair",
+    "duplicates": "Pair different",
     "packing": "Packed Packing pack",
     "statistics": (
         "Survey class_counts count_other_class identical_files near_duplicates repeats survey"

@@ -13,7 +13,8 @@ the files are the same.
 Legend: N, M images of two sets, P pairs of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -103,6 +104,18 @@ def nearest(first: Appearances, second: Appearances, earlier: bool = False) -> I
         counts = np.diff(nearest_pairs, append=len(i))
         for pair, count in zip(nearest_pairs, counts, strict=True):
             yield Pair(start + int(i[pair]), int(j[pair]), int(bits[pair]), int(count))
+
+
+def different(pictures: Sequence[np.ndarray]) -> int:
+    """How many pictures, uint8 (h, w, 3), are no duplicate of one before them."""
+    digests = [blake2b(picture.tobytes(), digest_size=8).digest() for picture in pictures]
+    looks = [appearance(picture) for picture in pictures]
+    appearances = Appearances(
+        np.frombuffer(b"".join(digests), np.uint64),
+        np.array([each.hash for each in looks]),
+        np.stack([each.thumbnail for each in looks]),
+    )
+    return len(pictures) - sum(1 for _ in nearest(appearances, appearances, earlier=True))
 
 
 def _duplicates(

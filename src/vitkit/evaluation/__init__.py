@@ -24,10 +24,10 @@ _FILES = {
         "balanced_weights most_confused unbalanced"
     ),
     "metrics.metric": (
-        "COUNT Metric NATS SHARE SQUARED_ERROR Unit number_of plain_number share_right"
+        "COUNT Metric NATS SHARE SQUARED_ERROR Unit number_of plain_number share_right wilson"
     ),
     "metrics.other_targets": "Errors MeanAveragePrecision",
-    "metrics.paired": "agreement mcnemar paired",
+    "metrics.paired": "agreement mcnemar paired tango",
     "probes.closed_forms": "Moments ridge targets",
     "probes.features": "BATCH Features WRITERS add_weights features",
     "probes.fewshot": (

@@ -3,9 +3,8 @@
 from vitkit.system.lazy import lazily
 
 _FILES = {
-    "agreement": (
-        "Agreement LEAST Trial agree prepared_images sample_trial to_calibrate trial_on wrong"
-    ),
+    "agreement": "Agreement Trial agree prepared_images sample_trial to_calibrate trial_on",
+    "bounds": "LEAST conclusion keeps_accuracy wrong",
     "exporting": (
         "ENDINGS Export FILES check described export missing_packages needs_calibration size_of "
         "write"

@@ -5,19 +5,20 @@ Legend: B images of a batch, K classes, h w pixels of what the model gets.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 
+from vitkit.curation import different
 from vitkit.data import BadImage, Preprocessing, open_image, open_parts, open_source
+from vitkit.evaluation import tango, wilson
 from vitkit.prediction import Examples, Item, prepare, words_of_model
-from vitkit.runtimes import FileRuntime, Runtime, Weights
+from vitkit.runtimes import FileRuntime, Runtime
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
-from vitkit.weights import Activation, activate_array
+from vitkit.weights import activate_array
 
 CROPS = 64  # of scikit-learn's two photographs
 TRIED = 500  # images to try a file on, at most
@@ -33,6 +34,8 @@ class Trial(NamedTuple):
     """With the names of their classes, as the model has them, if they are known."""
     for_calibration: Sequence[Item]
     """Others, to calibrate with."""
+    photographs: int | None = None
+    """Of how many photographs they are parts; None if they are whole."""
 
 
 def trial_on(
@@ -90,7 +93,7 @@ def sample_trial() -> Trial:
         part = np.ascontiguousarray(photograph[top : top + side, left : left + side])
         items.append(Item(f"part {i}", partial(_same, part)))
     name = f"{CROPS} parts of scikit-learn's two photographs"
-    return Trial(name, items[:CROPS], items[CROPS:])
+    return Trial(name, items[:CROPS], items[CROPS:], photographs=len(photographs))
 
 
 def _same(array: np.ndarray) -> np.ndarray:
@@ -110,17 +113,6 @@ def pixels_of(item: Item) -> np.ndarray | None:
 
 BATCH = 32
 
-# The least share of images with the same likeliest class. Of float32 a few may be even between two
-LEAST = {"float32": 0.99, "float16": 0.99, "bfloat16": 0.95, "int8": 0.9}
-
-# The largest difference of a number that is not a probability, as a share of the largest number
-LARGEST_SHARE = {"float32": 1e-3, "float16": 0.01, "bfloat16": 0.05, "int8": 0.2}
-
-# Accuracy that may be lost, as the model's own probabilities judge the other answers, and as the
-# labels do, beside what chance explains
-LOST = {"float32": 0.0005, "float16": 0.001, "bfloat16": 0.003, "int8": 0.006}
-CHANCE = 1.64  # standard errors, which chance exceeds once in twenty
-
 
 @dataclass(frozen=True)
 class Agreement:
@@ -130,6 +122,8 @@ class Agreement:
     """Where the images are from."""
     images: int
     """How many there are."""
+    photographs: int
+    """How many of them are no copy, or nearly a copy, of another one, nor parts of one photograph."""
     same: float
     """The share of images with the same likeliest class."""
     largest: float
@@ -146,65 +140,68 @@ class Agreement:
     """How often the file is right; None if that is not known."""
     models_accuracy: float | None = None
     """How often the model is."""
-    turned: int = 0
-    """Images of which one of them is right and the other wrong."""
+    labelled: int = 0
+    """Images whose right answer is known."""
+    lost: int = 0
+    """Images that the model alone is right on."""
+    won: int = 0
+    """Images that the file alone is right on."""
+
+    @property
+    def interval_of_same(self) -> tuple[float, float]:
+        """The interval at 95 % of the share of images with the same likeliest class. Copies of a
+        photograph count as one image here."""
+        return wilson(self.same * self.photographs, self.photographs)
+
+    @property
+    def interval_of_loss(self) -> tuple[float, float]:
+        """The interval at 95 % of the accuracy that the file loses. Without right answers it is as
+        wide as the share of other answers, for each of them may be a loss or a gain."""
+        if not self.labelled:
+            most = 1 - self.interval_of_same[0]
+            return -most, most
+        independent = self.photographs / self.images
+        lost = self.lost * independent
+        won = self.won * independent
+        return tango(lost, won, self.labelled * independent)
+
+    def images_text(self) -> str:
+        """How many images there are: "64 images (of 2 photographs)"."""
+        text = counted(self.images, "image")
+        if self.photographs < self.images:
+            text += f" (of {counted(self.photographs, 'photograph')})"
+        return text
 
     def __str__(self) -> str:
         """All of it in a sentence."""
+        low, high = self.interval_of_same
         text = (
-            f"{self.same:.1%} of {counted(self.images, 'image')} have the same class; probabilities "
-            f"differ by {self.largest:.2g} at most, {self.mean:.2g} in the mean; by the model's own "
-            f"probabilities the others cost {self.cost:.2%} of accuracy"
+            f"{self.same:.1%} of {self.images_text()} have the same class, {100 * low:.1f} to {high:.1%} "
+            f"at 95 % confidence; probabilities differ by {self.largest:.2g} at most, {self.mean:.2g} "
+            "in the mean; by the model's own probabilities the others cost "
+            f"{self.cost:.2%} of accuracy"
         )
         if self.accuracy is not None:
-            text += f"; accuracy {self.accuracy:.1%}, of the model {self.models_accuracy:.1%}"
+            least, most = self.interval_of_loss
+            text += (
+                f"; accuracy {self.accuracy:.1%}, of the model {self.models_accuracy:.1%}: a loss of "
+                f"{100 * (self.models_accuracy - self.accuracy):.1f} points ({100 * least:.1f} to "
+                f"{100 * most:.1f})"
+            )
         return text
 
 
-def wrong(agreement: Agreement, precision: Weights, activation: Activation, least: float) -> str:
-    """What is below its bound, in a sentence; "" if nothing is."""
-    if activation == "none":
-        share = LARGEST_SHARE[precision]
-        if agreement.largest > share * agreement.scale:
-            return (
-                f"its outputs differ by {agreement.largest:.3g}, and {share * agreement.scale:.3g} is "
-                "accepted"
-            )
-        return ""
-    if not agreement.same >= least:
-        return (
-            f"{agreement.same:.1%} of its answers are the model's, and {least:.1%} is the least that "
-            "is accepted (--agreement)"
-        )
-    if least == 0:
-        return ""
-    accepted = LOST[precision]
-    if not agreement.cost <= accepted:
-        return (
-            f"its other answers cost {agreement.cost:.2%} of accuracy by the model's own "
-            f"probabilities, and {accepted:.2%} is accepted (--agreement 0 accepts anything)"
-        )
-    if agreement.accuracy is None:
-        return ""
-    # Only images of which one is right and the other wrong can change the accuracy
-    accepted += CHANCE * sqrt(agreement.turned) / agreement.images
-    if agreement.accuracy < agreement.models_accuracy - accepted:
-        return (
-            f"its accuracy is {agreement.accuracy:.1%}, the model's is "
-            f"{agreement.models_accuracy:.1%}, and {accepted:.1%} less is accepted for so many images "
-            "(--agreement 0 accepts anything)"
-        )
-    return ""
-
-
-def agree(model: Runtime, file: Runtime, items: Sequence[Item], data: str) -> Agreement:
-    """Compute all images by a model and by an exported file, or another runtime. Images that cannot be read are left out.
+def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
+    """Compute all images by a model and by an exported file, or another runtime. Images that cannot be
+    read are left out.
 
     Raises ValueError if none can be.
     """
+    items = trial.items
     expected = []
     given = []
     truths = []
+    pictures = []
     answer = prepared_answers
     if isinstance(file, FileRuntime) and file.exported.takes_pictures:
         answer = picture_answers
@@ -217,9 +214,16 @@ def agree(model: Runtime, file: Runtime, items: Sequence[Item], data: str) -> Ag
         expected.append(activate_array(model.logits(images), model.activation))
         given.append(answer(file, images, readable))
         truths += [item.truth for item in readable]
+        pictures += list(images.transpose(0, 2, 3, 1))
     if not expected:
-        raise ValueError(f"none of the images of {data} can be read")
-    return compared(np.concatenate(expected), np.concatenate(given), truths, model.labels, data)
+        raise ValueError(f"none of the images of {trial.name} can be read")
+    agreement = compared(
+        np.concatenate(expected), np.concatenate(given), truths, model.labels, trial.name
+    )
+    photographs = trial.photographs
+    if photographs is None:
+        photographs = different(pictures)
+    return replace(agreement, photographs=photographs)
 
 
 def prepared_images(
@@ -247,7 +251,7 @@ def compared(
     labels: Sequence[str],
     data: str,
 ) -> Agreement:
-    """Two tables of probabilities, (N, K) each, side by side."""
+    """Two tables of probabilities, (N, K) each, side by side, of N images that are not alike."""
     difference = np.abs(expected - given)
     likeliest = given.argmax(-1)  # (N,)
     models_likeliest = expected.argmax(-1)
@@ -266,6 +270,7 @@ def compared(
     return Agreement(
         data=data,
         images=len(given),
+        photographs=len(given),
         same=same,
         largest=float(difference.max()),
         mean=float(difference.mean()),
@@ -273,7 +278,9 @@ def compared(
         cost=float(costs.mean()),
         accuracy=accuracy,
         models_accuracy=models_accuracy,
-        turned=int((right != models_right).sum()),
+        labelled=len(right),
+        lost=int((models_right & ~right).sum()),
+        won=int((right & ~models_right).sum()),
     )
 
 

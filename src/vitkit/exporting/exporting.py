@@ -19,15 +19,8 @@ from typing import Literal
 
 import numpy as np
 
-from vitkit.exporting.agreement import (
-    LEAST,
-    Agreement,
-    Trial,
-    agree,
-    prepared_images,
-    sample_trial,
-    wrong,
-)
+from vitkit.exporting.agreement import Agreement, Trial, agree, prepared_images, sample_trial
+from vitkit.exporting.bounds import LEAST, conclusion, wrong
 from vitkit.exporting.graph import Graph, PictureGraph
 from vitkit.exporting.int8 import (
     ONNX_BITS,
@@ -294,7 +287,7 @@ def _calibration(exported: Exported, trial: Trial) -> list[np.ndarray]:
 def _tried(classifier: Classifier, exported: Exported, path: Path, trial: Trial) -> Agreement:
     """The file's answers beside those of PyTorch in float32."""
     file = open_file(path, trusted=True)
-    return agree(eager(classifier, "cpu"), file, trial.items, trial.name)
+    return agree(eager(classifier, "cpu"), file, trial)
 
 
 def report(
@@ -315,9 +308,18 @@ def report(
         "preprocessing": str(classifier.preprocessing),
         "parameters": parameters(classifier.model.config),
         "least_agreement": least,
-        "agreement": public(asdict(agreement)),
+        "agreement": public(asdict(agreement)) | _intervals(agreement),
         "versions": versions,
         "platform": f"Python {platform.python_version()}, {sys.platform} {platform.machine()}",
+    }
+
+
+def _intervals(agreement: Agreement) -> dict:
+    """What so many images can tell, as it is written beside the file."""
+    return {
+        "interval_of_same": agreement.interval_of_same,
+        "interval_of_loss": agreement.interval_of_loss,
+        "conclusion": conclusion(agreement),
     }
 
 

@@ -7,10 +7,12 @@ _FILES = {
     "drawing": "write_figure",
     "grid": "Cell Measurement check_shard most_shards run_grid",
     "jobs": "check_submitit run_jobs",
+    "laws": "fit",
     "paper": "STUDIES",
     "rows": "RESULTS Row read_rows write_table",
     "selection": "Regularisation USUAL regularised select",
     "study": "Ask RECORD Results Study begin results run_study",
     "transfer_protocol": "Transfer transfer",
+    "uncertainty": "LEVEL range_test",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from vitkit.evaluation import Metric
-from vitkit.studies.uncertainty import REACH, Fit, mean_and_deviation
+from vitkit.studies.laws import REACH, Fit
+from vitkit.studies.uncertainty import mean_and_deviation
 from vitkit.system.storage.files import MARK, write_whole
 
 MARKERS = "osD^vPX*<>"
@@ -151,7 +152,7 @@ def law(axes: Axes, fitted: Fit | None, number: int) -> None:
     if fitted is None:
         return
     xs = np.geomspace(fitted.low, REACH * fitted.high, 60)
-    values = np.array([each.error(xs) for each in fitted.resampled])
-    low, high = 100 * (1 - np.percentile(values, (97.5, 2.5), axis=0))
+    intervals = np.array([fitted.interval(x) for x in xs])  # (60, 2), of the error
+    high, low = 100 * (1 - intervals.T)
     axes.plot(xs, 100 * (1 - fitted.law.error(xs)), "--", color=f"C{number}", linewidth=0.9)
     axes.fill_between(xs, low, high, color=f"C{number}", alpha=0.12, linewidth=0)

@@ -116,6 +116,15 @@ class Results(NamedTuple):
                 groups.setdefault(key, []).append(row.metric)
         return groups
 
+    def by_seed(self, *names: str, **settings: Setting) -> dict[tuple, dict[int, Metric]]:
+        """The values of every combination of some settings, by seed, of the cells with these others."""
+        runs: dict[tuple, dict[int, Metric]] = {}
+        for row in _matching(self.rows, settings):
+            if "seed" in row.settings and all(name in row.settings for name in names):
+                key = tuple(row.settings[name] for name in names)
+                runs.setdefault(key, {})[row.settings["seed"]] = row.metric
+        return runs
+
     def failures(self) -> list[str]:
         """A sentence for each cell that failed."""
         return [f"{row.cell} failed: {row.error}" for row in self.rows if row.error is not None]

@@ -30,6 +30,8 @@ from vitkit.evaluation.metrics.metric import (
     wilson,
 )
 
+# From so many classes on top5 is measured: of fewer, five answers are most of them
+TOP5_FROM = 10
 UNBALANCED = 3  # times as many images in the largest class as in the smallest
 # The figures whose intervals are made by resampling, in the order of `figures_of`
 RESAMPLED = {
@@ -43,7 +45,7 @@ RESAMPLED = {
 @dataclass(frozen=True)
 class Accuracy:
     """How often the likeliest class is the right one (top1), and how often one of the five
-    likeliest is (top5, if there are more than five classes); and if the classes are of unequal size,
+    likeliest is (top5, if there are ten classes or more); and if the classes are of unequal size,
     the mean of their own accuracies."""
 
     figures: ClassVar = ("top1", "top5", "balanced_accuracy", "loss")
@@ -83,9 +85,9 @@ def balanced(given: Answers) -> Metric:
 
 
 def accuracy(given: Answers) -> Iterator[Metric]:
-    """top1, and top5 if there are more than five classes; NaN if any logit is not finite."""
+    """top1, and top5 if there are ten classes or more; NaN if any logit is not finite."""
     tops = [1]
-    if len(given.labels) > 5:
+    if len(given.labels) >= TOP5_FROM:
         tops.append(5)
     for top in tops:
         right = float((given.rank < top).sum())
@@ -111,7 +113,7 @@ class Classification:
 
 
 def classification(given: Answers) -> list[Metric]:
-    """top1; top5 if there are more than five classes; top1_of_data, the accuracy if only classes
+    """top1; top5 if there are ten classes or more; top1_of_data, the accuracy if only classes
     that the images have could be answered, if there are others; balanced_accuracy; macro_f1;
     calibration_error; the loss; and `seen`.
 

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from vitkit.evaluation.metrics.answers import Answers
-from vitkit.evaluation.metrics.classification import RESAMPLED, figures_of
+from vitkit.evaluation.metrics.classification import RESAMPLED, TOP5_FROM, figures_of
 from vitkit.evaluation.metrics.metric import (
     SHARE,
+    Z_95,
     Metric,
     difference_of,
     interval_of,
@@ -88,7 +89,7 @@ def paired(first: Answers, second: Answers) -> Paired:
     # Shares of images, by the images on which the two differ
     differences = []
     tops = [1]
-    if min(len(first.labels), len(second.labels)) > 5:
+    if min(len(first.labels), len(second.labels)) >= TOP5_FROM:
         tops.append(5)
     for top in tops:
         differences.append(_of_shares(f"top{top}", first.rank < top, second.rank < top))
@@ -198,6 +199,39 @@ def newcombe(both: int, only_first: int, only_second: int, neither: int) -> tupl
     below = _side(p - p_low, q_high - q, correlation)
     above = _side(p_high - p, q - q_low, correlation)
     return p - q - below, p - q + above
+
+
+def tango(only_first: float, only_second: float, count: float) -> tuple[float, float]:
+    """The interval at 95 % of the difference of two shares of the same images, by the score test.
+
+    Tango 1998, "Equivalence test and confidence interval for the difference in proportions for the
+    paired-sample design". It holds where the two hardly ever differ, where Newcombe's gets too
+    narrow: of N images without any difference it goes as far as 3.84 / (N + 3.84).
+    """
+    high = _tango_end(only_first, only_second, count)
+    low = -_tango_end(only_second, only_first, count)
+    return low, high
+
+
+def _tango_end(only_first: float, only_second: float, count: float) -> float:
+    """The largest difference that the score test does not refute."""
+    from scipy.optimize import brentq
+
+    def beyond(difference: float) -> float:
+        """How far the statistic is above its limit, if that were the true difference."""
+        # The likeliest share of images that only the second is right on: a quadratic equation
+        linear = (2 * count - only_first + only_second) * difference - only_first - only_second
+        product = only_second * difference * (1 - difference)
+        second = (math.sqrt(linear**2 + 8 * count * product) - linear) / (4 * count)
+        variance = count * (2 * second + difference * (1 - difference))
+        return only_first - only_second - count * difference + Z_95 * math.sqrt(variance)
+
+    seen = (only_first - only_second) / count
+    least = seen + 1e-9  # at what was seen the variance may be 0
+    most = 1 - 1e-9
+    if least >= most:
+        return 1.0
+    return float(brentq(beyond, least, most))
 
 
 def _side(first: float, second: float, correlation: float) -> float:

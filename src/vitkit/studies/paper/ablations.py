@@ -17,7 +17,7 @@ from vitkit.studies.base import (
 from vitkit.studies.drawing import beside_the_paper, line, panels, titles
 from vitkit.studies.grid import Cell
 from vitkit.studies.study import Ask, Results, Study, Table
-from vitkit.studies.uncertainty import cell_text, noise
+from vitkit.studies.uncertainty import best_and_worst, cell_text
 
 # Position embeddings: which, and where they enter
 
@@ -65,7 +65,8 @@ def _positions_table(results: Results) -> Table:
             texts = [values.get((kind, place), "–") for place in PLACES]
             rows.append((f"{name}{kind}", *texts))
     columns = ("encoding", *PLACES)
-    return Table("Table 8: position embeddings, in percent", columns, rows, noise(groups.values()))
+    notes = best_and_worst(results.by_seed("encoding", "place"))
+    return Table("Table 8: position embeddings, in percent", columns, rows, notes)
 
 
 def _positions_draw(results: Results) -> Figure:
@@ -144,7 +145,8 @@ def _pooling_table(results: Results) -> Table:
     for (kind, rate), metrics in groups.items():
         rows.append((kind, f"{rate:g}", cell_text(metrics), FIGURE_9[kind]))
     columns = ("the head reads", "learning rate", "here, %", "Figure 9")
-    return Table("Figure 9: class token and mean pooling", columns, rows, noise(groups.values()))
+    notes = best_and_worst(results.by_seed("pooling"))
+    return Table("Figure 9: class token and mean pooling", columns, rows, notes)
 
 
 def _pooling_draw(results: Results) -> Figure:
@@ -223,7 +225,8 @@ def _optimizer_table(results: Results) -> Table:
         own = cell_text(groups.get(key, []))
         rows.append((*key, own, f"{THEIRS[key[0]]}: {value:.2f}"))
     columns = ("model", "optimizer", "here, %", "paper, average of five transfers, %")
-    return Table("Table 7: Adam and SGD", columns, rows, noise(groups.values())[:1])
+    notes = best_and_worst(results.by_seed("model", "optimizer"))
+    return Table("Table 7: Adam and SGD", columns, rows, notes)
 
 
 def _optimizer_draw(results: Results) -> Figure:

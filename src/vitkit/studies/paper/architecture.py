@@ -19,7 +19,7 @@ from vitkit.studies.drawing import axis_title, legend, line, logarithmic, panels
 from vitkit.studies.grid import Cell
 from vitkit.studies.study import Ask, Results, Study, Table
 from vitkit.studies.throughput import Speed
-from vitkit.studies.uncertainty import cell_text, noise
+from vitkit.studies.uncertainty import best_and_worst, cell_text
 
 # Shape
 
@@ -97,7 +97,7 @@ def _shape_table(results: Results) -> Table:
         paper = FIGURE_8.get(varied, "")
         rows.append((varied, f"x{factor:g}", f"{compute:.2f}", cell_text(metrics), paper))
     columns = ("varied", "factor", "relative compute", "here, %", "Figure 8")
-    notes = noise(groups.values())[:1]
+    notes = best_and_worst(results.by_seed("varied", "factor"))
     return Table("Figure 8: shapes of a Transformer", columns, rows, notes)
 
 
@@ -200,7 +200,8 @@ def _axial_table(results: Results) -> Table:
         paper = FIGURE_13[name.partition("/")[0]]
         rows.append((name, cell_text(metrics), f"{spent:.3g}", speed, paper))
     columns = ("model", "here, %", "exaFLOPs", "images/s", "Figure 13")
-    return Table("Figure 13: axial attention", columns, rows, noise(groups.values())[:1])
+    notes = best_and_worst(results.by_seed("model"))
+    return Table("Figure 13: axial attention", columns, rows, notes)
 
 
 def _speeds(results: Results) -> dict[str, float]:

@@ -16,7 +16,7 @@ from vitkit.studies.drawing import MARKERS, legend, line, panels, titles
 from vitkit.studies.grid import Cell, Passes
 from vitkit.studies.study import Ask, Results, Study, Table
 from vitkit.studies.throughput import GIB, MOST, Fastest
-from vitkit.studies.uncertainty import cell_text, noise
+from vitkit.studies.uncertainty import best_and_worst, cell_text
 from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.processes.ranks import process_group
 from vitkit.training import Recipe
@@ -126,7 +126,7 @@ def _resolution_table(results: Results) -> Table:
             own = groups.get((TRAINED, side, OWN))
             texts = [cell_text(own or groups.get((how, side, method), [])) for method in RESAMPLE]
             rows.append((how, str(side), *texts))
-    notes = noise(groups.values())[:1]
+    notes = best_and_worst(results.by_seed("how", "side", "resample"))
     notes.append(
         "the official repository, for ViT-B/16 from ImageNet-21k on ImageNet: 81.2 % fine-tuned at 224, "
         "84.5 % at 384"

@@ -15,7 +15,7 @@ from vitkit.studies.base import for_steps, measured_by, on_a_share, resnet_like
 from vitkit.studies.drawing import axis_title, beside_the_paper, dots, panels
 from vitkit.studies.grid import Cell
 from vitkit.studies.study import Ask, Results, Study, Table
-from vitkit.studies.uncertainty import cell_text, noise
+from vitkit.studies.uncertainty import best_and_worst, cell_text
 from vitkit.system.span import Span
 from vitkit.training import Optim, Recipe, run_name
 
@@ -135,7 +135,10 @@ def _transfer_table(results: Results) -> Table:
     for model, pre_training in dict.fromkeys((m, p) for m, p, _ in groups):
         texts = [cell_text(groups.get((model, pre_training, target), [])) for target in targets]
         rows.append((model, pre_training, *texts))
-    notes = noise(groups.values())[:1]
+    notes = []
+    for target in targets:
+        runs = results.by_seed("model", "pre-training", target=target)
+        notes += [f"{target}: {note}" for note in best_and_worst(runs, families=len(targets))]
     for name, (cifar, pets) in TABLE_5.items():
         notes.append(f"the paper, ViT-L/16 from {name}: CIFAR-100 {cifar:.2f} %, Pets {pets:.2f} %")
     return Table("Table 5: transfer, in percent", ("model", "pre-training", *targets), rows, notes)
@@ -240,7 +243,7 @@ def _masked_table(results: Results) -> Table:
         rows.append((begins, cell_text(groups[begins]), f"{theirs:.1f}"))
     columns = ("begins", "here, %", "paper, %")
     title = "Section 4.6: self-supervision, ViT-B/16 on ImageNet in the paper"
-    return Table(title, columns, rows, noise(groups.values()))
+    return Table(title, columns, rows, best_and_worst(results.by_seed("begins")))
 
 
 def _masked_draw(results: Results) -> Figure:

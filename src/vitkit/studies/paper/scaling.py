@@ -20,6 +20,7 @@ from vitkit.studies.base import (
 )
 from vitkit.studies.drawing import curve, law, line, logarithmic, panels, titles
 from vitkit.studies.grid import Best, Cell
+from vitkit.studies.laws import Fit, answer, fit, law_text
 from vitkit.studies.rows import Row
 from vitkit.studies.selection import (
     USUAL,
@@ -29,7 +30,7 @@ from vitkit.studies.selection import (
     regularised,
 )
 from vitkit.studies.study import Ask, Results, Study, Table
-from vitkit.studies.uncertainty import Fit, answer, cell_text, fit, law_text, noise
+from vitkit.studies.uncertainty import best_and_worst, cell_text
 from vitkit.training import Recipe
 
 
@@ -129,7 +130,7 @@ def _images_table(results: Results) -> Table:
     for images in sizes:
         cells_of_row = [cell_text(groups.get((name, images), [])) for name in MODELS]
         rows.append((f"{images:,}", *cells_of_row))
-    notes = noise(groups.values())[:1]
+    notes = best_and_worst(results.by_seed("model", "images"))
     notes += _chosen(results)
     notes += [law_text(name, fitted) for name, fitted in _fits(results, "model", "images").items()]
     notes += [f"the paper, {name}: {text}" for name, text in FIGURE_4.items()]
@@ -304,7 +305,7 @@ def _compute_table(results: Results) -> Table:
     for family, theirs in TABLE_6.items():
         for name, (spent, value) in theirs.items():
             rows.append((f"paper: {family}", name, "", f"{spent:,}", f"{value:.2f}"))
-    notes = noise(groups.values())[:1]
+    notes = best_and_worst(results.by_seed("model", "length"))
     notes += [
         law_text(family, fitted) for family, fitted in _fits(results, "family", "exaflops").items()
     ]

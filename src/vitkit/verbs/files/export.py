@@ -14,6 +14,7 @@ from vitkit.exporting import (
     Export,
     Trial,
     check,
+    conclusion,
     needs_calibration,
     sample_trial,
     size_of,
@@ -112,8 +113,8 @@ class ExportedModel:
         if self.calibrated_on:
             calibrated = counted(self.calibrated_on, "image")
             yield f"calibrated on {calibrated} of {settings.calibrate or self.tried_on}"
-        if not settings.data:
-            yield "these say little of your own images: --data DATA measures on them"
+        if self.classifier.activation != "none":
+            yield conclusion(self.agreement)
         if self.classifier.unknown is not None:
             yield "left out: the limits for unknown images, which a model directory keeps"
         yield f"wrote {self.path}.json: what was measured"

@@ -1,0 +1,111 @@
+"""What is asked of an exported file, and what so many images can tell about it.
+
+A file is refused for what the images show: other answers, and accuracy that is lost beyond chance. That
+it keeps its accuracy is another claim, one of non-inferiority: it is made if the interval of the loss
+ends below MARGIN, and not because no loss was seen. Between the two there are too few images to say, and
+then it is said how many it takes.
+"""
+
+import math
+
+from vitkit.evaluation import tango
+from vitkit.exporting.agreement import Agreement
+from vitkit.runtimes import Weights
+from vitkit.weights import Activation
+
+# The least share of images with the same likeliest class. Of float32 a few may be even between two
+LEAST = {"float32": 0.99, "float16": 0.99, "bfloat16": 0.95, "int8": 0.9}
+
+# The largest difference of a number that is not a probability, as a share of the largest number
+LARGEST_SHARE = {"float32": 1e-3, "float16": 0.01, "bfloat16": 0.05, "int8": 0.2}
+
+# Accuracy that may be lost: as the model's own probabilities judge the other answers, and as the right
+# answers show beyond chance
+LOST = {"float32": 0.0005, "float16": 0.001, "bfloat16": 0.003, "int8": 0.006}
+
+MARGIN = 0.01  # of accuracy: a file that loses less is said to keep it
+FEW = 20  # photographs: fewer are no evidence of any accuracy
+MOST = 10_000_000  # images that somebody is asked for
+
+
+def wrong(agreement: Agreement, precision: Weights, activation: Activation, least: float) -> str:
+    """What is below its bound, in a sentence; "" if nothing is."""
+    if activation == "none":
+        share = LARGEST_SHARE[precision]
+        if agreement.largest > share * agreement.scale:
+            return (
+                f"its outputs differ by {agreement.largest:.3g}, and {share * agreement.scale:.3g} is "
+                "accepted"
+            )
+        return ""
+    if not agreement.same >= least:
+        return (
+            f"{agreement.same:.1%} of its answers are the model's, and {least:.1%} is the least that "
+            "is accepted (--agreement)"
+        )
+    if least == 0:
+        return ""
+    accepted = LOST[precision]
+    if not agreement.cost <= accepted:
+        return (
+            f"its other answers cost {agreement.cost:.2%} of accuracy by the model's own "
+            f"probabilities, and {accepted:.2%} is accepted (--agreement 0 accepts anything)"
+        )
+    if agreement.accuracy is None:
+        return ""
+    least_loss, most_loss = agreement.interval_of_loss
+    if least_loss > accepted:
+        return (
+            f"its accuracy is {agreement.accuracy:.1%}, the model's is "
+            f"{agreement.models_accuracy:.1%}: it loses {100 * least_loss:.1f} to "
+            f"{100 * most_loss:.1f} points at 95 % confidence, and {accepted:.2%} is accepted "
+            "(--agreement 0 accepts anything)"
+        )
+    return ""
+
+
+def keeps_accuracy(agreement: Agreement) -> bool:
+    """Whether the images show that a file loses less accuracy than MARGIN."""
+    return agreement.photographs >= FEW and agreement.interval_of_loss[1] < MARGIN
+
+
+def images_needed(agreement: Agreement) -> int | None:
+    """How many images would show it, to two digits, if the file did on all as it does on these; None
+    if no number would, for it seems to lose as much."""
+    from scipy.optimize import brentq
+
+    # The shares of images that are lost and won; of other answers whose worth is unknown, half each
+    lost = (1 - agreement.same) / 2
+    won = lost
+    if agreement.labelled:
+        lost = agreement.lost / agreement.labelled
+        won = agreement.won / agreement.labelled
+
+    def above(log_count: float) -> float:
+        """How far the interval of so many images ends above the margin."""
+        count = math.exp(log_count)
+        return tango(lost * count, won * count, count)[1] - MARGIN
+
+    if above(math.log(MOST)) > 0:
+        return None
+    count = math.exp(brentq(above, 0.0, math.log(MOST)))
+    step = 10 ** max(math.floor(math.log10(count)) - 1, 0)
+    return math.ceil(count / step) * step
+
+
+def conclusion(agreement: Agreement) -> str:
+    """What the images show about a file's accuracy, in a sentence."""
+    images = agreement.images_text()
+    loss = f"{100 * MARGIN:g} point of accuracy"
+    if agreement.photographs < FEW:
+        return f"no evidence of its accuracy: {images}; --data DATA measures on your own"
+    if keeps_accuracy(agreement):
+        return f"it loses less than {loss}, at 95 % confidence: {images}"
+    sentence = f"that it loses less than {loss} is not shown by {images}"
+    needed = images_needed(agreement)
+    if needed is None:
+        return f"{sentence}; nor would more show it, as it seems to lose so much"
+    sentence += f"; about {needed:,} could (--data, --limit)"
+    if not agreement.labelled:
+        sentence += ", with their right answers"
+    return sentence
