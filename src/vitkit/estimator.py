@@ -27,6 +27,7 @@ from vitkit.evaluation import (
     Probe,
     features,
     fit_unknown,
+    last_token,
     probe,
     unbalanced,
     with_probe,
@@ -130,7 +131,12 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         if self.model is not None:
             unknown = None
             if self.method == "linear":  # the one whose left-out answers are exact
-                unknown = fit_unknown(torch.tensor(x), torch.tensor(classes), fitted.left_out)
+                unknown = fit_unknown(
+                    torch.tensor(x),
+                    torch.tensor(classes),
+                    fitted.left_out,
+                    told_by=last_token(classifier),
+                )
             origin = self._origin(fitted, len(source))
             headless = replace(classifier, origin=origin, unknown=unknown)
             self.classifier_ = with_probe(headless, fitted, labels)

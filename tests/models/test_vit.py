@@ -76,6 +76,7 @@ def equations_1_to_4(model, images):
             hidden = gelu(hidden)
         return dense(hidden, f"{name}.contract")
 
+    states = []
     for i in range(config.depth):
         block = f"blocks.{i}"
         if config.branch_norm == "after":
@@ -85,8 +86,16 @@ def equations_1_to_4(model, images):
             z = z + attention(norm(z, f"{block}.norm1"), f"{block}.attention")  # Eq. 2
             z = z + mlp(norm(z, f"{block}.norm2"), f"{block}.mlp")  # Eq. 3
 
+        states.append(z)
+
     # Eq. 4
-    z = norm(z, "norm")
+    y = torch.cat([pooled(norm(z, "norm"), config) for z in states[-config.read_blocks :]], -1)
+    if config.representation:
+        y = torch.tanh(dense(y, "representation"))
+    return dense(y, "head")
+
+
+def pooled(z, config):
     y = z[:, 0]
     if config.pool == "gap":
         y = z[:, config.prefix :].mean(1)
@@ -94,9 +103,9 @@ def equations_1_to_4(model, images):
         y = torch.cat([z[:, 0], z[:, 1:].mean(1)], -1)
     if config.pool == "token-quarters":
         y = torch.cat([z[:, 0], *quarters(z[:, 1:], config.grid)], -1)
-    if config.representation:
-        y = torch.tanh(dense(y, "representation"))
-    return dense(y, "head")
+    if config.pool == "token-gap-quarters":
+        y = torch.cat([z[:, 0], z[:, 1:].mean(1), *quarters(z[:, 1:], config.grid)], -1)
+    return y
 
 
 def quarters(patches, grid):
@@ -127,6 +136,9 @@ def quarters(patches, grid):
         {"pool": "gap", "class_token": True},
         {"pool": "token-gap", "swiglu": True},
         {"pool": "token-quarters"},
+        {"pool": "token-gap-quarters", "read_blocks": 2},
+        {"read_blocks": 2},
+        {"pool": "gap", "read_blocks": 2},
         {"gelu": "quick", "embedding_norm": True},
         {"branch_norm": "after"},
         {"patch": 4, "depth": 1, "heads": 1},

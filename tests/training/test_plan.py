@@ -80,6 +80,7 @@ CHANGES = [
     {"embedding_norm": True, "gelu": "quick"},
     {"pool": "token-gap"},
     {"pool": "token-quarters"},
+    {"pool": "token-gap-quarters", "read_blocks": 2},
     {"representation": 64},
     {"pool": "distilled", "registers": 1, "classes": 5},
     {"positions": "rotary", "pool": "gap"},

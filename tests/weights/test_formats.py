@@ -48,6 +48,7 @@ CONFIGS = {
     "CLIP without a head": small(embedding_norm=True, gelu="quick", eps=1e-5, classes=0),
     "token and mean": small(pool="token-gap"),
     "token and quarters": small(pool="token-quarters"),
+    "two blocks": small(pool="token-gap-quarters", read_blocks=2),
     "rotary positions of DINOv3": small(positions="rotary-dinov3", layer_scale=0.1, registers=4),
     "other eps": small(eps=1e-4),
     "no biases of q, k, v": small(qkv_bias=False, gelu="silu"),

@@ -39,10 +39,10 @@ _FILES = {
     "probes.probing": "NUMBER Probing several_probe",
     "probes.teaching": (
         "Memory NewExamples backbone_digest changed digest_of fit forgotten has_memory "
-        "read_memory remembered remove_memory save_taught undone write_memory"
+        "read_memory remembered remove_memory rounded save_taught undone write_memory"
     ),
     "probes.unknown": (
-        "REJECTED conformal_limit fit_unknown left_out_distances open_classes whitened_classes"
+        "REJECTED conformal_limit fit_unknown last_token left_out_distances open_classes whitened_classes"
     ),
     "reports.label_noise": "Suspect WrongLabels shown_classes wrong_labels",
     "reports.page": (

@@ -19,7 +19,7 @@ from vitkit.models.tiling import Grid, Tiling, as_pair, as_side
 TOKENS_READ = {"token": 1, "distilled": 2}
 # Poolings of the class token without parameters of their own: with the same weights a head can read
 # any of them.
-WITHOUT_PARAMETERS = ("token", "token-gap", "token-quarters")
+WITHOUT_PARAMETERS = ("token", "token-gap", "token-quarters", "token-gap-quarters")
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,26 @@ class ViTConfig:
     classes: int = 1000
     """K; 0 leaves the head out, and the model returns its features."""
     pool: Literal[
-        "token", "distilled", "gap", "token-gap", "token-quarters", "map", "corner", "none"
+        "token",
+        "distilled",
+        "gap",
+        "token-gap",
+        "token-quarters",
+        "token-gap-quarters",
+        "map",
+        "corner",
+        "none",
     ] = "token"
     """What the head reads. "token": the class token; "distilled": that and the distillation token
     (DeiT: a classifier for each, averaged); "token-gap": the class token and the mean of the patches
     side by side (DINOv2's linear classifier); "token-quarters": the class token and the means of the
-    patches in the four quarters of the image; "gap": the mean of the patches (App. D.3, which trains
-    it with a learning rate of 3e-4, and the token with 8e-4); "map": an attention pooling;
-    "corner": the first patch (the published Axial-ViT); "none": every token, each with an answer of
-    its own."""
+    patches in the four quarters of the image; "token-gap-quarters": all of these; "gap": the mean of the
+    patches (App. D.3, which trains it with a learning rate of 3e-4, and the token with 8e-4); "map": an
+    attention pooling; "corner": the first patch (the published Axial-ViT); "none": every token, each
+    with an answer of its own."""
+    read_blocks: int = 1
+    """Of how many blocks, the last ones, the head reads what `pool` says, side by side, each after the
+    last LayerNorm (4 in DINO's linear protocol); 1 is the paper."""
     class_token: bool | None = None
     """Whether there is a class token; None: only if the pooling reads it, as in the official
     code."""
@@ -221,7 +232,14 @@ class ViTConfig:
     @property
     def pooled_width(self) -> int:
         """The width of what the pooling gives."""
-        return STATES.get(self.pool, 1) * self.width
+        return self.read_blocks * STATES.get(self.pool, 1) * self.width
+
+    @property
+    def reads(self) -> str:
+        """What the head reads, in words."""
+        if self.read_blocks == 1:
+            return f'"{self.pool}"'
+        return f'"{self.pool}" of {self.read_blocks} blocks'
 
     @property
     def tokens_read(self) -> int | None:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from vitkit.models.config import ViTConfig
 
 # Poolings that read the class token
-NEEDS_CLASS_TOKEN = ("token", "distilled", "token-gap", "token-quarters")
+NEEDS_CLASS_TOKEN = ("token", "distilled", "token-gap", "token-quarters", "token-gap-quarters")
 # How many states of D numbers a pooling puts side by side, if more than one
-STATES = {"distilled": 2, "token-gap": 2, "token-quarters": 5}
+STATES = {"distilled": 2, "token-gap": 2, "token-quarters": 5, "token-gap-quarters": 6}
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,25 @@ def _check_pooling(config: "ViTConfig") -> None:
             'how many classes there are, and choose norm "tokens". Without a head, "token" reads '
             "the class token"
         )
-    joins = config.pool in ("token-gap", "token-quarters")
+    if not 1 <= config.read_blocks <= config.depth:
+        raise ValueError(
+            f"read_blocks is {config.read_blocks}; a head reads the last of {config.depth} blocks, from 1 "
+            "to all"
+        )
+    if config.read_blocks > 1 and config.pool in ("distilled", "map", "none"):
+        raise ValueError(
+            f'read_blocks is {config.read_blocks} with pool "{config.pool}"; states of several blocks '
+            'are read with "token", "token-gap", "token-quarters", "token-gap-quarters", "gap" or "corner"'
+        )
+    joins = (
+        config.pool in ("token-gap", "token-quarters", "token-gap-quarters")
+        or config.read_blocks > 1
+    )
     if joins and (config.norm == "pooled" or config.representation):
         raise ValueError(
             f'pool is "{config.pool}" with norm "{config.norm}" and a representation layer of '
-            f"{config.representation}; its head reads {STATES[config.pool]} states of {config.width} "
-            "as they are: "
+            f"{config.representation}; its head reads {config.pooled_width // config.width} states of "
+            f"{config.width} as they are: "
             'choose norm "tokens" and no representation layer'
         )
 

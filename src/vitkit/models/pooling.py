@@ -60,13 +60,23 @@ def token_and_quarters(z: Tensor, prefix: int, grid: Grid) -> Tensor:
     """(B, 5·D): the class token and the means of the patches in the upper left, upper right, lower
     left and lower right of the image, so that the head can tell where in it something is. The middle
     row or column of an odd side is in both halves."""
+    return torch.cat([z[:, 0], *quarters(z, prefix, grid)], -1)
+
+
+def token_mean_and_quarters(z: Tensor, prefix: int, grid: Grid) -> Tensor:
+    """(B, 6·D): the class token, the mean of the patches, and their means in the four quarters."""
+    return torch.cat([z[:, 0], z[:, prefix:].mean(1), *quarters(z, prefix, grid)], -1)
+
+
+def quarters(z: Tensor, prefix: int, grid: Grid) -> list[Tensor]:
+    """(B, D) each: the means of the patches in the four quarters of the image."""
     height, width = grid
     patches = z[:, prefix:].unflatten(1, grid)  # (B, h, w, D)
-    parts = [z[:, 0]]
+    parts = []
     for half in (patches[:, : (height + 1) // 2], patches[:, height // 2 :]):
         for quarter in (half[:, :, : (width + 1) // 2], half[:, :, width // 2 :]):
-            parts.append(quarter.mean((1, 2)))  # (B, D)
-    return torch.cat(parts, -1)
+            parts.append(quarter.mean((1, 2)))
+    return parts
 
 
 def first_patch(z: Tensor, prefix: int, grid: Grid) -> Tensor:
@@ -85,6 +95,7 @@ POOL: dict[str, Callable[[Tensor, int, Grid], Tensor]] = {
     "gap": mean,
     "token-gap": token_and_mean,
     "token-quarters": token_and_quarters,
+    "token-gap-quarters": token_mean_and_quarters,
     "corner": first_patch,
     "none": every_token,
 }

@@ -97,13 +97,16 @@ class VisionTransformer(nn.Module):
 
         If the pooling reads the class token alone, the last block computes only that. `pool="none"`
         gives (B, T, D); "distilled" and "token-gap" two states side by side, (B, 2·D), and
-        "token-quarters" five; a representation layer makes D its width.
+        "token-quarters" five; `read_blocks` so many times as many, the last block's last; a
+        representation layer makes D its width.
         """
         z = self.embed(images)  # (B, T, D)  Eq. 1
-        # Eq. 2 and 3, L times, and LN of Eq. 4
+        # Eq. 2 and 3, L times
         grid = self.grid(images)
-        z = self.encoder(z, grid, queries=self.pool.tokens_read)  # (B, Q, D)
-        y = self.pool(z, grid)  # (B, D)  the class token (Eq. 4); or the mean (App. D.3), MAP, ...
+        states = self.last_states(z, grid, self.config.read_blocks, queries=self.pool.tokens_read)
+        # LN of Eq. 4, and the class token; or the mean (App. D.3), MAP, ...
+        read = [self.pool(self.normed(z), grid) for z in states]
+        y = read[0] if len(read) == 1 else torch.cat(read, -1)  # (B, D)
         if self.config.norm == "pooled":
             y = self.norm(y)  # MAE, and timm with mean pooling: LN here, not in `encoder`
         if self.representation is not None:
@@ -170,6 +173,20 @@ class VisionTransformer(nn.Module):
         If positions were added at the stem, z may also hold a part of an image's patches, as in
         masked autoencoders. If config.norm is "pooled", the LayerNorm comes after the pooling.
         """
+        [z] = self.last_states(z, grid, 1, mask, queries)
+        return self.normed(z)
+
+    def last_states(
+        self,
+        z: Tensor,
+        grid: Grid,
+        count: int,
+        mask: Tensor | None = None,
+        queries: int | None = None,
+    ) -> list[Tensor]:
+        """Eq. 2 and 3, L times: the tokens after the last `count` blocks, (B, T, D) each, the last with
+        the first `queries` tokens only; see `encoder`."""
+        states = []
         last = len(self.blocks) - 1
         for i, block in enumerate(self.blocks):
             # App. D.4: positions that enter at every block; the paper's are in z_0 already.
@@ -185,8 +202,14 @@ class VisionTransformer(nn.Module):
             # Eq. 2 and 3
             block = self.with_checkpointing(block)
             z = block(z, grid=grid, positions=positions, mask=mask, queries=block_queries)
+            if i > last - count:
+                states.append(z)
+        return states
+
+    def normed(self, z: Tensor) -> Tensor:
+        """LN of Eq. 4, unless it comes after the pooling: (B, T, D) -> (B, T, D)."""
         if self.config.norm == "tokens":
-            z = self.norm(z)
+            return self.norm(z)
         return z
 
     def positions_at_block(

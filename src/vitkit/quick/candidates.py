@@ -48,6 +48,8 @@ class Candidate(NamedTuple):
     held_out: Metric
     loss: float
     """The mean loss there, as training has it: it decides if all else is the same."""
+    losses: np.ndarray
+    """That of each image, float64 (N,)."""
     scores: np.ndarray
     """How good the answer to each held-out image is, float64 (N,): for one class each 1 if it is
     right and 0 if not; else the loss, negative."""
@@ -115,7 +117,7 @@ def candidate(
     if asked.kind == "class":
         scores = logits.argmax(1).numpy() == y
     metric = main_metric(asked, "held_out", logits, y)
-    return Candidate(name, classifier, metric, losses.mean(), scores.astype(np.float64))
+    return Candidate(name, classifier, metric, losses.mean(), losses, scores.astype(np.float64))
 
 
 def _losses(kind: TargetKind, logits: Tensor, y: Tensor) -> np.ndarray:

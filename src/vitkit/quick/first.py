@@ -14,6 +14,7 @@ from vitkit.evaluation import (
     Metric,
     Probing,
     fit_unknown,
+    last_token,
     open_classes,
     remembered,
     write_memory,
@@ -63,7 +64,12 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
     left_out = asked.left_out_quality(whole, learned.y)[0]
     classifier = with_origin(work, with_head(bare, whole, asked), CLOSED_FORM, left_out)
     if asked.kind == "class":
-        unknown = fit_unknown(torch.tensor(learned.x), torch.tensor(learned.y), whole.left_out)
+        unknown = fit_unknown(
+            torch.tensor(learned.x),
+            torch.tensor(learned.y),
+            whole.left_out,
+            told_by=last_token(bare),
+        )
         classifier = replace(classifier, unknown=unknown)
     if not is_saved:
         from_rank_0(lambda: _save_first(work, classifier, learned))

@@ -136,12 +136,16 @@ def _check(photographs: Photographs, recipe: Recipe) -> None:
 
 
 def _tried(work: Work, first: First, tuning: Tuning) -> list[Candidate]:
-    """The solved head, the fine-tuned model, and the average of both, on the held-out images."""
+    """The solved head, the fine-tuned model, and the average of both if they read the same, on the held-out
+    images."""
     held_out = work.photographs.held_out
     tuned = fine_tuned(work, tuning).to(work.device)
+    models = {FINE_TUNED: tuned}
     resized, _ = adopt(first.held_out.classifier, image=work.tuning.model.image)
+    if resized.model.config == tuned.model.config:  # both heads read the same
+        models[AVERAGE] = average(resized, tuned)
     tried = [first.held_out]
-    for name, each in ((FINE_TUNED, tuned), (AVERAGE, average(resized, tuned))):
+    for name, each in models.items():
         logits = answers(work, each, held_out)
         tried.append(candidate(name, each, first.asked, logits, targets_of(held_out)))
     return tried

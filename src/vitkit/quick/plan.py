@@ -46,15 +46,23 @@ class Plan(NamedTuple):
     seconds_of_a_step: float = 0.0
     """What a step of the fine-tuning took when `steps` was decided."""
     pool: str | None = None
-    """What the head reads, as a model's configuration says it; None as long as that is not decided."""
+    """What the head reads of a block, in plans of earlier versions; now `reading` says it."""
+    reading: tuple[str, int] | None = None
+    """What the head reads: a pooling, and of how many blocks; None as long as that is not decided."""
 
 
 def read_plan(run_dir: Path) -> Plan | None:
     """The plan in a directory; None if there is none, or it is damaged."""
     try:
-        return Plan(**json.loads((run_dir / PLAN).read_bytes()))
+        plan = Plan(**json.loads((run_dir / PLAN).read_bytes()))
     except (OSError, TypeError, ValueError):
         return None
+    if plan.reading is not None:
+        pool, blocks = plan.reading
+        return plan._replace(reading=(pool, blocks))
+    if plan.pool is not None:  # of an earlier version
+        return plan._replace(reading=(plan.pool, 1))
+    return plan
 
 
 def write_plan(run_dir: Path, plan: Plan) -> None:

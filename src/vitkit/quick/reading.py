@@ -1,21 +1,24 @@
-"""What the head of the models of a folder reads: the class token (Eq. 4), or with it the means of the
-patches in the four quarters of the image.
+"""What the head of the models of a folder reads: the class token of the last block (Eq. 4), or more.
 
-A class token says what is in a photograph and hardly where. Where labels are about that (the upper left,
-a sign's hand), quarters tell more. They are taken only where they clearly do: with them a model is a
-little slower, and other libraries do not have it.
+A class token says what is in a photograph; of textures, signs and satellite images the middle blocks know
+more, as DINO's and DINOv2's linear protocols use them, and where something is the class token hardly
+says. What is read is chosen by left-out answers, from one pass over the images: the wider a reading, the
+more images a head needs to gain by it.
 
-Legend: N images, D width of the model, K outputs of the head.
+Legend: N images, L blocks that are read, S states of each, D width of the model, K outputs of the head.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
-from vitkit.evaluation import Features, Probe, Probing
-from vitkit.models import ModelConfig, ViTConfig
+from vitkit.evaluation import Features, Probe, Probing, rounded
+from vitkit.models import ViTConfig
 from vitkit.quick.candidates import (
+    Candidate,
     best,
     best_by_others,
     candidate,
@@ -24,15 +27,50 @@ from vitkit.quick.candidates import (
     solved,
 )
 from vitkit.quick.plan import Work, features_of, pretrained, write_plan
+from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import Recipe
 from vitkit.weights import Classifier
 
-TOKEN = "token"
-QUARTERS = "token-quarters"
-STATES = 5  # of D numbers, that a head reads with quarters
-MOST = 2**24  # numbers of such features up to which quarters are tried: 128 MiB of float64
-CLEARLY = 3  # standard errors by which they must be better
+BLOCKS = 12  # that are read at most, the last ones
+STATES = ("token", "mean", "upper left", "upper right", "lower left", "lower right")
+MOST = 2**26  # numbers of the features of all images: 256 MiB
+SOLVED = 2_048  # images, or numbers a head reads: of more of both it takes long to solve for
+
+
+class Kind(NamedTuple):
+    """What a head reads."""
+
+    pool: str
+    """Of a block, as a model's configuration says it,"""
+    blocks: int
+    """and of how many blocks, the last ones."""
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """What is read of each block, of STATES."""
+        states = {"token": STATES[:1], "token-gap": STATES[:2], "token-gap-quarters": STATES}
+        return states[self.pool]
+
+    def numbers(self, width: int) -> int:
+        """How many numbers that are."""
+        return self.blocks * len(self.states) * width
+
+    def of(self, recipe: Recipe) -> Recipe:
+        """The recipe whose model's head reads that."""
+        model = recipe.model
+        if not isinstance(model, ViTConfig) or (model.pool, model.read_blocks) == self:
+            return recipe
+        return replace(recipe, model=replace(model, pool=self.pool, read_blocks=self.blocks))
+
+
+TOKEN = Kind("token", 1)
+WORDS = {
+    "token-gap": "the class token and the mean of the patches of {}",
+    "token-gap-quarters": (
+        "the class token, the mean of the patches and those of the image's four quarters of {}"
+    ),
+}
 
 
 class Reading(NamedTuple):
@@ -44,76 +82,123 @@ class Reading(NamedTuple):
     learned: Features
     whole: Probe
 
+    @property
+    def kind(self) -> Kind | None:
+        """What the head reads; None for a model of another architecture."""
+        config = self.bare.model.config
+        if not isinstance(config, ViTConfig):
+            return None
+        return Kind(config.pool, config.read_blocks)
+
 
 def read(work: Work) -> Reading:
-    """The features of all images to learn from, and the head on them; of the class token, or with the
-    quarters if these are clearly better, by answers to each image by a fit without it. An earlier call's
-    decision stays. Says so if quarters are taken."""
+    """The features of all images to learn from, and the head on them; of what it reads, that with the
+    best left-out answers. An earlier call's decision stays. Says so if it is more than the class token of
+    the last block."""
     photographs = work.photographs
     balanced = work.recipe.objective.class_weights == "balanced"
     asked = question(photographs.target_kind, photographs.labels, balanced)
     bare = pretrained(work, work.recipe, asked.labels)
-    if not _may_read_quarters(bare.model.config, len(photographs.learned)):
+    decided = work.plan.reading
+    if decided is None and work.plan.steps is not None:
+        decided = TOKEN  # a plan of before anything else was read
+    kinds = list(_kinds(bare.model.config, len(photographs.learned)))
+    if not kinds or (decided is not None and decided not in kinds):
+        recipe = work.recipe if decided is None else Kind(*decided).of(work.recipe)
+        bare = pretrained(work, recipe, asked.labels)
         learned = features_of(work, bare, photographs.learned)
         return Reading(asked, bare, learned, solved(asked, learned))
 
-    # One pass gives both: the class token comes first
-    with_quarters = pretrained(work, reading_pool(work.recipe, QUARTERS), asked.labels)
-    every = features_of(work, with_quarters, photographs.learned)
-    width = bare.model.config.width
-    token = Features(every.x[:, :width].copy(), every.y)
-    readings = {
-        TOKEN: Reading(asked, bare, token, solved(asked, token)),
-        QUARTERS: Reading(asked, with_quarters, every, solved(asked, every)),
-    }
-
-    # The better one, or what an earlier call decided
+    # One pass over the images gives all
+    widest = kinds[-1]
+    every = features_of(work, _bare(work, widest, asked), photographs.learned)
+    readings = []
     tried = []
-    for pool, each in readings.items():
-        tried.append(candidate(pool, each.bare, asked, each.whole.left_out, every.y))
-    chosen = work.plan.pool
-    if chosen is None and work.plan.steps is not None:
-        chosen = TOKEN  # a plan of before there were quarters
+    for kind in kinds:
+        learned = _part(every, widest, kind, bare.model.config.width)
+        whole = solved(asked, learned)
+        readings.append((kind, learned, whole))
+        tried.append(_by_loss(kind, bare, asked, whole, every.y))
+
+    # The best one, or what an earlier call decided
     weights = image_weights(asked, every.y)
-    if chosen is None:
-        chosen = from_rank_0(lambda: best(tried, weights, CLEARLY).name)
-    if chosen == QUARTERS:
-        by_token, by_both = [each.held_out for each in tried]
-        work.say(
-            "its head reads the means of the image's four quarters beside the class token, for where "
-            f"something is matters: {by_both.unit.text(by_both.value)} instead of "
-            f"{by_token.unit.text(by_token.value)} by fits without each image (other libraries do not "
-            "have that; with --preset none a head reads the class token)"
-        )
+    if decided is None:
+        decided = from_rank_0(lambda: kinds[tried.index(best(tried, weights))])
+    chosen = kinds.index(decided)
+    kind, learned, whole = readings[chosen]
+    if kind != TOKEN:
+        _say(work, asked, kind, readings[0][2], whole, every.y)
 
     # An image that is left out has no say in what is read of it
-    reading = readings[chosen]
-    by_others = best_by_others(tried, reading.whole.fold.numpy(), weights, CLEARLY)
-    answers = torch.stack([each.whole.left_out for each in readings.values()])  # (2, N, K)
+    by_others = best_by_others(tried, whole.fold.numpy(), weights)
+    answers = torch.stack([each.left_out for _, _, each in readings])  # (readings, N, K)
     left_out = answers[by_others, torch.arange(len(by_others))]
-    return reading._replace(whole=replace(reading.whole, left_out=left_out))
+    bare = _bare(work, kind, asked)
+    return Reading(asked, bare, learned, replace(whole, left_out=left_out))
 
 
-def _may_read_quarters(config: ModelConfig, images: int) -> bool:
-    """Whether a model reads the class token as the paper has it, and there are so few images that a
-    head on quarters is solved in no time."""
-    if not isinstance(config, ViTConfig) or config.pool != TOKEN or config.norm != "tokens":
-        return False
-    return STATES * config.width * images <= MOST
+def _kinds(config: object, images: int) -> Iterator[Kind]:
+    """What a head may read of so many images, each wider than the one before; nothing for models that do
+    not read the class token as the paper has it."""
+    if not isinstance(config, ViTConfig) or config.norm != "tokens" or config.representation:
+        return
+    if (config.pool, config.read_blocks) != TOKEN:
+        return
+    yield TOKEN
+    blocks = min(BLOCKS, config.depth)
+    for kind in (Kind("token-gap", blocks), Kind("token-gap-quarters", blocks)):
+        numbers = kind.numbers(config.width)
+        if numbers * images <= MOST and min(numbers, images) <= SOLVED:
+            yield kind
+
+
+def _bare(work: Work, kind: Kind, asked: Probing) -> Classifier:
+    """The pre-trained model whose head, of zeros, reads that."""
+    return pretrained(work, kind.of(work.recipe), asked.labels)
+
+
+def _part(every: Features, widest: Kind, kind: Kind, width: int) -> Features:
+    """The features of a kind, of those of a wider one."""
+    states = len(widest.states)
+    x = every.x.reshape(len(every.x), widest.blocks, states, width)
+    x = x[:, widest.blocks - kind.blocks :, : len(kind.states)].reshape(len(x), -1)
+    if kind != TOKEN:
+        x = rounded(x)
+    return Features(np.ascontiguousarray(x), every.y)
+
+
+def _by_loss(
+    kind: Kind, bare: Classifier, asked: Probing, whole: Probe, y: np.ndarray
+) -> Candidate:
+    """A reading as a candidate, judged by the loss of its left-out answers: of few images it tells more
+    than how many are right."""
+    tried = candidate(kind.pool, bare, asked, whole.left_out, y)
+    return tried._replace(scores=-tried.losses)
+
+
+def _say(work: Work, asked: Probing, kind: Kind, token: Probe, whole: Probe, y: np.ndarray) -> None:
+    """Say what is read, and what it gains."""
+    before = asked.left_out_quality(token, y)[0]
+    after = asked.left_out_quality(whole, y)[0]
+    work.say(
+        f"its head reads {WORDS[kind.pool].format(counted(kind.blocks, 'block'))}: {after.unit.text(after.value)} instead "
+        f"of {before.unit.text(before.value)} with the class token alone, by fits without each image "
+        "(other libraries do not have that; with --preset none a head reads the class token)"
+    )
 
 
 def settle_reading(work: Work, reading: Reading) -> Work:
-    """Write in the plan what the head reads, and return the work whose recipes read the same."""
-    pool = getattr(reading.bare.model.config, "pool", None)
-    plan = work.plan._replace(pool=pool)
+    """Write in the plan what the head reads, and return the work whose recipe reads the same.
+
+    The fine-tuning reads what the paper has, the class token: a head of zeros on thousands of numbers
+    would make its first steps too large.
+    """
+    kind = reading.kind
+    plan = work.plan._replace(reading=kind)
     write_plan(work.run_dir, plan)
-    recipe = reading_pool(work.recipe, pool)
-    tuning = reading_pool(work.tuning, pool)
-    return replace(work, recipe=recipe, tuning=tuning, plan=plan)
-
-
-def reading_pool(recipe: Recipe, pool: str | None) -> Recipe:
-    """The recipe whose model's head reads that."""
-    if getattr(recipe.model, "pool", None) == pool:
-        return recipe
-    return replace(recipe, model=replace(recipe.model, pool=pool))
+    if kind is None:
+        return replace(work, plan=plan)
+    tuning = work.tuning
+    if plan.pool is not None:  # a run of an earlier version goes on as it began
+        tuning = kind.of(tuning)
+    return replace(work, recipe=kind.of(work.recipe), tuning=tuning, plan=plan)

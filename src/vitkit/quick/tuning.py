@@ -61,7 +61,7 @@ def tuning_for(work: Work, first: First) -> Tuning:
     # What a step takes, and what fits into the time that is left. How many steps it will be is known
     # only when they are made: the run adapts its schedule to its pace (training/schedule.py)
     model = first.bare.model
-    if recipe.model.image != work.recipe.model.image:
+    if recipe.model != work.recipe.model:
         model = pretrained(work, recipe, first.asked.labels).model
     quick_enough = math.inf
     if work.spent() < 60 * minutes:

@@ -62,13 +62,24 @@ def fitted_to(
         new_head=True,
     )
     sentences += changes
-    pool = getattr(config, "pool", "")
-    before = adopted.model.config
-    if pool in WITHOUT_PARAMETERS and before.pool in WITHOUT_PARAMETERS and pool != before.pool:
-        model = with_zero_head(adopted.model, replace(before, pool=pool))
-        adopted = replace(adopted, model=model)
-        sentences.append(f'the new head reads "{pool}" (pooling), not "{before.pool}"')
-    return adopted, sentences
+    return _reading(adopted, config, sentences)
+
+
+def _reading(
+    classifier: Classifier, config: ModelConfig, sentences: list[str]
+) -> tuple[Classifier, list[str]]:
+    """The model whose new head reads what the configuration says."""
+    before = classifier.model.config
+    if not isinstance(config, ViTConfig) or not isinstance(before, ViTConfig):
+        return classifier, sentences
+    wanted = (config.pool, config.read_blocks)
+    if not {config.pool, before.pool} <= set(WITHOUT_PARAMETERS):
+        return classifier, sentences
+    if wanted == (before.pool, before.read_blocks):
+        return classifier, sentences
+    own = replace(before, pool=config.pool, read_blocks=config.read_blocks)
+    sentences.append(f"the new head reads {own.reads} (pooling), not {before.reads}")
+    return replace(classifier, model=with_zero_head(classifier.model, own)), sentences
 
 
 def at_stride(

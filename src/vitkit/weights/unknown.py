@@ -15,7 +15,7 @@ from torch import Tensor
 from vitkit.weights.files import Tensors
 from vitkit.weights.files.directory import UNKNOWN
 
-NUMBERS = ("far", "sure", "rejected", "coverage")
+NUMBERS = ("first", "far", "sure", "rejected", "coverage")
 LIMITS = ("limit", "least")  # a number for each class
 
 
@@ -30,6 +30,8 @@ class Unknown:
     all directions: float32 (D, R)."""
     centre: Tensor
     """What is subtracted from features before they are whitened: float32 (D,)."""
+    first: int
+    """Which feature is the first of the D, if a head reads more than these."""
     far: float
     """What the distance to the mean of a class is multiplied by,"""
     sure: float
@@ -48,7 +50,8 @@ class Unknown:
     def strangeness(self, features: Tensor, logits: Tensor) -> Tensor:
         """How strange images are to each class: (B, D), (B, K) -> (B, K); to all together, (B, 1), by a
         model saved before limits were by class."""
-        rows = (features.float() - self.centre) @ self.whitening  # (B, R)
+        columns = slice(self.first, self.first + len(self.centre))
+        rows = (features[:, columns].float() - self.centre) @ self.whitening  # (B, R)
         distance = torch.cdist(rows, self.means)
         logits = logits.float()
         if not self.limit.ndim:
@@ -82,8 +85,8 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
         return None
     names = [field.name for field in fields(Unknown)]
     shapes = {name: list(lazy.shape) for name, lazy in tensors.items()}
-    needed = set(names) - {"centre"}  # which models saved earlier have not
-    if not needed <= set(tensors) <= set(names) or any(shapes[name] for name in NUMBERS):
+    needed = set(names) - {"centre", "first"}  # which models saved earlier have not
+    if not needed <= set(tensors) <= set(names) or any(shapes.get(name) for name in NUMBERS):
         raise ValueError(
             f"{UNKNOWN} holds {', '.join(sorted(tensors))[:200]}, not {', '.join(names)}"
         )
@@ -96,6 +99,7 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
     values = {name: lazy.read() for name, lazy in tensors.items()}
     width = shapes["whitening"][0]
     values.setdefault("centre", torch.zeros(width))
+    values.setdefault("first", torch.zeros(()))
     if values["centre"].shape != (width,):
         raise ValueError(f"{UNKNOWN} has a centre of another width than its features, {width}")
     for name in ("means", "whitening", "centre"):
@@ -112,4 +116,5 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
             raise ValueError(f"{UNKNOWN} holds NaN")
     for name in NUMBERS:
         values[name] = values[name].item()
+    values["first"] = int(values["first"])
     return Unknown(**values)

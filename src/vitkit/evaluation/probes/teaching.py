@@ -24,7 +24,7 @@ from vitkit.data import Source
 from vitkit.evaluation.metrics.classification import unbalanced
 from vitkit.evaluation.probes.features import Features, add_weights, architecture, below_head
 from vitkit.evaluation.probes.probe import Probe, probe, with_probe
-from vitkit.evaluation.probes.unknown import fit_unknown
+from vitkit.evaluation.probes.unknown import fit_unknown, last_token
 from vitkit.system.storage.files import whole
 from vitkit.system.storage.private import public
 from vitkit.weights import DAMAGE, Classifier, adopt, save, write_safetensors
@@ -33,7 +33,16 @@ METHOD = "linear"  # of the probes the one that leaves out exactly
 
 
 FILE = "taught.safetensors"
-VERSION = 1  # of what is written; a larger number is a later vitkit's
+HALF = 2  # the version of files whose features are float16; VERSION if they are float32
+VERSION = 1
+LATEST = HALF  # a larger number is a later vitkit's
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """Features as float16 holds them, float32 (N, D). Those of many blocks are rounded before a head is
+    solved for on them, so that a model remembers them in half the room, to the bit."""
+    most = np.finfo(np.float16).max
+    return np.clip(x, -most, most).astype(np.float16).astype(np.float32)
 
 
 class Example(NamedTuple):
@@ -291,8 +300,13 @@ def has_memory(folder: Path) -> bool:
 
 def write_memory(folder: Path, memory: Memory, classifier: Classifier) -> Path:
     """Write a model's memory beside it, atomically; returns the file. Raises OSError."""
+    x = np.ascontiguousarray(memory.x, dtype=np.float32)
+    version = VERSION
+    if len(x) and (rounded(x) == x).all():
+        x = x.astype(np.float16)
+        version = HALF
     values = {
-        "version": VERSION,
+        "version": version,
         "backbone": backbone_digest(classifier),
         "head": head_digest(classifier),
         "precision": memory.precision,
@@ -303,7 +317,6 @@ def write_memory(folder: Path, memory: Memory, classifier: Classifier) -> Path:
         ],
     }
     text = json.dumps(values)  # in ASCII: bytes of a file's name that are no text become escapes
-    x = np.ascontiguousarray(memory.x, dtype=np.float32)
     metadata = {"taught": text, "checksum": _checksum(text, x)}
     file = folder / FILE
     with whole(file) as new:
@@ -326,7 +339,9 @@ def save_taught(folder: Path, classifier: Classifier, memory: Memory, fitted: Pr
     labels = memory.classes
     adopted, _ = adopt(classifier.to("cpu"), labels=labels, new_head=True)
     x = torch.from_numpy(memory.x[memory.rows])
-    unknown = fit_unknown(x, torch.from_numpy(memory.targets), fitted.left_out)
+    unknown = fit_unknown(
+        x, torch.from_numpy(memory.targets), fitted.left_out, told_by=last_token(classifier)
+    )
     taught = replace(with_probe(adopted, fitted, labels), unknown=unknown)
     save(taught, folder)
     return write_memory(folder, memory, taught).stat().st_size
@@ -384,11 +399,13 @@ def _read(file: Path) -> tuple[Memory, dict]:
     if _checksum(text, np.ascontiguousarray(x)) != metadata["checksum"]:
         raise ValueError("its checksum does not fit, so it is damaged")
     values = json.loads(text)
-    if values["version"] > VERSION:
+    if values["version"] > LATEST:
         raise ValueError("a later version of vitkit wrote it")
     examples = tuple(Example(*example) for example in values["examples"])
     changes = []
     for said, renamed in values["changes"]:
         changes.append(Change(said, tuple((number, label) for number, label in renamed)))
-    memory = Memory(x, examples, tuple(values["labels"]), tuple(changes), values["precision"])
+    memory = Memory(
+        x.astype(np.float32), examples, tuple(values["labels"]), tuple(changes), values["precision"]
+    )
     return memory, values

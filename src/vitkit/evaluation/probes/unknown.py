@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vitkit.evaluation.benchmarks.labels import first_names
-from vitkit.weights import Unknown
+from vitkit.weights import Classifier, Unknown
 
 STRENGTH = 0.3  # of the covariance's regularisation, in mean eigenvalues
 REJECTED = 0.05  # share of images of known classes that may be called unknown
@@ -34,9 +34,13 @@ def fit_unknown(
     rejected: float = REJECTED,
     coverage: float = COVERAGE,
     groups: np.ndarray | None = None,
+    told_by: tuple[int, int] | None = None,
 ) -> Unknown:
     """Limits from features (N, D), classes (N,), and the logits of each image by a fit without it,
     (N, K). Images of one group, by its number (N,), are strange to each other.
+
+    told_by: which of the features tell how far away an image is, the first and how many: `last_token`,
+    if a head reads more; None for all of them.
 
     The classes that are left open are a conformal set by class, to which the likeliest is added if it
     is empty: of the images of every class, the right one is among them for at least `coverage`, and at
@@ -45,7 +49,8 @@ def fit_unknown(
     fewer than ENOUGH images is always left open, and what is strange to it is told by all images; of
     fewer in all, nothing is unknown.
     """
-    x = x.double()
+    first, width = (0, x.shape[1]) if told_by is None else told_by
+    x = x[:, first : first + width].double()
     left_out = left_out.double()
     count = left_out.shape[1]
     means, whitening, centre = whitened_classes(x, classes, count)
@@ -72,6 +77,7 @@ def fit_unknown(
         means=means.float(),
         whitening=whitening.float(),
         centre=centre.float(),
+        first=first,
         far=far,
         sure=sure,
         limit=limit,
@@ -79,6 +85,16 @@ def fit_unknown(
         rejected=rejected,
         coverage=coverage,
     )
+
+
+def last_token(classifier: Classifier) -> tuple[int, int] | None:
+    """Of features of several blocks, where the class token of the last one is, for `fit_unknown`; None
+    if the features are of one block."""
+    config = classifier.model.config
+    blocks = getattr(config, "read_blocks", 1)
+    if blocks == 1:
+        return None
+    return config.pooled_width // blocks * (blocks - 1), config.width
 
 
 def open_classes(labels: Sequence[str], counts: Sequence[int]) -> str | None:

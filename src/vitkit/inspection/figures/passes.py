@@ -28,6 +28,7 @@ READER = {
     "gap": "the mean of all patches",
     "token-gap": "the class token and the mean of all patches",
     "token-quarters": "the class token and the means of the image's quarters",
+    "token-gap-quarters": "the class token, the mean of the patches, and those of the image's quarters",
     "map": "the learned query of the pooling",
     "corner": "the first patch",
 }
@@ -258,6 +259,7 @@ def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
       averaged;
     - "gap": all patches alike, and "token-gap": half of that, and half of the class token;
     - "token-quarters": a fifth of the class token, and four fifths of all patches alike;
+    - "token-gap-quarters": a sixth of the class token, and five sixths of all patches alike;
     - "map": the patches, by the attention of the learned query, averaged over its heads;
     - "corner": the first patch.
 
@@ -277,6 +279,9 @@ def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
     elif config.pool == "token-quarters":
         shares[:, 0] = 1 / 5
         shares[:, config.prefix :] = 4 / patches / 5
+    elif config.pool == "token-gap-quarters":
+        shares[:, 0] = 1 / 6
+        shares[:, config.prefix :] = 5 / patches / 6
     elif config.pool == "corner":
         shares[:, config.prefix] = 1
     elif config.pool == "map":

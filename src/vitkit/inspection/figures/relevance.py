@@ -117,9 +117,9 @@ class _Pass:
     """What a forward pass leaves for the way back."""
 
     logits: Tensor
-    """(B, K), whose graph reaches down to `last_state` and no further."""
-    last_state: Tensor
-    """What the last block gave, (B, Q, D)."""
+    """(B, K), whose graph reaches down to `states` and no further."""
+    states: list[Tensor]
+    """What the blocks gave that the head reads, (B, T, D) each, the last block's last: (B, Q, D)."""
     calls: list[tuple[tuple, dict]]
     """The arguments of each block."""
     pooling: list[_Attended]
@@ -155,8 +155,11 @@ def _propagate(
         # Forward, and from the logit back to the last block's states
         forward = _forward(model, pixels)
         score = _of_target(forward.logits, target).sum()
-        ends = [forward.last_state, *(layer.output for layer in forward.pooling)]
-        gradient, *by_pooling = torch.autograd.grad(score, ends)
+        count = len(forward.states)
+        ends = [*forward.states, *(layer.output for layer in forward.pooling)]
+        gradients = torch.autograd.grad(score, ends)
+        *by_earlier, gradient = gradients[:count]
+        by_pooling = gradients[count:]
 
         # Where the head reads
         if forward.pooling:
@@ -174,6 +177,8 @@ def _propagate(
                 after = model.blocks[i](state, *arguments[1:], **settings)
             outputs = [layer.output for layer in layers]
             gradient, *by_output = torch.autograd.grad(after, [state, *outputs], gradient)
+            if by_earlier:  # the head reads what goes into this block, too
+                gradient = gradient + by_earlier.pop()
             for j in reversed(range(len(layers))):  # an axial block has two
                 weighted = of_heads(layers[j].weighted(by_output[j]))
                 row = update(row, among_all_tokens(weighted, j, config, grid))
@@ -183,7 +188,7 @@ def _propagate(
 def _forward(model: VisionTransformer, pixels: Tensor) -> _Pass:
     """A pass over normalised images that keeps what each block got, but the graph of none."""
     calls = []
-    last = []
+    states = []
 
     def before(block: nn.Module, arguments: tuple, settings: dict) -> tuple[tuple, dict]:
         """Cut the graph before a block, so that only one block's is there at a time."""
@@ -191,18 +196,19 @@ def _forward(model: VisionTransformer, pixels: Tensor) -> _Pass:
         calls.append((arguments, settings))
         return arguments, settings
 
-    def after_last(block: nn.Module, arguments: tuple, output: Tensor) -> Tensor:
-        """Begin the graph of what follows the blocks."""
-        last.append(output.detach().requires_grad_())
-        return last[0]
+    def after(block: nn.Module, arguments: tuple, output: Tensor) -> Tensor:
+        """Begin the graph of what the head reads of a block."""
+        states.append(output.detach().requires_grad_())
+        return states[-1]
 
     with ExitStack() as hooks:
         for block in model.blocks:
             hooks.enter_context(block.register_forward_pre_hook(before, with_kwargs=True))
-        hooks.enter_context(model.blocks[-1].register_forward_hook(after_last))
+        for block in model.blocks[-model.config.read_blocks :]:
+            hooks.enter_context(block.register_forward_hook(after))
         pooling = hooks.enter_context(_seen(model.pool))
         logits = model(pixels)
-    return _Pass(logits, last[0], calls, pooling)
+    return _Pass(logits, states, calls, pooling)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from vitkit.evaluation import (
     Probing,
     features,
     fit_unknown,
+    last_token,
     remembered,
     share_right,
     voted,
@@ -360,7 +361,7 @@ def with_fitted(
     unknown = None
     if settings.method == "linear" and fitted.probing.kind == "class":
         x, classes = torch.tensor(learned.x), torch.tensor(learned.y)
-        unknown = fit_unknown(x, classes, fitted.probe.left_out)
+        unknown = fit_unknown(x, classes, fitted.probe.left_out, told_by=last_token(classifier))
         if not is_elsewhere(fitted.source):
             labels = fitted.probing.labels
             memory = remembered(fitted.source, learned, labels, fitted.precision)

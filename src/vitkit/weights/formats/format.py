@@ -15,7 +15,7 @@ from typing import NamedTuple
 from PIL import Image
 from torch import Tensor, nn
 
-from vitkit.models import Backbone, ModelConfig, ViTConfig
+from vitkit.models import WITHOUT_PARAMETERS, Backbone, ModelConfig, ViTConfig
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.hints import Hints
@@ -142,13 +142,14 @@ def beyond_vit(
         "swiglu": ("a SwiGLU MLP", config.swiglu),
         "branch_norm": ("norms after attention and MLP", config.branch_norm == "after"),
         "embedding_norm": ("a norm before the first block", config.embedding_norm),
-        "token-gap": ('pooling by "token-gap"', config.pool == "token-gap"),
-        "token-quarters": ('pooling by "token-quarters"', config.pool == "token-quarters"),
+        "read_blocks": (f"a head on {config.read_blocks} blocks", config.read_blocks > 1),
         "qkv_bias": ("queries, keys and values without biases", not config.qkv_bias),
         "rectangles": (f"patches of {height} x {width}, no squares", height != width),
     }
+    joins_states = config.pool in WITHOUT_PARAMETERS[1:] and config.pool not in has
     beyond = reasons(
         {
+            f'pooling by "{config.pool}"': joins_states,
             **{reason: holds for name, (reason, holds) in later.items() if name not in has},
             "a ResNet stem": config.stem is not None and not stems,
             f"patches that overlap (stride {config.stride})": config.patches.overlaps,
