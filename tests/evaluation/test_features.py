@@ -12,6 +12,7 @@ from processes import together
 
 from vitkit.data import BadImage, Preprocessing, open_source, subset
 from vitkit.evaluation import features
+from vitkit.evaluation.probes.features import architecture
 from vitkit.models import create, vit
 from vitkit.system.processes.ranks import process_group
 from vitkit.weights import Classifier, adopt
@@ -165,3 +166,12 @@ def test_three_ranks_have_the_features_of_one(classifier, digits, tmp_path, monk
     for rank in range(3):
         assert np.array_equal(np.load(tmp_path / f"x-{rank}.npy"), alone)
     assert len(cache_files()) == 1
+
+
+def test_a_model_is_known_by_what_it_was_before_heads_read_several_blocks():
+    """Or caches would be of no use, and what a model was taught would be forgotten."""
+    config = vit("mu/8", image=(16, 16), depth=2, classes=2)
+    classifier = Classifier(create(config, seed=0), Preprocessing(size=(16, 16)), ("a", "b"))
+    assert "read_blocks" not in architecture(classifier)["config"]
+    wider = create(replace(config, read_blocks=2), seed=0)
+    assert architecture(replace(classifier, model=wider))["config"]["read_blocks"] == 2
