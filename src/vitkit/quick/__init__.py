@@ -3,10 +3,11 @@
 from vitkit.system.lazy import lazily
 
 _FILES = {
-    "candidates": "CLOSED_FORM question targets_of",
+    "candidates": "CLOSED_FORM best candidate question solved targets_of",
     "first": "guess",
     "from_folder": "Answer answer",
     "plan": "OtherPlan read_plan",
+    "reading": "TOKEN kinds_for part_of",
     "tuning": "RUN",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -102,7 +102,7 @@ def read(work: Work) -> Reading:
     decided = work.plan.reading
     if decided is None and work.plan.steps is not None:
         decided = TOKEN  # a plan of before anything else was read
-    kinds = list(_kinds(bare.model.config, len(photographs.learned)))
+    kinds = list(kinds_for(bare.model.config, len(photographs.learned)))
     if not kinds or (decided is not None and decided not in kinds):
         recipe = work.recipe if decided is None else Kind(*decided).of(work.recipe)
         bare = pretrained(work, recipe, asked.labels)
@@ -115,7 +115,7 @@ def read(work: Work) -> Reading:
     readings = []
     tried = []
     for kind in kinds:
-        learned = _part(every, widest, kind, bare.model.config.width)
+        learned = part_of(every, widest, kind, bare.model.config.width)
         whole = solved(asked, learned)
         readings.append((kind, learned, whole))
         tried.append(_by_loss(kind, bare, asked, whole, every.y))
@@ -137,7 +137,7 @@ def read(work: Work) -> Reading:
     return Reading(asked, bare, learned, replace(whole, left_out=left_out))
 
 
-def _kinds(config: object, images: int) -> Iterator[Kind]:
+def kinds_for(config: object, images: int) -> Iterator[Kind]:
     """What a head may read of so many images, each wider than the one before; nothing for models that do
     not read the class token as the paper has it."""
     if not isinstance(config, ViTConfig) or config.norm != "tokens" or config.representation:
@@ -157,7 +157,7 @@ def _bare(work: Work, kind: Kind, asked: Probing) -> Classifier:
     return pretrained(work, kind.of(work.recipe), asked.labels)
 
 
-def _part(every: Features, widest: Kind, kind: Kind, width: int) -> Features:
+def part_of(every: Features, widest: Kind, kind: Kind, width: int) -> Features:
     """The features of a kind, of those of a wider one."""
     states = len(widest.states)
     x = every.x.reshape(len(every.x), widest.blocks, states, width)

@@ -189,7 +189,9 @@ def architecture(classifier: Classifier) -> dict:
     config = asdict(classifier.model.config)
     for name in ("classes", "head_bias"):  # of the head
         config.pop(name, None)
-    if config.get("read_blocks") == 1:  # as of every model before there was a choice: known by the rest
+    if (
+        config.get("read_blocks") == 1
+    ):  # as of every model before there was a choice: known by the rest
         del config["read_blocks"]
     return {
         "model": type(classifier.model).__name__,

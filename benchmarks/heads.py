@@ -1,0 +1,108 @@
+"""What the first model of a folder reads, and what it gains by it: the class token of the last block (Eq. 4),
+that and the mean of the patches of twelve blocks, and the image's four quarters beside them.
+
+Heads are solved for on the training and validation images, and measured on the test images. All readings
+come from one pass. `left out` is what the choice goes by; `chosen` is what `vitkit finetune` keeps.
+scikit-learn's logistic regression, with its strength by cross-validation, reads the class token.
+
+    python benchmarks/heads.py --model WEIGHTS --data SET... --output FILE
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import record
+import torch
+from sklearn.linear_model import LogisticRegressionCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from vitkit.data import merge_parts, open_parts
+from vitkit.evaluation import Features, features
+from vitkit.quick import TOKEN, best, candidate, kinds_for, part_of, question, solved
+from vitkit.system.machine import autocast
+from vitkit.weights import fitted_to, load
+
+PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
+
+
+def main(argv: list[str] | None = None) -> dict:
+    options = arguments().parse_args(argv)
+    results = {Path(data).name: measured(options.model, data) for data in options.data}
+    content = {**record.about(__doc__.partition("\n")[0], PACKAGES), "heads": results}
+    record.write(options.output, content)
+    return content
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = record.parser(__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", nargs="+", required=True)
+    parser.add_argument("--output", type=Path)
+    return parser
+
+
+def measured(model: str, data: str) -> dict:
+    """What each reading reaches on a data set."""
+    sources = open_parts(data).sources
+    learned = sources["train"]
+    if "val" in sources:
+        learned = merge_parts(learned, sources["val"])
+    test = sources["test"]
+
+    # One pass over all images, at the widest reading
+    published = load(model, quiet=True)
+    kinds = list(kinds_for(published.model.config, len(learned)))
+    widest = replace(published.model.config, pool=kinds[-1].pool, read_blocks=kinds[-1].blocks)
+    classifier, _ = fitted_to(published, replace(widest, classes=0), test.labels)
+    with autocast(torch.device("cpu"), "auto"):
+        began = time.perf_counter()
+        every = features(classifier.for_inference(), learned)
+        seconds = time.perf_counter() - began
+        others = features(classifier.for_inference(), test)
+
+    # Each reading
+    asked = question("class", test.labels)
+    width = widest.width
+    result = {"images": len(learned), "test images": len(test), "features, s": round(seconds, 1)}
+    tried = []
+    accuracies = {}
+    for kind in kinds:
+        name = f"{kind.pool} of {kind.blocks}"
+        x = part_of(every, kinds[-1], kind, width)
+        began = time.perf_counter()
+        whole = solved(asked, x)
+        seconds = time.perf_counter() - began
+        each = candidate(name, classifier, asked, whole.left_out, x.y)
+        tried.append(each._replace(scores=-each.losses))
+        new = part_of(others, kinds[-1], kind, width)
+        accuracies[name] = accuracy(whole.logits(torch.tensor(new.x)).argmax(1).numpy(), new.y)
+        result[name] = {
+            "left out": round(100 * each.held_out.value, 1),
+            "test": accuracies[name],
+            "solved, s": round(seconds, 1),
+        }
+        print(Path(data).name, name, result[name], flush=True)
+    result["chosen"] = best(tried).name
+    result["scikit-learn"] = logistic(
+        part_of(every, kinds[-1], TOKEN, width), part_of(others, kinds[-1], TOKEN, width)
+    )
+    print(Path(data).name, result["chosen"], result["scikit-learn"], flush=True)
+    return result
+
+
+def accuracy(predicted: np.ndarray, truth: np.ndarray) -> float:
+    return round(100 * float((predicted == truth).mean()), 1)
+
+
+def logistic(learned: Features, new: Features) -> float:
+    model = LogisticRegressionCV(Cs=np.logspace(-4, 1, 6), cv=3, max_iter=2000)
+    fitted = make_pipeline(StandardScaler(), model).fit(learned.x, learned.y)
+    return accuracy(fitted.predict(new.x), new.y)
+
+
+if __name__ == "__main__":
+    main()
