@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import record
 import torch
-from sklearn.linear_model import LogisticRegressionCV
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> dict:
     options = arguments().parse_args(argv)
     results = {Path(data).name: measured(options.model, data) for data in options.data}
     content = {**record.about(__doc__.partition("\n")[0], PACKAGES), "heads": results}
-    record.write(options.output, content)
+    record.write(content, options.output)
     return content
 
 
@@ -99,7 +100,8 @@ def accuracy(predicted: np.ndarray, truth: np.ndarray) -> float:
 
 
 def logistic(learned: Features, new: Features) -> float:
-    model = LogisticRegressionCV(Cs=np.logspace(-4, 1, 6), cv=3, max_iter=2000)
+    strengths = {"C": np.logspace(-4, 1, 6)}
+    model = GridSearchCV(LogisticRegression(max_iter=2000), strengths, cv=3)
     fitted = make_pipeline(StandardScaler(), model).fit(learned.x, learned.y)
     return accuracy(fitted.predict(new.x), new.y)
 

@@ -21,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 import record
 import torch
-from sklearn.linear_model import LogisticRegressionCV, RidgeClassifierCV
+from sklearn.linear_model import LogisticRegression, RidgeClassifierCV
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -61,7 +62,7 @@ def main(argv: list[str] | None = None) -> dict:
             results["rare"].append({"data": Path(data).name, **result})
             show(results["rare"][-1])
     content = {**record.about(__doc__.partition("\n")[0], PACKAGES), **results}
-    record.write(options.output, content)
+    record.write(content, options.output)
     return content
 
 
@@ -228,9 +229,9 @@ def _ridge() -> object:
 
 
 def _logistic() -> object:
-    model = LogisticRegressionCV(
-        Cs=np.logspace(-4, 1, 6), cv=3, class_weight="balanced", max_iter=2000
-    )
+    model = LogisticRegression(class_weight="balanced", max_iter=2000)
+    strengths = {"C": np.logspace(-4, 1, 6)}
+    model = GridSearchCV(model, strengths, cv=3, scoring="balanced_accuracy")
     return make_pipeline(StandardScaler(), model)
 
 

@@ -22,12 +22,13 @@ from sklearn.metrics import roc_auc_score
 
 from vitkit.data import open_parts, subset
 from vitkit.evaluation import (
+    ENOUGH,
     REJECTED,
     conformal_limit,
     features,
     fit_unknown,
     left_out_distances,
-    linear,
+    probe,
     whitened_classes,
 )
 from vitkit.system.machine import autocast
@@ -110,39 +111,57 @@ def _classes_kept_away(parts: dict[str, Images]) -> Iterator[dict]:
 
 
 def judged(train: Images, known: torch.Tensor, unknown: torch.Tensor) -> dict:
-    """What each way reaches: its left-out strangeness gives the limit."""
+    """What each way reaches: how strange the images that are learned from are to their class, by a fit
+    without them, gives the limit of the class; what is strange to all classes is unknown."""
     count = int(train.y.max()) + 1
-    fitted = linear(train.x, train.y, count)
+    fitted = probe("linear", train.x.numpy(), train.y.numpy(), count)
     limits = fit_unknown(train.x, train.y, fitted.left_out)
-    means, whitening = whitened_classes(train.x.double(), train.y, count)
-    left_out = left_out_distances(train.x.double() @ whitening, means, train.y).sqrt()
-    results = {}
-    of_train = _strangeness(limits, left_out, fitted.left_out)
+    means, whitening, centre = whitened_classes(train.x.double(), train.y, count)
+    rows = (train.x.double() - centre) @ whitening
+    own = left_out_distances(rows, means, train.y).sqrt()
+    distance = torch.zeros(len(own), count, dtype=torch.float64)
+    distance[torch.arange(len(own)), train.y] = own
+    of_train = _strangeness(limits, distance, fitted.left_out)
     of_known = _strangeness(limits, _distance(limits, known), fitted.logits(known))
     of_unknown = _strangeness(limits, _distance(limits, unknown), fitted.logits(unknown))
+    truth = np.r_[np.zeros(len(known)), np.ones(len(unknown))]
+    results = {}
     for way in WAYS:
-        limit = conformal_limit(of_train[way], 1 - REJECTED)
-        truth = np.r_[np.zeros(len(known)), np.ones(len(unknown))]
+        own = of_train[way].gather(1, train.y[:, None])[:, 0]
+        limit = _limits(own, train.y, count)
+        beyond_known = (of_known[way] - limit).amin(1)
+        beyond_unknown = (of_unknown[way] - limit).amin(1)
         results[way] = {
-            "auroc": roc_auc_score(truth, torch.cat([of_known[way], of_unknown[way]])),
-            "rejected": (of_known[way] > limit).double().mean().item(),
-            "detected": (of_unknown[way] > limit).double().mean().item(),
+            "auroc": roc_auc_score(truth, torch.cat([beyond_known, beyond_unknown])),
+            "rejected": (beyond_known > 0).double().mean().item(),
+            "detected": (beyond_unknown > 0).double().mean().item(),
         }
     return results
 
 
+def _limits(own: torch.Tensor, y: torch.Tensor, count: int) -> torch.Tensor:
+    """The limit of each class, (K,); of one with few images that of all."""
+    of_all = conformal_limit(own[own.isfinite()], 1 - REJECTED)
+    limits = torch.full((count,), of_all, dtype=torch.float64)
+    for k in range(count):
+        members = own[y == k]
+        if len(members) >= ENOUGH:
+            limits[k] = conformal_limit(members, 1 - REJECTED)
+    return limits
+
+
 def _distance(limits, x: torch.Tensor) -> torch.Tensor:
-    return torch.cdist(x @ limits.whitening, limits.means).amin(1)
+    """To each class: (N, K)."""
+    return torch.cdist((x - limits.centre) @ limits.whitening, limits.means).double()
 
 
 def _strangeness(limits, distance: torch.Tensor, logits: torch.Tensor) -> dict[str, torch.Tensor]:
-    """By way, (N,): how unknown images are."""
-    highest = logits.amax(1)
+    """By way, (N, K): how strange images are to each class."""
     return {
-        "probability": -logits.softmax(1).amax(1),
-        "logit": -highest,
-        "distance": distance.double(),
-        "both": limits.far * distance.double() - limits.sure * highest,
+        "probability": -logits.softmax(1),
+        "logit": -logits,
+        "distance": distance,
+        "both": limits.far * distance - limits.sure * logits,
     }
 
 

@@ -311,6 +311,37 @@ def test_unknown_images(run, tmp_path):
         assert all(0 <= value <= 1 for way in ways.values() for value in way.values())
 
 
+@pytest.mark.slow
+def test_what_is_printed_is_compared_with_new_images(run, tmp_path):
+    model = tiny(tmp_path / "model")
+    result = run("honesty", f"--model {model} --data digits --draws 2")
+    assert [each["images a class"] for each in result["balanced"]] == [5, 10, 20, 40]
+    for each in (*result["balanced"], *result["rare"]):
+        assert 0 <= each["printed"] <= 100 and 0 <= each["accuracy"] <= 100
+        assert each["difference"] == pytest.approx(each["printed"] - each["accuracy"], abs=0.02)
+    assert abs(result["noise"][1]["printed"] - 2) < 6
+    assert 0 <= result["rare"][0]["scikit-learn ridge: recall"] <= 100
+
+
+@pytest.mark.slow
+def test_every_reading_has_its_head(run, tmp_path):
+    model = tiny(tmp_path / "model")
+    (heads,) = run("heads", f"--model {model} --data digits")["heads"].values()
+    for name in ("token of 1", "token-gap of 2", "token-gap-quarters of 2"):
+        assert heads[name]["test"] > 50
+    assert heads["chosen"] in heads and heads["scikit-learn"] > 50
+
+
+def tiny(path):
+    """A model of two blocks for the digits, with random weights."""
+    from vitkit.data import Preprocessing
+    from vitkit.models import create, vit
+    from vitkit.weights import Classifier, save
+
+    network = create(vit("mu/2", image=(8, 8), depth=2), seed=0)
+    return save(Classifier(network, Preprocessing(size=(8, 8)), ()), path)
+
+
 def test_being_watched_takes_no_time(importable, capsys):
     import time
 

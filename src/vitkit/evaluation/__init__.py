@@ -42,7 +42,8 @@ _FILES = {
         "read_memory remembered remove_memory rounded save_taught undone write_memory"
     ),
     "probes.unknown": (
-        "REJECTED conformal_limit fit_unknown last_token left_out_distances open_classes whitened_classes"
+        "ENOUGH REJECTED conformal_limit fit_unknown last_token left_out_distances open_classes "
+        "whitened_classes"
     ),
     "reports.label_noise": "Suspect WrongLabels shown_classes wrong_labels",
     "reports.page": (
