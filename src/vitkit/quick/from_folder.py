@@ -162,7 +162,8 @@ def _best_of(
     if chosen == CLOSED_FORM:
         return reached
     picked = {each.name: each for each in tried}[chosen]
-    kept = kept_quality(first.asked, tried, picked, targets_of(photographs.held_out))
+    groups = photographs.held_out.groups
+    kept = kept_quality(first.asked, tried, picked, targets_of(photographs.held_out), groups)
     final = with_origin(work, picked.classifier, chosen, kept)
     if chosen != earlier:  # else it is there, and its owner may have edited it
         from_rank_0(lambda: _save_other(work, final))

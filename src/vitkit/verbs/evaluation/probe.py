@@ -36,6 +36,7 @@ from vitkit.verbs.arguments import (
     Data,
     DataColumns,
     Device,
+    Groups,
     Model,
     ModelHints,
     OnBadImage,
@@ -71,6 +72,7 @@ class FitProbe:
     """Neighbours that vote."""
     named: As = None
     columns: DataColumns = field(default_factory=Columns)
+    groups: Groups = "auto"
     on_bad_image: OnBadImage = "fail"
     precision: Precision = "auto"
     device: Device = "auto"
@@ -151,7 +153,7 @@ def probe(settings: FitProbe) -> Probed:
         if not isinstance(loaded, Classifier):
             loaded = load_as(loaded, settings.hints, quiet=not on_rank_0())
         splits, held_out = splits_to_learn_from(
-            settings.data, settings.columns, settings.named, settings.on_bad_image
+            settings.data, settings.columns, settings.named, settings.on_bad_image, settings.groups
         )
         parts = _to_learn(settings, splits)
         train = _merged(parts)
@@ -182,8 +184,8 @@ def probe(settings: FitProbe) -> Probed:
         seconds = time.monotonic() - began
         return Probed(settings, None, tuple(metrics), title, seconds, None, False)
     _refuse_broken(settings, learned, train)
-    fitted = probing.fit(settings.method, learned)
-    metrics = probing.qualities(fitted, learned, measured)
+    fitted = probing.fit(settings.method, learned, train.groups)
+    metrics = probing.qualities(fitted, learned, measured, train.groups)
     seconds = time.monotonic() - began
 
     # The model with it, saved if that is wanted
@@ -361,7 +363,10 @@ def with_fitted(
     unknown = None
     if settings.method == "linear" and fitted.probing.kind == "class":
         x, classes = torch.tensor(learned.x), torch.tensor(learned.y)
-        unknown = fit_unknown(x, classes, fitted.probe.left_out, told_by=last_token(classifier))
+        groups = fitted.source.groups
+        left_out = fitted.probe.left_out
+        token = last_token(classifier)
+        unknown = fit_unknown(x, classes, left_out, groups=groups, told_by=token)
         if not is_elsewhere(fitted.source):
             labels = fitted.probing.labels
             memory = remembered(fitted.source, learned, labels, fitted.precision)
@@ -379,6 +384,7 @@ def _origin(settings: "FitProbe", fitted: Fitted) -> dict:
         "data": settings.data,
         "metrics": {metric.name: metric.text() for metric in fitted.metrics},
         "split_seed": 0,
+        "groups": settings.columns.group or settings.groups,
         "learned": list(fitted.parts),
     }
     if fitted.held_out:
