@@ -89,7 +89,8 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
     if photographs.test is not None:
         given = features_of(work, bare, photographs.test)
         test_logits = whole.logits(torch.tensor(given.x))
-        test = main_metric(asked, photographs.test_name, test_logits, given.y)
+        groups_of_test = photographs.test.groups
+        test = main_metric(asked, photographs.test_name, test_logits, given.y, groups_of_test)
         for sentence in test_sentences(asked, test, learned, given):
             work.say(sentence)
 

@@ -173,7 +173,8 @@ def _best_of(
 
     # On the images to test on
     logits = answers(work, picked.classifier, photographs.test)
-    metric = main_metric(first.asked, photographs.test_name, logits, targets_of(photographs.test))
+    test = photographs.test
+    metric = main_metric(first.asked, photographs.test_name, logits, targets_of(test), test.groups)
     return replace(reached, test=reached.test | {chosen: metric}, test_logits=logits)
 
 

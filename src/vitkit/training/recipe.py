@@ -34,7 +34,7 @@ class Data:
     columns: Columns = field(default_factory=Columns)
     """Which columns of a table hold the image and its label. By default they are found by
     their names."""
-    groups: Annotated[str, arg(aliases=["--groups"])] = "auto"
+    groups: Annotated[Literal["auto", "none"] | str, arg(aliases=["--groups"])] = "auto"
     """Which images belong together, and stay on one side of every split that is made. auto: those with
     the same value in --data.columns.group, else photographs of one burst, which are looked for; none;
     or the name of the column."""

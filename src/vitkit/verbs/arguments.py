@@ -45,7 +45,7 @@ DataColumns = Annotated[
     ),
 ]
 Groups = Annotated[
-    str,
+    Literal["auto", "none"] | str,
     arg(
         help="Which images belong together, and stay on one side of every split that is made. auto: "
         "those with the same value in --data.columns.group, else photographs of one burst, which are "

@@ -49,7 +49,7 @@ def read_table(where: str, columns: Columns) -> Table:
         if columns.group is not None and table.groups is None:
             raise ValueError(
                 f"{where} has no column {columns.group!r} that says which images belong together: a "
-                "manifest or a parquet file may have one; leave out --data.columns.group"
+                "manifest or a parquet file may have one; leave out --groups"
             )
         return table
     if Path(where).is_file():

@@ -241,9 +241,9 @@ def _open(file: str, columns: Columns) -> _File:
             splits = []
             if split is not None:
                 splits = read.column(split).to_pylist()
-            groups = []
+            row_groups = []
             if group is not None:
-                groups = read.column(group).to_pylist()
+                row_groups = read.column(group).to_pylist()
     except (pa.ArrowException, OSError) as error:
         if remote.is_address(file) and isinstance(error, OSError):
             raise  # its message says all
@@ -258,7 +258,7 @@ def _open(file: str, columns: Columns) -> _File:
         group_rows=[group.num_rows for group in groups],
         group_sizes=sizes,
         columns=schema.names,
-        groups=groups,
+        groups=row_groups,
     )
 
 

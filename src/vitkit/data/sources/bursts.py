@@ -24,6 +24,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.format import open_memmap
 from PIL import Image
 from scipy import fft, ndimage
 from scipy.sparse import coo_array
@@ -44,7 +45,7 @@ VERSION = 1  # of what is found, for the cache
 # The order in which images were taken
 LAG = 2  # places apart that are compared
 SECONDS = 60  # between two shots of a burst, if their times are known
-FAR = 20  # places apart at which two images are hardly of one burst
+FAR = 20  # places apart at which two images are hardly of one burst, or a quarter of few images
 TIMED = 0.9  # share of images with a time from which the order is that of time
 EXIF = 0x8769
 TAKEN = 0x9003  # DateTimeOriginal
@@ -52,6 +53,7 @@ FRACTION = 0x9291  # SubSecTimeOriginal
 
 # Which pairs of a class are compared closely
 SIDE = 64  # of a thumbnail
+SMALLEST = 24  # pixels of a side below which an image shows too little to tell
 COARSE = 16  # pixels of a side at which each is compared with each
 MIDDLE = 0.75  # of an image, which is searched for in the others
 CROPS = (0.6, 0.67, 0.75, 0.84, 0.94)  # shares of an image's sides that it may be in there
@@ -70,7 +72,7 @@ CHUNK = 32  # images whose partners are looked at together
 
 # What is alike
 DRAWN = 1000  # pairs that tell what is usual
-FEW = 30  # pairs below which that is not known
+FEW = 20  # pairs below which that is not known
 ALIKE = 0.87  # at least, anywhere,
 ABOVE = 16  # and so many spreads above what is usual;
 IN_ORDER = 0.6  # of neighbours,
@@ -83,7 +85,7 @@ def find_bursts(source: Source) -> np.ndarray:
     images are alone. What was found is kept in the cache, by names and sizes."""
     path = cache_dir() / "bursts" / f"{_digest(source)}.npy"
     with suppress(OSError, ValueError):
-        groups = np.load(path)
+        groups = np.array(open_memmap(path, mode="r"))  # which never unpickles
         if groups.shape == (len(source),):
             return groups
     groups = _find(source)
@@ -104,6 +106,8 @@ def _find(source: Source) -> np.ndarray:
     # Small grey images, and when each was taken
     thumbnails, times = _thumbnails(source)
     readable = np.flatnonzero(thumbnails.any((1, 2)))
+    if len(readable) < 2:
+        return np.arange(len(source))
     classes = np.zeros(len(source), dtype=np.int64)
     if source.target_kind == "class":
         classes = source.targets
@@ -115,8 +119,6 @@ def _find(source: Source) -> np.ndarray:
     usual = _far_pairs(order, classes, readable)
     similar = _Similarities(thumbnails)
     similar.look([*neighbours, *candidates, *usual], "looking for bursts")
-    if not len(neighbours) and not len(candidates):
-        return np.arange(len(source))
 
     # What is alike
     bar_anywhere, least = _thresholds(similar.of(usual))
@@ -130,7 +132,7 @@ def _find(source: Source) -> np.ndarray:
 
 
 def _thumbnails(source: Source) -> tuple[np.ndarray, np.ndarray]:
-    """Grey, uint8 (N, S, S), zeros for images that cannot be read; and when each was taken, in
+    """Grey, uint8 (N, S, S), zeros for images that cannot be read or are tiny; and when each was taken, in
     seconds (N,), NaN if that is not known."""
     source.prepare()
     chunks = ranges(len(source), CHUNK)
@@ -149,6 +151,8 @@ def _look(source: Source, indices: range) -> tuple[np.ndarray, np.ndarray]:
     for row, index in enumerate(indices):
         with suppress(BadImage):
             picture = source.picture(index)
+            if min(picture.size) < SMALLEST:
+                continue
             thumbnails[row] = _thumbnail(picture)
             times[row] = _taken(picture)
     return thumbnails, times
@@ -236,23 +240,25 @@ def _neighbours(order: _Order, readable: np.ndarray) -> list[Pair]:
 
 def _far_pairs(order: _Order, classes: np.ndarray, readable: np.ndarray) -> list[Pair]:
     """Pairs of images of one class, drawn at random but always alike, that were not taken one soon
-    after another. Of small classes there are none, and any two images are drawn."""
+    after another. If all classes are small, any two images are drawn."""
     random = np.random.default_rng(0)
     place = np.empty(len(classes), dtype=np.int64)
     place[order.places] = np.arange(len(classes))
     sizes = np.bincount(classes[readable], minlength=int(classes.max()) + 1)
     large = readable[sizes[classes[readable]] > 2 * FAR]
+    apart = FAR
     if not len(large):
         large = readable
         classes = np.zeros_like(classes)
+        apart = min(FAR, len(readable) // 4)
     by_class = large[np.argsort(classes[large], kind="stable")]
     starts = np.searchsorted(classes[by_class], classes[by_class], "left")
     ends = np.searchsorted(classes[by_class], classes[by_class], "right")
-    rows = random.integers(0, len(by_class), 2 * DRAWN) if len(by_class) else np.zeros(0, int)
-    others = random.integers(starts[rows], ends[rows]) if len(rows) else rows
+    rows = random.integers(0, len(by_class), 2 * DRAWN)
+    others = random.integers(starts[rows], ends[rows])
     first = by_class[rows]
     second = by_class[others]
-    far = np.abs(place[first] - place[second]) > FAR
+    far = np.abs(place[first] - place[second]) > apart
     return _pairs(first[far], second[far])[:: max(1, int(far.sum()) // DRAWN)]
 
 
@@ -262,15 +268,12 @@ def _candidates(thumbnails: np.ndarray, classes: np.ndarray, readable: np.ndarra
     sizes = np.bincount(classes[readable])
     if np.square(sizes.astype(np.float64)).sum() > COMPARED:
         return []
-    pairs = []
-    glances = _glances(thumbnails)
-    members = [readable[classes[readable] == k] for k in np.flatnonzero(sizes > 1)]
     items = []
-    for own in members:
+    for number in np.flatnonzero(sizes > 1):
+        own = readable[classes[readable] == number]
         items += [own[chunk.start : chunk.stop].tolist() for chunk in ranges(len(own), CHUNK)]
-    task = partial(
-        _nearest, thumbnails, classes, glances, np.concatenate([*members, [0]]).astype(int)[:-1]
-    )
+    task = partial(_nearest, thumbnails, _glances(thumbnails), classes, readable)
+    pairs = []
     results = in_order(task, items, worth_starting(cpus(), len(items)))
     for found in bar("looking for bursts")(results, len(items)):
         pairs += found
@@ -279,13 +282,13 @@ def _candidates(thumbnails: np.ndarray, classes: np.ndarray, readable: np.ndarra
 
 def _nearest(
     thumbnails: np.ndarray,
-    classes: np.ndarray,
     glances: np.ndarray,
-    everything: np.ndarray,
+    classes: np.ndarray,
+    readable: np.ndarray,
     images: list[int],
 ) -> list[Pair]:
     """Those that are most like each of these images of one class."""
-    others = everything[classes[everything] == classes[images[0]]]
+    others = readable[classes[readable] == classes[images[0]]]
     pairs = []
     for image in images:
         alike = (_crops(thumbnails[image]) @ glances[others].T).max(0)

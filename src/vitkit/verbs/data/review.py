@@ -261,7 +261,10 @@ def _labels(
     known, classes = np.unique(targets, return_inverse=True)
     if len(known) < 2:
         return [], [], 1.0
-    logits = probe("linear", x, classes, len(known)).left_out.numpy()
+    groups = None
+    if all(part.groups is not None for part in parts.values()):
+        groups = np.array([parts[name].groups[index] for name, index in places])
+    logits = probe("linear", x, classes, len(known), groups=groups).left_out.numpy()
     accuracy = float((logits.argmax(1) == classes).mean())
     wrong = wrong_labels(logits, classes)
     if wrong is None:

@@ -302,11 +302,16 @@ def _next_command(settings: Stats, pairs: Pairs, target: str) -> str:
     seed = f"split-seed {settings.split_seed}"
     duplicated = any(duplicates for (part, _), duplicates in pairs.items() if part == "train")
 
+    groups = ""
+    if settings.groups != "auto":
+        groups = f" --groups {as_word(settings.groups)}"
+
     # The list of duplicates is written
     if settings.exclude:
         words = f"vitkit train RECIPE --data.source {as_word(settings.source)}"
         if settings.split_seed:
             words += f" --data.{seed}"
+        words += groups
         return f"{words} --data.exclude {as_word(settings.exclude)}"
 
     # There are duplicates, and no list of them
@@ -316,6 +321,7 @@ def _next_command(settings: Stats, pairs: Pairs, target: str) -> str:
             words += f" --test {as_word(settings.test)}"
         if settings.split_seed:
             words += f" --{seed}"
+        words += groups
         return f"{words} --exclude FILE lists them for vitkit train --data.exclude FILE"
 
     return training_command(settings.source, target)
