@@ -123,7 +123,7 @@ def splits_of(
     sources, notes, unlearned = parts
     is_whole = set(sources) in ({""}, {"train"})
     if groups != "none" and (is_whole or always_grouped):
-        sources, sentences = _grouped(sources)
+        sources, sentences = _grouped(sources, is_whole)
         notes += sentences
     whole = next(iter(sources.values()))
     made_test = None
@@ -153,8 +153,11 @@ def splits_of(
     )
 
 
-def _grouped(sources: dict[str, Source]) -> tuple[dict[str, Source], tuple[str, ...]]:
-    """The parts with the groups of their images, and what to say of them."""
+def _grouped(
+    sources: dict[str, Source], is_whole: bool
+) -> tuple[dict[str, Source], tuple[str, ...]]:
+    """The parts with the groups of their images, and what to say of them. is_whole: whether a test part
+    is made of them."""
     everything = next(iter(sources.values()))
     for part in list(sources.values())[1:]:
         if part.store is not everything.store:
@@ -167,7 +170,14 @@ def _grouped(sources: dict[str, Source]) -> tuple[dict[str, Source], tuple[str, 
 
     # Else photographs of one burst
     if not isinstance(everything.store, Files):
-        return sources, ()
+        is_packed = hasattr(everything.store, "files")
+        if not is_packed or not is_whole:
+            return sources, ()
+        note = (
+            "bursts are not looked for in packed images; a column of theirs may say which belong "
+            "together (--groups COLUMN)"
+        )
+        return sources, (note,)
     if len(everything) > MOST:
         note = (
             f"bursts were not looked for, as that would take long for {len(everything):,} images; a "
