@@ -180,7 +180,7 @@ def probe(settings: FitProbe) -> Probed:
     # The head, and what it reaches
     began = time.monotonic()
     if settings.method == "neighbours":
-        metrics = _neighbours(settings.k, learned, measured)
+        metrics = _neighbours(settings.k, learned, measured, train.groups)
         seconds = time.monotonic() - began
         return Probed(settings, None, tuple(metrics), title, seconds, None, False)
     _refuse_broken(settings, learned, train)
@@ -309,11 +309,15 @@ def _refuse_broken(settings: FitProbe, learned: Features, source: Source) -> Non
         )
 
 
-def _neighbours(k: int, learned: Features, measured: dict[str, Features]) -> list[Metric]:
+def _neighbours(
+    k: int, learned: Features, measured: dict[str, Features], groups: np.ndarray | None
+) -> list[Metric]:
     """The accuracy of the neighbours' vote: of each image's among the others that are learned from,
     and of the other images'."""
     rows, classes = torch.tensor(learned.x), torch.tensor(learned.y)
-    right = int((voted(rows, classes, k) == classes).sum())
+    if groups is not None:
+        groups = torch.tensor(groups)
+    right = int((voted(rows, classes, k, groups=groups) == classes).sum())
     metrics = [share_right("left_out/top1", right, len(classes))]
     for name, (x, y) in measured.items():
         answers = voted(rows, classes, k, torch.tensor(x)).numpy()
