@@ -9,7 +9,7 @@ from torch import nn
 
 from vitkit.data import Batch, Preprocessing, Source
 from vitkit.data.sources.stores import Arrays
-from vitkit.evaluation import Neighbours, Part, Subject
+from vitkit.evaluation import Neighbours, Part, Subject, voted
 from vitkit.weights import Classifier
 
 
