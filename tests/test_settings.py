@@ -148,6 +148,7 @@ CHANGES = {
         "image": Change("picture"),
         "label": Change("kind"),
         "target": Change("number", {"label": "size"}),
+        "group": Change("kind"),
     },
     Optim: {
         "name": Change("sgd"),
@@ -231,6 +232,7 @@ CHANGES = {
     Data: {
         "source": Change("photos"),
         "columns": Change(Columns(label="kind"), {"source": "photos.csv"}),
+        "groups": Change("kind", {"source": "photos.csv"}),
         "exclude": Change("excluded.txt", {"source": "photos"}),
         "preprocessing": Change(Preprocessing((8, 8), mean=(0.1, 0.2, 0.3))),
         "augmentation": Change(Augmentation("none", flip=False)),
@@ -411,7 +413,10 @@ def observe_columns(columns, folder) -> str:
     source = open_source(str(a_table(folder)), columns)
     names = [source.name(i).removeprefix(str(folder)) for i in range(len(source))]
     answers = [source.answer(i) for i in range(len(source))]
-    return json.dumps([source.target_kind, source.labels, names, answers])
+    groups = source.groups
+    if groups is not None:
+        groups = groups.tolist()
+    return json.dumps([source.target_kind, source.labels, names, answers, groups])
 
 
 def observe_optim(optim, folder) -> str:

@@ -20,17 +20,18 @@ def test_an_undivided_set_is_compared_as_train_will_divide_it(folder, tmp_path, 
         for i in range(10):
             (root / kind / f"{i} again.png").write_bytes((root / kind / f"{i}.png").read_bytes())
     drop = tmp_path / "drop.txt"
-    code, out, _ = stats(str(root), "--exclude", str(drop), "--split-seed", "3", capsys=capsys)
+    words = ("--exclude", str(drop), "--split-seed", "3", "--groups", "none")
+    code, out, _ = stats(str(root), *words, capsys=capsys)
     assert code == 0 and f"{root} has no test part: 8 of 40 images" in out
-    assert f"--data.split-seed 3 --data.exclude {drop}" in out
-    splits = open_splits(str(root), seed=3)
+    assert f"--data.split-seed 3 --groups none --data.exclude {drop}" in out
+    splits = open_splits(str(root), seed=3, groups="none")
     remaining = without(splits.train, drop)
     assert len(remaining) < len(splits.train)
     train = {remaining[i][0] for i in range(len(remaining))}
     test = {splits.test[i][0] for i in range(len(splits.test))}
     assert not train & test
     with pytest.raises(ValueError, match="must be written for this very source and split seed"):
-        without(open_splits(str(root), seed=0).train, drop)
+        without(open_splits(str(root), seed=0, groups="none").train, drop)
 
 
 def test_stats_says_at_once_what_it_cannot_do(folder, tmp_path, capsys):

@@ -9,7 +9,7 @@ from torch import nn
 
 from vitkit.data import Batch, Preprocessing, Source
 from vitkit.data.sources.stores import Arrays
-from vitkit.evaluation import Neighbours, Part, Subject
+from vitkit.evaluation import Neighbours, Part, Subject, voted
 from vitkit.weights import Classifier
 
 
@@ -98,3 +98,16 @@ def test_alone_there_is_no_neighbour():
         measured(torch.zeros(1, 3, 2, 2), torch.zeros(1, dtype=torch.int64), 4)
     with pytest.raises(ValueError, match="k is 0"):
         Neighbours(0)
+
+
+def test_an_image_does_not_ask_those_of_its_group():
+    random = torch.Generator().manual_seed(0)
+    things = torch.randn(60, 16, generator=random)  # of classes that mean nothing
+    shots = things[:, None] + 0.05 * torch.randn(60, 5, 16, generator=random)
+    rows = shots.flatten(0, 1)
+    classes = torch.randint(0, 4, (60,), generator=random).repeat_interleave(5)
+    groups = torch.arange(60).repeat_interleave(5)
+    assert (voted(rows, classes, 5) == classes).float().mean() > 0.95
+    assert (voted(rows, classes, 5, groups=groups) == classes).float().mean() < 0.4
+    alone = torch.arange(300)
+    assert (voted(rows, classes, 5, groups=alone) == voted(rows, classes, 5)).all()

@@ -141,7 +141,7 @@ def model(tmp_path_factory):
 def test_every_trouble_is_found(troubled, model, tmp_path, capsys):
     page = tmp_path / "page.html"
     excluded = tmp_path / "list.csv"
-    words = ["data", "review", str(troubled), "--model", model, "-o", str(page)]
+    words = ["data", "review", str(troubled), "--model", model, "-o", str(page), "--groups", "none"]
     assert main([*words, "--exclude", str(excluded), "--json"]) == 0
     found = {}
     for line in capsys.readouterr().out.splitlines():
@@ -158,12 +158,13 @@ def test_every_trouble_is_found(troubled, model, tmp_path, capsys):
     for name in ("really-blue.jpg", "broken.jpg", "night.png"):
         assert name in text
     assert text.count("<img") >= 4
-    train = open_splits(str(troubled)).train
+    train = open_splits(str(troubled), groups="none").train
     listed = [line for line in excluded.read_text().splitlines() if not line.startswith("#")]
     assert 2 <= len(listed) == len(train) - len(without(train, excluded))
 
     # A run leaves them out
     run = ["finetune", model, str(troubled), "--workdir", str(tmp_path / "run"), "--batch", "8"]
+    run += ["--groups", "none"]
     short = "--length 1steps --optim.warmup 0steps --data.workers 0 --data.on-bad-image skip"
     assert main([*run, *short.split(), "--data.exclude", str(excluded)]) == 0
     output = " ".join(capsys.readouterr().out.split())

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from pictures import encoded
 from PIL import Image
 
 import vitkit
@@ -335,6 +336,37 @@ def test_what_a_folder_holds_is_said(folder):
     text = " ".join(said)
     assert "2 classes: cat" in text and "unbalanced: cat has" in text
     assert "left out:" in text and "broken.png" in text
+
+
+def test_what_belongs_together_is_left_out_together(pretrained, tmp_path):
+    # Twelve things of each of two classes that mean nothing, each photographed six times
+    random = np.random.default_rng(0)
+    lines = ["image,label,thing"]
+    for number in range(24):
+        thing = random.integers(0, 256, (16, 16, 3))
+        for shot in range(6):
+            pixels = np.clip(thing + random.normal(0, 4, thing.shape), 0, 255).astype(np.uint8)
+            name = f"{number}-{shot}.png"
+            (tmp_path / name).write_bytes(encoded(pixels, "PNG"))
+            lines.append(f"{name},{'ab'[number % 2]},{number}")
+    manifest = tmp_path / "photos.csv"
+    manifest.write_text("\n".join(lines))
+
+    def printed(groups: str) -> tuple[float, float, float]:
+        recipe = finetune(pretrained, str(manifest), "quick")
+        data = replace(recipe.data, groups=groups)
+        said = []
+        run_dir = tmp_path / f"run-{groups}"
+        reached = answer(replace(recipe, data=data), run_dir, 1e-4, CPU, said.append)
+        assert reached.classifier.origin["groups"] == groups
+        assert (groups == "none") == ("groups of 6 images" not in " ".join(said))
+        low, high = reached.left_out.interval
+        return reached.left_out.value, reached.test[CLOSED_FORM].value, high - low
+
+    left_out, test, width = printed("thing")
+    assert left_out < 0.75 and test < 0.85 and width > 0.25  # a guess is 0.5
+    left_out, test, width = printed("none")
+    assert left_out > 0.9 and test > 0.9 and width < 0.15
 
 
 def test_unequal_classes_count_alike(folder, pretrained):

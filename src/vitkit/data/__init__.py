@@ -28,15 +28,16 @@ _FILES = {
     "loading.examination": "check_images look_at measured",
     "loading.resident": "Pixels decoded",
     "loading.workers": "forked in_order ranges worth_starting",
+    "sources.bursts": "find_bursts",
     "sources.datasets": "from_dataset",
     "sources.in_memory": (
         "as_pictures from_images images_of_array images_of_tensor pixels_of_pillow"
     ),
     "sources.source": (
         "Source content_digest fingerprint is_elsewhere merge_parts random_subset split_off "
-        "stratified subset subset_size without write_list"
+        "stratified stratified_groups subset subset_size without write_list"
     ),
-    "sources.splits": "Parts Splits open_parts open_source open_splits part_of splits_of",
+    "sources.splits": "Parts Splits grouped_columns open_parts open_source open_splits part_of splits_of",
     "sources.stores": "Files Names RowRanges Store read_file",
     "sources.tables": "Columns Table",
     "sources.targets": "Lists TargetKind",

@@ -133,10 +133,18 @@ def _losses(kind: TargetKind, logits: Tensor, y: Tensor) -> np.ndarray:
     return losses.numpy()
 
 
-def main_metric(asked: Probing, part: str, logits: Tensor, y: np.ndarray) -> Metric:
+def main_metric(
+    asked: Probing, part: str, logits: Tensor, y: np.ndarray, groups: np.ndarray | None = None
+) -> Metric:
     """The accuracy (the balanced one, of classes of unequal size), the mean average precision or the
-    mean error of logits (N, K), by the kind of targets."""
-    return asked.quality(part, logits, y)[0]
+    mean error of logits (N, K), by the kind of targets. Of groups, by their numbers (N,), the interval
+    of an accuracy is as wide as so few that are independent make it."""
+    metric = asked.quality(part, logits, y)[0]
+    if groups is None or asked.kind != "class":
+        return metric
+    right = logits.argmax(1).numpy() == y
+    _, interval = share_of_left_out(right, y, image_weights(asked, y), groups)
+    return replace(metric, interval=interval)
 
 
 def kept_quality(

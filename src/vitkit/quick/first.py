@@ -61,20 +61,22 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
     asked, bare, learned, whole = reading
 
     # Each image answered by a fit without it
-    left_out = asked.left_out_quality(whole, learned.y)[0]
+    groups = photographs.learned.groups
+    left_out = asked.left_out_quality(whole, learned.y, groups)[0]
     classifier = with_origin(work, with_head(bare, whole, asked), CLOSED_FORM, left_out)
     if asked.kind == "class":
         unknown = fit_unknown(
             torch.tensor(learned.x),
             torch.tensor(learned.y),
             whole.left_out,
+            groups=groups,
             told_by=last_token(bare),
         )
         classifier = replace(classifier, unknown=unknown)
     if not is_saved:
         from_rank_0(lambda: _save_first(work, classifier, learned))
         work.say(f"after {work.seconds()} a first model is in {work.run_dir / MODEL}")
-    for sentence in left_out_sentences(asked, left_out, learned):
+    for sentence in left_out_sentences(asked, left_out, learned, groups):
         work.say(sentence)
     if asked.kind == "class":
         few = open_classes(asked.labels, np.bincount(learned.y, minlength=len(asked.labels)))
@@ -87,7 +89,8 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
     if photographs.test is not None:
         given = features_of(work, bare, photographs.test)
         test_logits = whole.logits(torch.tensor(given.x))
-        test = main_metric(asked, photographs.test_name, test_logits, given.y)
+        groups_of_test = photographs.test.groups
+        test = main_metric(asked, photographs.test_name, test_logits, given.y, groups_of_test)
         for sentence in test_sentences(asked, test, learned, given):
             work.say(sentence)
 
@@ -96,7 +99,9 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
     held_out = None
     if photographs.held_out is not None:
         count = len(photographs.train)
-        alone = solved(asked, Features(learned.x[:count], learned.y[:count]))
+        alone = solved(
+            asked, Features(learned.x[:count], learned.y[:count]), photographs.train.groups
+        )
         averaged = with_head(bare, alone, asked)
         logits = whole.left_out[count:]
         held_out = candidate(CLOSED_FORM, averaged, asked, logits, learned.y[count:])
@@ -124,9 +129,11 @@ BALANCED = "balanced accuracy (the mean of the classes' own)"
 MEANS = {"classes": "mean average precision", "number": "mean error"}
 
 
-def left_out_sentences(asked: Probing, metric: Metric, learned: Features) -> list[str]:
-    """How good the solved head is by fits without each image, and what makes it look better than it
-    is."""
+def left_out_sentences(
+    asked: Probing, metric: Metric, learned: Features, groups: np.ndarray | None = None
+) -> list[str]:
+    """How good the solved head is by fits without each image, or without its group, by its number
+    (N,); and what makes it look better than it is."""
     if asked.balanced:
         how_good = f"fits without an image answer it with a {BALANCED} of {metric.text()}"
     elif asked.kind == "class":
@@ -144,7 +151,7 @@ def left_out_sentences(asked: Probing, metric: Metric, learned: Features) -> lis
         )
     repeated = 0
     if len(learned.x) <= COMPARED:
-        repeated = int(look_alikes(learned.x).sum())
+        repeated = int(look_alikes(learned.x, groups=groups).sum())
     if repeated:
         sentences.append(
             f"{repeated:,} of the images to learn from look the same as another of them, so this is "

@@ -58,7 +58,7 @@ def open_photographs(data: Data) -> Photographs:
     """Open a data set, decode every image once, and divide it. Raises ValueError if there is nothing
     to learn from."""
     # The parts that are there
-    splits = open_splits(data.source, data.columns, data.split_seed)
+    splits = open_splits(data.source, data.columns, data.split_seed, data.groups, True)
     notes = list(splits.notes)
     if data.exclude and splits.train is not None:
         rest = without(splits.train, data.exclude)
@@ -187,10 +187,12 @@ def _named(label: str, count: int) -> str:
     return f"{label} {count:,}"
 
 
-def look_alikes(learned: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
+def look_alikes(
+    learned: np.ndarray, others: np.ndarray | None = None, groups: np.ndarray | None = None
+) -> np.ndarray:
     """Which of the other images look the same as one that is learned from, by their features (N, D)
     and (M, D): bool (M,). Without others: which of the learned ones look the same as one before
-    them, (N,)."""
+    them, (N,), that is not of their group, by its number (N,)."""
     rows_of = _unit_rows(learned if others is None else others)
     learned = _unit_rows(learned)
     rows = max(1, COMPARED // max(len(learned), 1))
@@ -199,6 +201,8 @@ def look_alikes(learned: np.ndarray, others: np.ndarray | None = None) -> np.nda
         similarities = rows_of[start : start + rows] @ learned.T  # (rows, N)
         if others is None:
             similarities = np.tril(similarities, start - 1)
+            if groups is not None:
+                similarities[groups[start : start + rows, None] == groups] = 0
         alike[start : start + rows] = similarities.max(1) > LOOK_ALIKE
     return alike
 

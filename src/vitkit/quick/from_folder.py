@@ -162,7 +162,8 @@ def _best_of(
     if chosen == CLOSED_FORM:
         return reached
     picked = {each.name: each for each in tried}[chosen]
-    kept = kept_quality(first.asked, tried, picked, targets_of(photographs.held_out))
+    groups = photographs.held_out.groups
+    kept = kept_quality(first.asked, tried, picked, targets_of(photographs.held_out), groups)
     final = with_origin(work, picked.classifier, chosen, kept)
     if chosen != earlier:  # else it is there, and its owner may have edited it
         from_rank_0(lambda: _save_other(work, final))
@@ -172,7 +173,8 @@ def _best_of(
 
     # On the images to test on
     logits = answers(work, picked.classifier, photographs.test)
-    metric = main_metric(first.asked, photographs.test_name, logits, targets_of(photographs.test))
+    test = photographs.test
+    metric = main_metric(first.asked, photographs.test_name, logits, targets_of(test), test.groups)
     return replace(reached, test=reached.test | {chosen: metric}, test_logits=logits)
 
 

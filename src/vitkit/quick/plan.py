@@ -22,7 +22,15 @@ from vitkit.quick.folder import Photographs
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import write_json
-from vitkit.training import Occupied, Recipe, Say, differences, to_json
+from vitkit.training import (
+    Occupied,
+    Recipe,
+    Say,
+    differences,
+    group_setting,
+    to_json,
+    with_defaults,
+)
 from vitkit.weights import Classifier, fitted_to, load_for
 
 PLAN = "plan.json"  # in the directory of the study
@@ -77,7 +85,7 @@ def earlier_plan(
     plan = from_rank_0(lambda: read_plan(run_dir))
     if plan is None:
         return None
-    changed = differences(plan.recipe, to_json(recipe))
+    changed = differences(with_defaults(plan.recipe, recipe), to_json(recipe))
     if plan.minutes != minutes:
         changed.append(f"minutes: {plan.minutes:g}, now {minutes:g}")
     if plan.images != fingerprint(photographs.learned):
@@ -149,6 +157,7 @@ def with_origin(work: Work, classifier: Classifier, name: str, metric: Metric) -
         "data": work.recipe.data.source,
         "metrics": {metric.name: metric.text()},
         "split_seed": work.recipe.data.split_seed,
+        "groups": group_setting(work.recipe.data),
     }
     if work.photographs.made_fingerprint:
         origin["held_out"] = work.photographs.made_fingerprint

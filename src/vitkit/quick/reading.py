@@ -99,6 +99,7 @@ def read(work: Work) -> Reading:
     balanced = work.recipe.objective.class_weights == "balanced"
     asked = question(photographs.target_kind, photographs.labels, balanced)
     bare = pretrained(work, work.recipe, asked.labels)
+    groups = photographs.learned.groups
     decided = work.plan.reading
     if decided is None and work.plan.steps is not None:
         decided = TOKEN  # a plan of before anything else was read
@@ -107,7 +108,7 @@ def read(work: Work) -> Reading:
         recipe = work.recipe if decided is None else Kind(*decided).of(work.recipe)
         bare = pretrained(work, recipe, asked.labels)
         learned = features_of(work, bare, photographs.learned)
-        return Reading(asked, bare, learned, solved(asked, learned))
+        return Reading(asked, bare, learned, solved(asked, learned, groups))
 
     # One pass over the images gives all
     widest = kinds[-1]
@@ -116,7 +117,7 @@ def read(work: Work) -> Reading:
     tried = []
     for kind in kinds:
         learned = part_of(every, widest, kind, bare.model.config.width)
-        whole = solved(asked, learned)
+        whole = solved(asked, learned, groups)
         readings.append((kind, learned, whole))
         tried.append(_by_loss(kind, bare, asked, whole, every.y))
 

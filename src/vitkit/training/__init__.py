@@ -5,7 +5,7 @@ from vitkit.system.lazy import lazily
 
 _FILES = {
     "choices": "adapted_to",
-    "data": "divide open_others",
+    "data": "divide group_setting open_others open_to_divide",
     "footprint": "Count count",
     "loop": "train",
     "optim": "Optim Tune",

@@ -18,7 +18,6 @@ from vitkit.data import (
     Source,
     look_at,
     measured,
-    open_splits,
     square_before_crop,
 )
 from vitkit.evaluation import Survival, surviving
@@ -26,7 +25,7 @@ from vitkit.models import ModelConfig, ViTConfig
 from vitkit.system.console.text import counted
 from vitkit.system.machine import Precision, autocast, pick_precision
 from vitkit.system.processes.ranks import from_rank_0
-from vitkit.training.data import RunData, divide
+from vitkit.training.data import RunData, divide, open_to_divide
 from vitkit.training.recipe import Recipe
 from vitkit.training.record.log import Say
 from vitkit.training.state.checkpoints import earlier_call
@@ -52,7 +51,7 @@ def with_channels(recipe: Recipe, say: Say) -> Recipe:
     preprocessing = recipe.data.preprocessing
     if recipe.model.channels == preprocessing.channels or not recipe.data.source:
         return recipe
-    splits = open_splits(recipe.data.source, recipe.data.columns, recipe.data.split_seed)
+    splits = open_to_divide(recipe.data)
     train = divide(splits, recipe.data)["train"]
     preprocessing = from_rank_0(lambda: fitted(preprocessing, recipe.model.channels, train, say))
     return replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))

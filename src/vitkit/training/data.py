@@ -72,9 +72,11 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
     if earlier.trained and earlier.recipe:
         ran = with_defaults(earlier.recipe["data"], data)
         refuse_other_recipe(run_dir, ran, to_json(data), "data.")
+    if earlier.trained and earlier.data:  # which may have begun before images had groups
+        data = replace(data, groups=earlier.data.get("groups", "none"))
 
     # Open: the run's own parts, without what `exclude` lists, and what its evaluators bring along
-    splits = open_splits(data.source, data.columns, data.split_seed)
+    splits = open_to_divide(data)
     if data.exclude and splits.train is not None:
         remaining = without(splits.train, data.exclude)
         count = len(splits.train) - len(remaining)
@@ -176,6 +178,7 @@ def _describe(
     return {
         "source": data.source,
         "split_seed": data.split_seed,
+        "groups": group_setting(data),
         "target": splits.target_kind,
         "labels": list(splits.labels),
         "counts": {name: len(part) for name, part in own.items()},
@@ -260,6 +263,19 @@ def _workers(data: Data) -> int:
 
 
 # Parts
+
+
+def open_to_divide(data: Data) -> Splits:
+    """The parts of a data set, with the groups that `divide` keeps together."""
+    divides = data.parts in ("select", "three")
+    return open_splits(data.source, data.columns, data.split_seed, data.groups, divides)
+
+
+def group_setting(data: Data) -> str:
+    """What decides the groups of images, in one word: "auto", "none" or the name of a column."""
+    if data.groups == "auto" and data.columns.group is not None:
+        return data.columns.group
+    return data.groups
 
 
 def divide(splits: Splits, data: Data) -> dict[str, Source]:

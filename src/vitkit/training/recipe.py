@@ -7,7 +7,9 @@ from the data and returns another Recipe: that one runs, and is saved.
 import math
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from tyro.conf import arg
 
 from vitkit.data import Augmentation, Columns, Preprocessing, TargetKind
 from vitkit.evaluation import Eval
@@ -32,6 +34,10 @@ class Data:
     columns: Columns = field(default_factory=Columns)
     """Which columns of a table hold the image and its label. By default they are found by
     their names."""
+    groups: Annotated[Literal["auto", "none"] | str, arg(aliases=["--groups"])] = "auto"
+    """Which images belong together, and stay on one side of every split that is made. auto: those with
+    the same value in --data.columns.group, else photographs of one burst, which are looked for; none;
+    or the name of the column."""
     exclude: str = ""
     """File that lists training images to leave out, as `vitkit data stats SOURCE --exclude FILE`
     writes it."""

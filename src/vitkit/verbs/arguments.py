@@ -44,6 +44,14 @@ DataColumns = Annotated[
         "names.",
     ),
 ]
+Groups = Annotated[
+    Literal["auto", "none"] | str,
+    arg(
+        help="Which images belong together, and stay on one side of every split that is made. auto: "
+        "those with the same value in --data.columns.group, else photographs of one burst, which are "
+        "looked for; none; or the name of the column."
+    ),
+]
 Device = Annotated[str, arg(help="cpu, cuda, cuda:1 or mps; auto takes the best there is.")]
 OnBadImage = Annotated[
     Literal["fail", "skip"],

@@ -150,8 +150,8 @@ def _is_of(kind: type, argument: str) -> bool:
     """Whether an argument is a setting of this class, or of a part of it without a name."""
     head, _, rest = argument.partition("__")
     types = get_type_hints(kind)
-    if head in types:
-        return not rest or dataclasses.is_dataclass(types[head])
+    if head in types and (not rest or dataclasses.is_dataclass(types[head])):
+        return True
     return any(_is_of(types[part], head) for part in _unnamed_parts(kind))
 
 
@@ -161,7 +161,7 @@ def _changed(settings: Any, name: str, value: Any, part: str = "") -> Any:
     head, _, rest = name.partition(".")
     kind = type(settings)
     types = get_type_hints(kind)
-    if head not in types:
+    if head not in types or (rest and not dataclasses.is_dataclass(getattr(settings, head))):
         for unnamed in _unnamed_parts(kind):
             if _is_of(types[unnamed], head):
                 change = {unnamed: _changed(getattr(settings, unnamed), name, value, part)}

@@ -218,7 +218,10 @@ def arguments_for_options(sentence: str, kind: type) -> str:
     """A sentence about the options of a command, as one about the arguments of its verb: "--shots 5"
     becomes "shots=5", and "--on-bad-image skip" on_bad_image="skip". What is not this verb's stays,
     such as what other programs take."""
-    own = {option.name: option for option in options(kind) if not option.is_word}
+    own = {}
+    for option in options(kind):
+        if not option.is_word:
+            own |= dict.fromkeys((option.name, *option.aliases), option)
 
     def argument(match: re.Match) -> str:
         negative, name, space, value = match.groups()

@@ -51,13 +51,18 @@ def parts_of(data: str, columns: "Columns", named: SetName | None) -> "Parts":
 
 
 def splits_to_learn_from(
-    data: str, columns: "Columns", named: SetName | None, on_bad_image: "OnBadImage"
+    data: str,
+    columns: "Columns",
+    named: SetName | None,
+    on_bad_image: "OnBadImage",
+    groups: str = "auto",
 ) -> "tuple[Splits, str | None]":
-    """The parts of a data set, with a test part, without broken images if they are to be skipped; and
-    the fingerprint of a test part that was made, as it was before any were."""
-    from vitkit.data import splits_of
+    """The parts of a data set, with a test part and groups, without broken images if they are to be
+    skipped; and the fingerprint of a test part that was made, as it was before any were."""
+    from vitkit.data import grouped_columns, splits_of
 
-    splits = splits_of(parts_of(data, columns, named), data)
+    columns = grouped_columns(columns, groups)
+    splits = splits_of(parts_of(data, columns, named), data, 0, groups, always_grouped=True)
     made = splits.made_fingerprint
     if on_bad_image == "skip":
         splits = splits_without_broken(splits)

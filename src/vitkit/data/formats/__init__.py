@@ -44,8 +44,14 @@ def read_table(where: str, columns: Columns) -> Table:
         return select(where, selection, everything)
     for read in FORMATS:
         table = read(where, columns)
-        if table is not None:
-            return table
+        if table is None:
+            continue
+        if columns.group is not None and table.groups is None:
+            raise ValueError(
+                f"{where} has no column {columns.group!r} that says which images belong together: a "
+                "manifest or a parquet file may have one; leave out --groups"
+            )
+        return table
     if Path(where).is_file():
         known = ", ".join(DATA_SUFFIXES[:-1])
         raise ValueError(

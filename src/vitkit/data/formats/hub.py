@@ -15,6 +15,7 @@ from vitkit.data.sources.tables import (
     PARTS,
     Columns,
     Table,
+    group_column,
     image_column,
     label_column,
     note_unlabelled,
@@ -105,6 +106,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     names = list(features)
     try:
         image, label = find_columns(names, features, columns)
+        group = group_column(columns, names)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 
@@ -117,12 +119,17 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     store = HubRows(where, tables, image, RowRanges.of(counts))
     part_of_row = np.repeat(np.array([parts[name] for name in splits], dtype=object), counts)
 
+    groups = None
+    if group is not None:
+        values = [value for split in splits.values() for value in split[group][:]]
+        groups = np.array([*values, None], dtype=object)[:-1]  # values may be lists
+
     if label is None:
         notes += note_unlabelled(where, names, columns)
-        return Table(store, None, part_of_row, None, notes)
+        return Table(store, None, part_of_row, None, notes, groups)
     values = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
     row_labels = as_row_labels(concatenate_values(values), where, columns.target)
-    return Table(store, row_labels, part_of_row, class_names(features[label]), notes)
+    return Table(store, row_labels, part_of_row, class_names(features[label]), notes, groups)
 
 
 def _load(datasets, where: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from vitkit.data.sources.tables import (
     Columns,
     Table,
     as_parts,
+    group_column,
     image_column,
     label_column,
     note_unlabelled,
@@ -77,7 +78,7 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
 def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     """The table of a manifest's rows.
 
-    Of every row only path, label and split stay in memory: dictionaries of millions of rows would
+    Of every row only path, label, split and group stay in memory: dictionaries of millions of rows would
     be gigabytes.
     """
     first = next(rows, None)
@@ -89,6 +90,7 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     try:
         image = image_column(columns, present, PATH)
         label = label_column(columns, present)
+        group = group_column(columns, present)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     split = next((name for name in present if name.lower() == "split"), None)
@@ -97,6 +99,7 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     names = []
     values = []
     splits = []
+    groups = []
     for number, row in enumerate(chain([first], rows)):
         if image not in row or (label is not None and label not in row):
             raise ValueError(
@@ -107,6 +110,8 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
             values.append(_interned(row[label]))
         if split is not None:
             splits.append(_interned(row.get(split)))
+        if group is not None:
+            groups.append(_interned(row.get(group)))
     if not Path(path.parent, names[0]).exists():
         raise ValueError(
             f"{path} row 0 names {names[0]!r}, and there is no such file in {path.parent or '.'}; "
@@ -118,10 +123,14 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     parts = np.full(len(names), "", dtype=object)
     if split is not None:
         parts = as_parts(splits, str(path))
+    row_groups = None
+    if group is not None:
+        row_groups = np.array(groups, dtype=object)
     if label is not None:
         row_labels = as_row_labels(values, str(path), columns.target)
-        return Table(files, row_labels, parts, None, ())
-    return Table(files, None, parts, None, note_unlabelled(str(path), present, columns))
+        return Table(files, row_labels, parts, None, (), row_groups)
+    notes = note_unlabelled(str(path), present, columns)
+    return Table(files, None, parts, None, notes, row_groups)
 
 
 def _interned(value):

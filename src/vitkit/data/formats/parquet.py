@@ -15,7 +15,13 @@ from vitkit.data.formats.hub import class_names, column_labels, find_columns
 from vitkit.data.images.pixels import BadImage
 from vitkit.data.loading.workers import Crashed, in_child
 from vitkit.data.sources.stores import ChunkCache, RowRanges, titles
-from vitkit.data.sources.tables import Columns, Table, as_parts, note_unlabelled
+from vitkit.data.sources.tables import (
+    Columns,
+    Table,
+    as_parts,
+    group_column,
+    note_unlabelled,
+)
 from vitkit.data.sources.targets import Values, as_row_labels, concatenate_values
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import cache_dir, write_whole
@@ -107,6 +113,8 @@ class _File(NamedTuple):
     """Bytes of the image column in each row group."""
     columns: list[str]
     """All of them."""
+    groups: list
+    """What belongs together, of every row; empty without such a column."""
 
 
 def read_parquet(files: dict[str, str], columns: Columns) -> Table:
@@ -158,12 +166,19 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
             parts.append(np.full(count, part, dtype=object))
     parts = np.concatenate(parts)
 
+    # Which rows belong together
+    groups = None
+    if columns.group is not None:
+        values = [value for file in opened for value in file.groups]
+        groups = np.array([*values, None], dtype=object)[:-1]  # values may be lists
+
     title = ", ".join(path.name for path in paths)
     if label is not None:
         values = concatenate_values([file.labels for file in opened])
         row_labels = as_row_labels(values, title, columns.target)
-        return Table(store, row_labels, parts, names, ())
-    return Table(store, None, parts, None, note_unlabelled(title, opened[0].columns, columns))
+        return Table(store, row_labels, parts, names, (), groups)
+    notes = note_unlabelled(title, opened[0].columns, columns)
+    return Table(store, None, parts, None, notes, groups)
 
 
 def _open_all(files: list[str], columns: Columns) -> list[_File]:
@@ -217,13 +232,18 @@ def _open(file: str, columns: Columns) -> _File:
             groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
             sizes = [_column_size(group, image) for group in groups]
             split = next((name for name in schema.names if name.lower() == "split"), None)
-            read = opened.read(columns=[name for name in (label, split) if name is not None])
+            group = group_column(columns, schema.names)
+            wanted = [name for name in (label, split, group) if name is not None]
+            read = opened.read(columns=list(dict.fromkeys(wanted)))
             labels = []
             if label is not None:
                 labels = column_labels(read.column(label))
             splits = []
             if split is not None:
                 splits = read.column(split).to_pylist()
+            row_groups = []
+            if group is not None:
+                row_groups = read.column(group).to_pylist()
     except (pa.ArrowException, OSError) as error:
         if remote.is_address(file) and isinstance(error, OSError):
             raise  # its message says all
@@ -238,6 +258,7 @@ def _open(file: str, columns: Columns) -> _File:
         group_rows=[group.num_rows for group in groups],
         group_sizes=sizes,
         columns=schema.names,
+        groups=row_groups,
     )
 
 

@@ -37,6 +37,9 @@ class Source:
     """Names of the classes; empty unless targets are classes."""
     target_kind: TargetKind = "class"
     """What a target is."""
+    groups: np.ndarray | None = None
+    """Examples with the same number belong together, such as shots of one burst: int64 (N,). Numbers
+    mean the same in all parts of a data set. None if nothing is known to belong together."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -99,7 +102,11 @@ class Source:
 def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
     """The examples at these indices, in this order."""
     indices = np.asarray(indices, dtype=np.int64)
-    return replace(source, rows=source.rows[indices], targets=source.targets[indices])
+    groups = source.groups
+    if groups is not None:
+        groups = groups[indices]
+    rows = source.rows[indices]
+    return replace(source, rows=rows, targets=source.targets[indices], groups=groups)
 
 
 def merge_parts(first: Source, second: Source) -> Source:
@@ -108,20 +115,26 @@ def merge_parts(first: Source, second: Source) -> Source:
     if first.store is not second.store:
         raise ValueError("parts of different data sets cannot be trained on together")
     rows = np.concatenate([first.rows, second.rows])
-    return replace(first, rows=rows, targets=concatenate([first.targets, second.targets]))
+    targets = concatenate([first.targets, second.targets])
+    groups = None
+    if first.groups is not None and second.groups is not None:
+        groups = np.concatenate([first.groups, second.groups])
+    return replace(first, rows=rows, targets=targets, groups=groups)
 
 
 def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Indices of two parts, both in ascending order: the second holds a share of every class,
-    chosen by seed.
+    chosen by seed. Examples of one group are on the same side.
 
     If the target of an example is not one class, it is a share of all examples, whatever their
     targets.
     """
+    classes = np.zeros(len(source), dtype=np.int64)
     if source.target_kind == "class":
-        return stratified(source.targets, share, seed)
-    one_class = np.zeros(len(source), dtype=np.int64)
-    return stratified(one_class, share, seed)
+        classes = source.targets
+    if source.groups is not None:
+        return stratified_groups(classes, source.groups, share, seed)
+    return stratified(classes, share, seed)
 
 
 def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -139,6 +152,49 @@ def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray
         count = min(max(1, round(share * len(members))), len(members) - 1)
         in_second[shuffled[:count]] = True
     return np.flatnonzero(~in_second), np.flatnonzero(in_second)
+
+
+def stratified_groups(
+    targets: np.ndarray, groups: np.ndarray, share: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of two parts, both in ascending order, with no group (numbers, (N,)) on both sides. The
+    second holds as nearly a share of every class as whole groups allow; a group of several classes
+    counts to the one that most of it has. Where each example is a group of its own, these are the
+    parts of `stratified`.
+
+    Both hold at least one group of a class that has two; a single one stays in the first.
+    """
+    random = np.random.Generator(np.random.PCG64(seed))
+    _, group_of = np.unique(groups, return_inverse=True)
+    sizes = np.bincount(group_of)
+    class_of = _commonest(targets, group_of)
+    in_second = np.zeros(len(sizes), dtype=bool)
+    by_class = np.argsort(class_of[group_of], kind="stable")
+    class_starts = np.flatnonzero(np.diff(class_of[group_of][by_class])) + 1
+    for members in np.split(by_class, class_starts):
+        shuffled = group_of[random.permutation(members)]
+        _, first_places = np.unique(shuffled, return_index=True)
+        own = shuffled[np.sort(first_places)]
+        asked = min(max(1, round(share * len(members))), len(members) - 1)
+
+        # Groups in turn, each if the share is nearer with it
+        taken = 0
+        for group in own:
+            is_last = in_second[own].sum() == len(own) - 1
+            if not is_last and taken + sizes[group] / 2 <= asked:
+                in_second[group] = True
+                taken += sizes[group]
+        if not taken and len(own) > 1:  # all are too large
+            in_second[own[sizes[own].argmin()]] = True
+    return np.flatnonzero(~in_second[group_of]), np.flatnonzero(in_second[group_of])
+
+
+def _commonest(targets: np.ndarray, group_of: np.ndarray) -> np.ndarray:
+    """The class that most of each group has: (groups,)."""
+    pairs, counts = np.unique(np.stack([group_of, targets]), axis=1, return_counts=True)
+    order = np.lexsort((pairs[1], -counts, pairs[0]))  # the commonest of each group first
+    is_first = np.diff(pairs[0][order], prepend=-1) > 0
+    return pairs[1][order][is_first]
 
 
 def subset_size(images: int, share: float) -> int:

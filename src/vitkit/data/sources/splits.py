@@ -9,15 +9,31 @@ scikit-learn; or "file.py:function" for a function of one's own that returns a S
 data set as `from_dataset` takes it, or a dictionary of such by part.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from vitkit.data.formats import read_table
+from vitkit.data.sources.bursts import MOST, find_bursts
 from vitkit.data.sources.datasets import dataset_table
-from vitkit.data.sources.source import TEST_SHARE, Source, fingerprint, split_off, subset
-from vitkit.data.sources.tables import Columns, Table, numbered, without_secret_parts
+from vitkit.data.sources.source import (
+    TEST_SHARE,
+    Source,
+    fingerprint,
+    merge_parts,
+    split_off,
+    subset,
+)
+from vitkit.data.sources.stores import Files
+from vitkit.data.sources.tables import (
+    Columns,
+    Table,
+    numbered,
+    numbered_groups,
+    without_secret_parts,
+)
 from vitkit.data.sources.targets import TargetKind
 from vitkit.system.scripts import function_in
 
@@ -65,24 +81,53 @@ class Parts(NamedTuple):
     """As `Splits` has it."""
 
 
-def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Splits:
+def open_splits(
+    where: str,
+    columns: Columns | None = None,
+    seed: int = 0,
+    groups: str = "auto",
+    always_grouped: bool = False,
+) -> Splits:
     """A data set with its parts.
 
     If there is neither a test nor a validation part, a fifth becomes the test part, chosen by seed:
-    a fifth of every class, or, if an example's target is not one class, a fifth of all. Raises
-    ValueError, in one sentence, for a data set that does not exist, is malformed, or may be one of
-    several.
+    a fifth of every class, or, if an example's target is not one class, a fifth of all. Images that
+    belong together are on one side.
+
+    groups: which do. "auto" takes the column of groups if `columns` name one, else photographs of one
+        burst (bursts.py); "none" takes none; anything else is the name of the column.
+    always_grouped: look for bursts even if the data set has a part to measure on, because the caller
+        divides the training part.
+
+    Raises ValueError, in one sentence, for a data set that does not exist, is malformed, or may be
+    one of several.
     """
-    return splits_of(open_parts(where, columns), where, seed)
+    columns = grouped_columns(columns or Columns(), groups)
+    return splits_of(open_parts(where, columns), where, seed, groups, always_grouped)
 
 
-def splits_of(parts: Parts, where: str, seed: int = 0) -> Splits:
+def grouped_columns(columns: Columns, groups: str) -> Columns:
+    """The columns of a table, with the one that `groups` names, as `open_splits` has it."""
+    if groups == "none":
+        return replace(columns, group=None)
+    if groups != "auto":
+        return replace(columns, group=groups)
+    return columns
+
+
+def splits_of(
+    parts: Parts, where: str, seed: int = 0, groups: str = "auto", always_grouped: bool = False
+) -> Splits:
     """The parts of a data set, with a test part if there is none to measure on: see
     `open_splits`."""
     sources, notes, unlearned = parts
+    is_whole = set(sources) in ({""}, {"train"})
+    if groups != "none" and (is_whole or always_grouped):
+        sources, sentences = _grouped(sources, is_whole)
+        notes += sentences
     whole = next(iter(sources.values()))
     made_test = None
-    if set(sources) in ({""}, {"train"}):
+    if is_whole:
         train_rows, test_rows = split_off(whole, TEST_SHARE, seed)
         sources = {"train": subset(whole, train_rows)}
         if len(test_rows):
@@ -106,6 +151,90 @@ def splits_of(parts: Parts, where: str, seed: int = 0) -> Splits:
         target_kind=whole.target_kind,
         unlearned=unlearned,
     )
+
+
+def _grouped(
+    sources: dict[str, Source], is_whole: bool
+) -> tuple[dict[str, Source], tuple[str, ...]]:
+    """The parts with the groups of their images, and what to say of them. is_whole: whether a test part
+    is made of them."""
+    everything = next(iter(sources.values()))
+    for part in list(sources.values())[1:]:
+        if part.store is not everything.store:
+            return sources, ()
+        everything = merge_parts(everything, part)
+
+    # A column or a function of one's own says it
+    if everything.groups is not None:
+        return sources, _about_groups(everything, "group", "images")
+
+    # Else photographs of one burst
+    if not isinstance(everything.store, Files):
+        is_packed = hasattr(everything.store, "files")
+        if not is_packed or not is_whole:
+            return sources, ()
+        note = (
+            "bursts are not looked for in packed images; a column of theirs may say which belong "
+            "together (--groups COLUMN)"
+        )
+        return sources, (note,)
+    if len(everything) > MOST:
+        note = (
+            f"bursts were not looked for, as that would take long for {len(everything):,} images; a "
+            "column of a manifest may say which belong together (--groups COLUMN)"
+        )
+        return sources, (note,)
+    groups = find_bursts(everything)
+    if len(np.unique(groups)) == len(groups):
+        return sources, ()
+    grouped = {}
+    start = 0
+    for name, part in sources.items():
+        grouped[name] = replace(part, groups=groups[start : start + len(part)])
+        start += len(part)
+    everything = replace(everything, groups=groups)
+    notes = _about_groups(everything, "burst", "photographs")
+    return grouped, (*notes, *_on_both_sides(grouped))
+
+
+def _about_groups(source: Source, group: str, images: str) -> tuple[str, ...]:
+    """What belongs together, in a sentence; none if each image is alone."""
+    _, group_of, sizes = np.unique(source.groups, return_inverse=True, return_counts=True)
+    several = sizes[sizes > 1]
+    if not len(several):
+        return ()
+    how_many = f"{several.min()}"
+    if several.min() != several.max():
+        how_many += f" to {several.max()}"
+    stays = "it stays"
+    if len(several) > 1:
+        group += "s"
+        stays = "each stays"
+    names = [PurePath(source.name(i)).name for i in np.flatnonzero(group_of == sizes.argmax())]
+    such_as = " and ".join(names[:2])
+    if len(names) > 2:
+        such_as = f"{names[0]}, {names[1]} and {len(names) - 2:,} more"
+    return (
+        f"{len(several):,} {group} of {how_many} {images} ({several.sum():,} of {len(source):,} images, "
+        f"such as {such_as}): {stays} on one side of every split; --groups none if they do not belong "
+        "together",
+    )
+
+
+def _on_both_sides(parts: dict[str, Source]) -> tuple[str, ...]:
+    """A warning if images to measure on are of a burst that is learned from, as the data set is
+    divided."""
+    sentences = []
+    for name in ("val", "test"):
+        if "train" not in parts or name not in parts:
+            continue
+        known = int(np.isin(parts[name].groups, parts["train"].groups).sum())
+        if known:
+            sentences.append(
+                f"{known:,} of {len(parts[name]):,} images of the {name} part are of a burst that the "
+                "train part has too, so what is measured on them is too good"
+            )
+    return tuple(sentences)
 
 
 def open_source(where: str, columns: Columns | None = None, split: str | None = None) -> Source:
@@ -144,11 +273,17 @@ def _parts_of(table: Table) -> Parts:
     """The parts of a table, their targets numbered."""
     table = without_secret_parts(table)
     target_kind, targets, labels, notes, unlearned = numbered(table)
+    groups = None
+    if table.groups is not None:
+        groups = numbered_groups(table.groups)
     sources = {}
     for part in ("train", "val", "test", ""):
         rows = np.flatnonzero(table.parts == part)
         if len(rows):
-            sources[part] = Source(table.store, rows, targets[rows], labels, target_kind)
+            source = Source(table.store, rows, targets[rows], labels, target_kind)
+            if groups is not None:
+                source = replace(source, groups=groups[rows])
+            sources[part] = source
     return Parts(sources, table.notes + notes, unlearned)
 
 
@@ -172,6 +307,11 @@ def _own_parts(returned: Source | Splits, where: str, columns: Columns) -> Parts
 def _own_table(returned: Any, where: str, columns: Columns) -> Table:
     """The table of a data set, or of a dictionary of them by part, that a function of one's own
     returned."""
+    if columns.group is not None:
+        raise ValueError(
+            f"{where} returns no table, so it has no column {columns.group!r} of groups; a Source may "
+            "have groups"
+        )
     parts = returned if isinstance(returned, dict) else {"": returned}
     if not parts or not set(parts) <= {"", "train", "val", "test"}:
         raise ValueError(

@@ -54,6 +54,9 @@ class Columns:
     "cat;dog"; a number to predict; or nothing, which leaves labels unread. auto takes lists for
     several classes, text too if taken apart it has fewer classes, and fractions for numbers to
     predict."""
+    group: str | None = None
+    """Name of a column that says which images belong together, such as those of one plant or one
+    patient: they stay on one side of every split that is made."""
 
 
 class Table(NamedTuple):
@@ -69,6 +72,8 @@ class Table(NamedTuple):
     """Names of the classes, if the rows have class numbers and the names come with them."""
     notes: tuple[str, ...]
     """What the user should know."""
+    groups: np.ndarray | None = None
+    """What the column of groups has for each row: (N,) objects; None if there is no such column."""
 
 
 def image_column(
@@ -100,6 +105,22 @@ def label_column(columns: Columns, present: Sequence[str], typed: Sequence[str] 
             f"say which is meant with --data.columns.label"
         )
     return name
+
+
+def group_column(columns: Columns, present: Sequence[str]) -> str | None:
+    """The column that says which images belong together; None if none is asked for. Raises ValueError
+    if there is no such column."""
+    return pick(columns.group, (), present, "columns.group")
+
+
+def numbered_groups(values: Sequence) -> np.ndarray:
+    """A number for each row, int64 (N,): the same for equal values, its own for a row without one."""
+    numbers: dict = {}
+    groups = np.arange(len(values), dtype=np.int64)
+    for row, value in enumerate(values):
+        if value is not None and value == value and str(value).strip():  # not NaN
+            groups[row] = numbers.setdefault(str(value).strip(), row)
+    return groups
 
 
 def pick(

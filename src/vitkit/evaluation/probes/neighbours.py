@@ -62,9 +62,16 @@ class Neighbours:
         yield Metric("neighbours/seen", len(rows), COUNT)
 
 
-def voted(rows: Tensor, classes: Tensor, k: int, queries: Tensor | None = None) -> Tensor:
+def voted(
+    rows: Tensor,
+    classes: Tensor,
+    k: int,
+    queries: Tensor | None = None,
+    groups: Tensor | None = None,
+) -> Tensor:
     """Features (N, D) and their classes (N,) -> the class that the k nearest of them vote for, for
-    each of `queries`, (M, D): int64 (M,). Without queries, each image asks all others: (N,)."""
+    each of `queries`, (M, D): int64 (M,). Without queries, each image asks all others, (N,), but
+    those of its group, by its number (N,)."""
     leave_out = queries is None
     rows = F.normalize(rows, dim=-1)
     if leave_out:
@@ -81,10 +88,12 @@ def voted(rows: Tensor, classes: Tensor, k: int, queries: Tensor | None = None) 
             if leave_out:  # not the image itself: cosines are at least -1
                 similarity[:, start:].fill_diagonal_(-2)
                 most = min(k, len(rows) - 1)
+                if groups is not None:
+                    similarity[groups[start : start + ROWS, None] == groups] = -2
             nearest, neighbours = similarity.topk(min(most, len(rows)))  # (B, k) each
 
-            # Each votes for its class, with a weight from 0 to 2
+            # Each votes for its class, with a weight from 0 to 2; those of the same group do not
             votes = torch.zeros(len(nearest), count, device=rows.device)  # (B, K)
-            votes.scatter_add_(1, classes[neighbours], nearest + 1)
+            votes.scatter_add_(1, classes[neighbours], (nearest + 1).clamp(min=0))
             answers.append(votes.argmax(-1))
     return torch.cat(answers)

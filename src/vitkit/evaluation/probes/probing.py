@@ -139,10 +139,14 @@ class Probing:
         return self.quality("left_out", fitted.left_out, y)
 
     def qualities(
-        self, fitted: Probe, learned: Features, measured: dict[str, Features]
+        self,
+        fitted: Probe,
+        learned: Features,
+        measured: dict[str, Features],
+        groups: np.ndarray | None = None,
     ) -> list[Metric]:
         """How good the left-out answers are, and those on other parts, by the part's name."""
-        metrics = self.left_out_quality(fitted, learned.y)
+        metrics = self.left_out_quality(fitted, learned.y, groups)
         for name, (x, y) in measured.items():
             metrics += self.quality(name, fitted.logits(torch.tensor(x)), y)
         return metrics

@@ -18,7 +18,6 @@ from vitkit.data import (
     eval_batches,
     fingerprint,
     open_image,
-    open_splits,
     prepared_for_people,
     subset,
 )
@@ -48,7 +47,7 @@ from vitkit.inspection import (
     section,
 )
 from vitkit.system.console.text import as_word
-from vitkit.training.data import divide
+from vitkit.training.data import divide, open_to_divide
 from vitkit.training.evaluation import ANSWERS
 from vitkit.training.recipe import Data
 from vitkit.training.record.history import Recorded
@@ -146,8 +145,9 @@ def open_part(run: Recorded, name: str) -> Source:
         parts=settings["parts"],
         hold_out=settings["hold_out"],
         split_seed=settings["split_seed"],
+        groups=run.data.get("groups", "none"),
     )
-    splits = open_splits(data.source, data.columns, data.split_seed)
+    splits = open_to_divide(data)
     part = divide(splits, data)[name]
     if fingerprint(part) != run.data["fingerprint"][name]:
         raise ValueError(f"{data.source!r} has changed since the run")

@@ -186,6 +186,7 @@ def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say)
     if recipe.init:
         origin["init"] = recipe.init
     origin["split_seed"] = recipe.data.split_seed
+    origin["groups"] = state.record["data"].get("groups", "none")
     if held_out := state.record["data"].get("made_fingerprint"):
         origin["held_out"] = held_out
     return Classifier(

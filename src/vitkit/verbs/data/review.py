@@ -29,7 +29,7 @@ from vitkit.system.console.text import as_word, counted, printable, printable_na
 from vitkit.system.machine import cpus, pick_device
 from vitkit.system.storage.files import check_replaceable
 from vitkit.training import adapted_to
-from vitkit.verbs.arguments import Data, DataColumns, Device, ModelHints, word_of
+from vitkit.verbs.arguments import Data, DataColumns, Device, Groups, ModelHints, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.words import MODEL
@@ -57,6 +57,7 @@ class Review:
     that cannot be read in this file, for --data.exclude of `vitkit train` and `vitkit finetune`.
     Look through it first: each line has its reason."""
     columns: DataColumns = field(default_factory=Columns)
+    groups: Groups = "auto"
     split_seed: int = 0
     """Seed of the test part that is made if the data set has none; give `vitkit train` the same
     number as --data.split-seed."""
@@ -128,7 +129,9 @@ def review(settings: Review) -> Reviewed:
     check_replaceable(settings.output)
     if settings.exclude is not None:
         check_replaceable(settings.exclude)
-    splits = open_splits(settings.data, settings.columns, settings.split_seed)
+    splits = open_splits(
+        settings.data, settings.columns, settings.split_seed, settings.groups, True
+    )
     if settings.exclude is not None and splits.train is None:
         raise ValueError(f"{settings.data} has no training images, so --exclude could list none")
     classifier = classifier_of(model, replace(settings.hints, channels=None))
@@ -258,7 +261,10 @@ def _labels(
     known, classes = np.unique(targets, return_inverse=True)
     if len(known) < 2:
         return [], [], 1.0
-    logits = probe("linear", x, classes, len(known)).left_out.numpy()
+    groups = None
+    if all(part.groups is not None for part in parts.values()):
+        groups = np.array([parts[name].groups[index] for name, index in places])
+    logits = probe("linear", x, classes, len(known), groups=groups).left_out.numpy()
     accuracy = float((logits.argmax(1) == classes).mean())
     wrong = wrong_labels(logits, classes)
     if wrong is None:

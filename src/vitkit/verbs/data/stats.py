@@ -36,7 +36,7 @@ from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, printable, printable_name
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import check_replaceable
-from vitkit.verbs.arguments import Data, DataColumns, check_sheet
+from vitkit.verbs.arguments import Data, DataColumns, Groups, check_sheet
 from vitkit.verbs.data.pack import training_command
 from vitkit.verbs.definition import result, verb
 
@@ -62,6 +62,7 @@ class Stats:
     columns: DataColumns = field(default_factory=Columns)
     workers: int = -1
     """Processes that decode images; -1 follows the CPU quota."""
+    groups: Groups = "auto"
     split_seed: int = 0
     """Seed of the test part that is made if the data set has none; give `vitkit train` the same
     number as --data.split-seed."""
@@ -115,7 +116,9 @@ def stats(settings: Stats) -> Statistics:
     broken images. Raises ValueError, before any image is read, for what could not be compared or
     written."""
     # Which parts there are
-    splits = open_splits(settings.source, settings.columns, settings.split_seed)
+    splits = open_splits(
+        settings.source, settings.columns, settings.split_seed, settings.groups, True
+    )
     parts = _parts(settings, splits)
     _check_request(settings, parts)
 
@@ -299,11 +302,16 @@ def _next_command(settings: Stats, pairs: Pairs, target: str) -> str:
     seed = f"split-seed {settings.split_seed}"
     duplicated = any(duplicates for (part, _), duplicates in pairs.items() if part == "train")
 
+    groups = ""
+    if settings.groups != "auto":
+        groups = f" --groups {as_word(settings.groups)}"
+
     # The list of duplicates is written
     if settings.exclude:
         words = f"vitkit train RECIPE --data.source {as_word(settings.source)}"
         if settings.split_seed:
             words += f" --data.{seed}"
+        words += groups
         return f"{words} --data.exclude {as_word(settings.exclude)}"
 
     # There are duplicates, and no list of them
@@ -313,6 +321,7 @@ def _next_command(settings: Stats, pairs: Pairs, target: str) -> str:
             words += f" --test {as_word(settings.test)}"
         if settings.split_seed:
             words += f" --{seed}"
+        words += groups
         return f"{words} --exclude FILE lists them for vitkit train --data.exclude FILE"
 
     return training_command(settings.source, target)

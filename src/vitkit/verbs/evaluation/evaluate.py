@@ -9,7 +9,15 @@ import numpy as np
 import torch
 from tyro.conf import arg
 
-from vitkit.data import Columns, Source, fingerprint, open_parts, open_source, open_splits
+from vitkit.data import (
+    Columns,
+    Source,
+    Splits,
+    fingerprint,
+    open_parts,
+    open_source,
+    open_splits,
+)
 from vitkit.evaluation import (
     EVALUATORS,
     SETS,
@@ -221,7 +229,7 @@ def _opened(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
         columns = _columns_of_numbers(settings)
     note = ""
     if held_out := origin.get("held_out"):
-        splits = open_splits(settings.data, columns, origin.get("split_seed", 0))
+        splits = _divided(settings.data, columns, origin)
         name = settings.split or "test"
         part = getattr(splits, name)
         if part and splits.made_fingerprint == held_out:
@@ -237,6 +245,19 @@ def _opened(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
     if origin.get("learned") and fingerprint(source) in origin["learned"]:
         note = ", images that the model learned from"
     return source, note
+
+
+def _divided(data: str, columns: Columns, origin: dict) -> Splits:
+    """The parts of images, as those that a model was trained on were divided; without its groups if
+    these have no such column."""
+    seed = origin.get("split_seed", 0)
+    groups = origin.get("groups", "none")  # a model may be older than groups
+    try:
+        return open_splits(data, columns, seed, groups)
+    except ValueError:
+        if groups in ("auto", "none"):
+            raise
+        return open_splits(data, columns, seed, "none")
 
 
 def named_images(settings: "Evaluate", classifier: Classifier) -> tuple["Named", Source, str]:

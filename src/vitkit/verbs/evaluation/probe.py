@@ -36,6 +36,7 @@ from vitkit.verbs.arguments import (
     Data,
     DataColumns,
     Device,
+    Groups,
     Model,
     ModelHints,
     OnBadImage,
@@ -71,6 +72,7 @@ class FitProbe:
     """Neighbours that vote."""
     named: As = None
     columns: DataColumns = field(default_factory=Columns)
+    groups: Groups = "auto"
     on_bad_image: OnBadImage = "fail"
     precision: Precision = "auto"
     device: Device = "auto"
@@ -151,7 +153,7 @@ def probe(settings: FitProbe) -> Probed:
         if not isinstance(loaded, Classifier):
             loaded = load_as(loaded, settings.hints, quiet=not on_rank_0())
         splits, held_out = splits_to_learn_from(
-            settings.data, settings.columns, settings.named, settings.on_bad_image
+            settings.data, settings.columns, settings.named, settings.on_bad_image, settings.groups
         )
         parts = _to_learn(settings, splits)
         train = _merged(parts)
@@ -178,12 +180,12 @@ def probe(settings: FitProbe) -> Probed:
     # The head, and what it reaches
     began = time.monotonic()
     if settings.method == "neighbours":
-        metrics = _neighbours(settings.k, learned, measured)
+        metrics = _neighbours(settings.k, learned, measured, train.groups)
         seconds = time.monotonic() - began
         return Probed(settings, None, tuple(metrics), title, seconds, None, False)
     _refuse_broken(settings, learned, train)
-    fitted = probing.fit(settings.method, learned)
-    metrics = probing.qualities(fitted, learned, measured)
+    fitted = probing.fit(settings.method, learned, train.groups)
+    metrics = probing.qualities(fitted, learned, measured, train.groups)
     seconds = time.monotonic() - began
 
     # The model with it, saved if that is wanted
@@ -307,11 +309,15 @@ def _refuse_broken(settings: FitProbe, learned: Features, source: Source) -> Non
         )
 
 
-def _neighbours(k: int, learned: Features, measured: dict[str, Features]) -> list[Metric]:
+def _neighbours(
+    k: int, learned: Features, measured: dict[str, Features], groups: np.ndarray | None
+) -> list[Metric]:
     """The accuracy of the neighbours' vote: of each image's among the others that are learned from,
     and of the other images'."""
     rows, classes = torch.tensor(learned.x), torch.tensor(learned.y)
-    right = int((voted(rows, classes, k) == classes).sum())
+    if groups is not None:
+        groups = torch.tensor(groups)
+    right = int((voted(rows, classes, k, groups=groups) == classes).sum())
     metrics = [share_right("left_out/top1", right, len(classes))]
     for name, (x, y) in measured.items():
         answers = voted(rows, classes, k, torch.tensor(x)).numpy()
@@ -361,7 +367,10 @@ def with_fitted(
     unknown = None
     if settings.method == "linear" and fitted.probing.kind == "class":
         x, classes = torch.tensor(learned.x), torch.tensor(learned.y)
-        unknown = fit_unknown(x, classes, fitted.probe.left_out, told_by=last_token(classifier))
+        groups = fitted.source.groups
+        left_out = fitted.probe.left_out
+        token = last_token(classifier)
+        unknown = fit_unknown(x, classes, left_out, groups=groups, told_by=token)
         if not is_elsewhere(fitted.source):
             labels = fitted.probing.labels
             memory = remembered(fitted.source, learned, labels, fitted.precision)
@@ -379,6 +388,7 @@ def _origin(settings: "FitProbe", fitted: Fitted) -> dict:
         "data": settings.data,
         "metrics": {metric.name: metric.text() for metric in fitted.metrics},
         "split_seed": 0,
+        "groups": settings.columns.group or settings.groups,
         "learned": list(fitted.parts),
     }
     if fitted.held_out:

@@ -7,7 +7,6 @@ from typing import Annotated
 from rich.table import Table
 from tyro.conf import arg
 
-from vitkit.data import open_splits
 from vitkit.recipes import facts_of
 from vitkit.system.console.progress import working
 from vitkit.system.console.saying import say
@@ -23,6 +22,7 @@ from vitkit.training import (
     count,
     divide,
     memory,
+    open_to_divide,
     resolve,
     spent,
 )
@@ -125,7 +125,7 @@ def _facts(settings: Plan) -> Facts:
     data = recipe.data
     if not data.source:
         return _facts_without_images(recipe, settings.classes)
-    splits = open_splits(data.source, data.columns, data.split_seed)
+    splits = open_to_divide(data)
     training = divide(splits, data)["train"]
     return Facts(len(training), tuple(splits.labels))
 
