@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 
 from vitkit.data import merge_parts, open_parts
 from vitkit.evaluation import Features, features
-from vitkit.quick import TOKEN, best, candidate, kinds_for, part_of, question, solved
+from vitkit.quick import TOKEN, best, candidate, kinds_for, part_of, question, solved, widest_of
 from vitkit.system.machine import autocast
 from vitkit.weights import fitted_to, load
 
@@ -57,7 +57,8 @@ def measured(model: str, data: str) -> dict:
     # One pass over all images, at the widest reading
     published = load(model, quiet=True)
     kinds = list(kinds_for(published.model.config, len(learned)))
-    widest = replace(published.model.config, pool=kinds[-1].pool, read_blocks=kinds[-1].blocks)
+    of_all = widest_of(kinds)
+    widest = replace(published.model.config, pool=of_all.pool, read_blocks=of_all.blocks)
     classifier, _ = fitted_to(published, replace(widest, classes=0), test.labels)
     with autocast(torch.device("cpu"), "auto"):
         began = time.perf_counter()
@@ -73,13 +74,13 @@ def measured(model: str, data: str) -> dict:
     accuracies = {}
     for kind in kinds:
         name = f"{kind.pool} of {kind.blocks}"
-        x = part_of(every, kinds[-1], kind, width)
+        x = part_of(every, of_all, kind, width)
         began = time.perf_counter()
         whole = solved(asked, x)
         seconds = time.perf_counter() - began
         each = candidate(name, classifier, asked, whole.left_out, x.y)
         tried.append(each._replace(scores=-each.losses))
-        new = part_of(others, kinds[-1], kind, width)
+        new = part_of(others, of_all, kind, width)
         accuracies[name] = accuracy(whole.logits(torch.tensor(new.x)).argmax(1).numpy(), new.y)
         result[name] = {
             "left out": round(100 * each.held_out.value, 1),
@@ -89,7 +90,7 @@ def measured(model: str, data: str) -> dict:
         print(Path(data).name, name, result[name], flush=True)
     result["chosen"] = best(tried).name
     result["scikit-learn"] = logistic(
-        part_of(every, kinds[-1], TOKEN, width), part_of(others, kinds[-1], TOKEN, width)
+        part_of(every, of_all, TOKEN, width), part_of(others, of_all, TOKEN, width)
     )
     print(Path(data).name, result["chosen"], result["scikit-learn"], flush=True)
     return result

@@ -74,6 +74,7 @@ CHANGES = {
         "channels": Change(1),
         "classes": Change(3),
         "pool": Change("gap"),
+        "read_blocks": Change(2),
         "class_token": Change(True, {"pool": "gap"}),
         "registers": Change(2),
         "norm": Change("pooled", {"pool": "gap"}),

@@ -12,7 +12,7 @@ from vitkit.evaluation.probes.left_out import (
     folds_of,
     share_of_left_out,
 )
-from vitkit.evaluation.probes.probe import probe
+from vitkit.evaluation.probes.probe import left_out_quality, probe
 
 
 def some(count, width, classes=4):
@@ -249,3 +249,45 @@ def test_some_of_the_folds_leave_out_what_all_do():
         asked = members[answered]
         expected = x[inside[asked]] @ head.mT + bias
         torch.testing.assert_close(scores[asked], expected, rtol=1e-8, atol=1e-8)
+
+
+def test_the_only_image_of_a_class_tells_nothing_of_the_others():
+    """It is answered wrongly in any case, and would make all answers unsure."""
+    random = np.random.default_rng(0)
+    centres = 2 * random.normal(size=(3, 10))
+    y = np.repeat([0, 1, 2], [40, 40, 1])
+    x = (centres[y] + random.normal(size=(81, 10))).astype(np.float32)
+    fitted = probe("linear", x, y, 3, balanced=True)
+    assert fitted.known.tolist() == [True] * 80 + [False]
+    assert fitted.left_out[:80].softmax(1).amax(1).mean() > 0.8
+    (metric, *_) = left_out_quality(fitted, y, balanced=True)
+    assert metric.value == (fitted.left_out[:80].argmax(1).numpy() == y[:80]).mean()
+    for method in ("logistic", "prototype"):
+        assert probe(method, x, y, 3, balanced=True).known.tolist() == fitted.known.tolist()
+
+
+def test_one_image_of_each_class_is_a_head_that_says_something():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(6, 40)).astype(np.float32)
+    fitted = probe("linear", x, np.arange(6), 6)
+    probabilities = fitted.logits(torch.tensor(x)).softmax(1)
+    assert (probabilities.argmax(1) == torch.arange(6)).all() and probabilities.amax() > 0.2
+
+
+@pytest.mark.parametrize("classes", [[0, 0, 1, 1, 2, 2, 3], [0, 0, 0, 1, 1, 1, 2]])
+def test_logistic_regression_knows_every_class_in_every_fold(classes):
+    x = np.random.default_rng(0).normal(size=(len(classes), 4)).astype(np.float32)
+    count = max(classes) + 1
+    fitted = probe("logistic", x, np.array(classes), count)
+    assert fitted.weight.shape == (count, 4)
+    assert fitted.left_out[:-1].isfinite().all()
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_many_features_are_solved_for_in_their_span(balanced):
+    x, classes = some(20, 300)
+    counts = torch.ones(20, dtype=torch.float64)
+    fitted = probe("linear", x.numpy(), classes.numpy(), 4, balanced)
+    weight, bias = centred_ridge(x, targets(classes, 4), counts).head(fitted.strength)
+    torch.testing.assert_close(fitted.weight * fitted.temperature, weight, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(fitted.bias * fitted.temperature, bias, rtol=1e-7, atol=1e-9)

@@ -103,9 +103,12 @@ def conclusion(agreement: Agreement) -> str:
         return f"it loses less than {loss}, at 95 % confidence: {images}"
     sentence = f"that it loses less than {loss} is not shown by {images}"
     needed = images_needed(agreement)
+    if needed is None and agreement.interval_of_loss[0] >= MARGIN:
+        return f"{sentence}; nor would more show it, for it loses more"
     if needed is None:
-        return f"{sentence}; nor would more show it, as it seems to lose so much"
-    sentence += f"; about {needed:,} could (--data, --limit)"
+        return f"{sentence}; more could tell whether it does (--data, --limit)"
+    what = "" if needed > agreement.photographs else " different photographs"
+    sentence += f"; about {needed:,}{what} could (--data, --limit)"
     if not agreement.labelled:
         sentence += ", with their right answers"
     return sentence

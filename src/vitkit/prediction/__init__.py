@@ -10,7 +10,7 @@ _FILES = {
     "parts": "Chosen Parts write_parts",
     "predictions": (
         "Answered BATCH Doubt Prediction answers check_settings doubts limits_of predict "
-        "predictions_of read_by_head"
+        "likely predictions_of read_by_head"
     ),
     "rows": "RowsFile as_json as_values check_rows_file",
     "sorting": "Sorter",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     One = str | Path | bytes | np.ndarray | Tensor | Image | Item
 
+LIKELY = 0.01  # probability of a possible class that is named
 BATCH = 32
 
 
@@ -67,6 +68,18 @@ class Doubt(NamedTuple):
     """Whether the image is unlike those that the model has learned from."""
     possible: tuple[str, ...] | None = None
     """The classes that the answer leaves open, the likeliest first."""
+
+
+def likely(
+    labels: Sequence[str], probabilities: Sequence[float], possible: Sequence[str] | None
+) -> list[str]:
+    """What to name of the possible classes: the likeliest, and those listed, best first, of LIKELY or
+    more. Others may be open only because too few images of them were learned from."""
+    named = list(labels[:1])
+    for label, probability in zip(labels[1:], probabilities[1:], strict=True):
+        if label in (possible or ()) and probability >= LIKELY:
+            named.append(label)
+    return named
 
 
 class Answered(NamedTuple):

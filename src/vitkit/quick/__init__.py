@@ -7,7 +7,7 @@ _FILES = {
     "first": "guess",
     "from_folder": "Answer answer",
     "plan": "OtherPlan read_plan",
-    "reading": "TOKEN kinds_for part_of",
+    "reading": "TOKEN kinds_for part_of widest_of",
     "tuning": "RUN",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -29,7 +29,8 @@ from vitkit.quick.candidates import (
 )
 from vitkit.quick.folder import look_alikes
 from vitkit.quick.plan import Work, features_of, with_origin
-from vitkit.quick.reading import Reading
+from vitkit.quick.reading import TOKEN, Reading
+from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import MODEL
 from vitkit.weights import Classifier, save
@@ -99,10 +100,11 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
     held_out = None
     if photographs.held_out is not None:
         count = len(photographs.train)
-        alone = solved(
-            asked, Features(learned.x[:count], learned.y[:count]), photographs.train.groups
-        )
-        averaged = with_head(bare, alone, asked)
+        averaged = classifier
+        if reading.kind in (None, TOKEN):  # of another reading there is no average
+            train = Features(learned.x[:count], learned.y[:count])
+            alone = solved(asked, train, photographs.train.groups)
+            averaged = with_head(bare, alone, asked)
         logits = whole.left_out[count:]
         held_out = candidate(CLOSED_FORM, averaged, asked, logits, learned.y[count:])
     return First(asked, bare, classifier, left_out, held_out, test_logits, test)
@@ -121,6 +123,7 @@ def _save_first(work: Work, first: Classifier, learned: Features) -> None:
 
 # What is said of it
 
+VERY_FEW = 4  # images of a class, below which one more makes a fit much better
 FEW = 15  # images a class, up to which one more makes a fit better by a point or so
 COMPARED = 10_000  # images to learn from that are compared with each other
 
@@ -141,8 +144,14 @@ def left_out_sentences(
     else:
         how_good = f"fits without an image answer it with a {MEANS[asked.kind]} of {metric.text()}"
     sentences = [f"its head is solved for, not trained: {how_good}"]
-    if asked.kind == "class" and len(learned.y) < FEW * len(asked.labels):
-        sentences[0] += ", which have one image of each class less, so it is a little better itself"
+    if asked.kind == "class":
+        counts = np.bincount(learned.y, minlength=len(asked.labels))
+        if counts.max() == 1:
+            return [
+                "its head is solved for, not trained, on one image of each class: without it nothing "
+                "knows the class, so how good it is cannot be said"
+            ]
+        sentences[0] += _of_few(counts)
     blind = guess(asked, learned.y)
     if blind is not None and blind.explains(metric):
         sentences.append(
@@ -154,10 +163,24 @@ def left_out_sentences(
         repeated = int(look_alikes(learned.x, groups=groups).sum())
     if repeated:
         sentences.append(
-            f"{repeated:,} of the images to learn from look the same as another of them, so this is "
-            "too good: vitkit data review shows them"
+            f"to the model {counted(repeated, 'image')} to learn from and another look the same: if they "
+            "are, this is too good"
         )
     return sentences
+
+
+def _of_few(counts: np.ndarray) -> str:
+    """What it means that a fit without an image has one of each class less, if classes have so many,
+    (K,)."""
+    least = counts[counts > 1].min()
+    if least < VERY_FEW:
+        return (
+            "; they have one image of each class less, and of so few that is much: the head itself may be "
+            "ten points better"
+        )
+    if least < FEW:
+        return ", which have one image of each class less, so it is a little better itself"
+    return ""
 
 
 def test_sentences(asked: Probing, metric: Metric, learned: Features, given: Features) -> list[str]:
@@ -166,6 +189,12 @@ def test_sentences(asked: Probing, metric: Metric, learned: Features, given: Fea
     count = len(given.y)
     if asked.balanced:
         sentences = [f"on the {count:,} images to test on it has a {BALANCED} of {metric.text()}"]
+        tested = np.unique(given.y)
+        if len(tested) < len(asked.labels):
+            sentences[0] += (
+                f", of {counted(len(tested), 'class')} alone: none of these images is of the other "
+                f"{len(asked.labels) - len(tested):,}"
+            )
     elif asked.kind == "class":
         sentences = [f"it is right on {metric.text()} of the {count:,} images to test on"]
     else:
@@ -174,8 +203,8 @@ def test_sentences(asked: Probing, metric: Metric, learned: Features, given: Fea
     alike = int(look_alikes(learned.x, given.x).sum())
     if alike:
         sentences.append(
-            f"{alike:,} of them look the same as one to learn from, so that is too good: vitkit data "
-            "review shows them"
+            f"to the model {counted(alike, 'image')} of these and one to learn from look the same: if "
+            "they are, that is too good"
         )
     return sentences
 

@@ -8,7 +8,7 @@ more images a head needs to gain by it.
 Legend: N images, L blocks that are read, S states of each, D width of the model, K outputs of the head.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -111,7 +111,7 @@ def read(work: Work) -> Reading:
         return Reading(asked, bare, learned, solved(asked, learned, groups))
 
     # One pass over the images gives all
-    widest = kinds[-1]
+    widest = widest_of(kinds)
     every = features_of(work, _bare(work, widest, asked), photographs.learned)
     readings = []
     tried = []
@@ -123,34 +123,43 @@ def read(work: Work) -> Reading:
 
     # The best one, or what an earlier call decided
     weights = image_weights(asked, every.y)
+    if weights is None:
+        weights = np.ones(len(every.y))
+    weights = weights * readings[0][2].known.numpy()
     if decided is None:
         decided = from_rank_0(lambda: kinds[tried.index(best(tried, weights))])
-    chosen = kinds.index(decided)
-    kind, learned, whole = readings[chosen]
-    if kind != TOKEN:
-        _say(work, asked, kind, readings[0][2], whole, every.y)
+    kind, learned, whole = readings[kinds.index(decided)]
 
     # An image that is left out has no say in what is read of it
     by_others = best_by_others(tried, whole.fold.numpy(), weights)
     answers = torch.stack([each.left_out for _, _, each in readings])  # (readings, N, K)
     left_out = answers[by_others, torch.arange(len(by_others))]
-    bare = _bare(work, kind, asked)
-    return Reading(asked, bare, learned, replace(whole, left_out=left_out))
+    whole = replace(whole, left_out=left_out)
+    if kind != TOKEN:
+        _say(work, asked, kind, readings[0][2], whole, every.y, groups)
+    return Reading(asked, _bare(work, kind, asked), learned, whole)
 
 
 def kinds_for(config: object, images: int) -> Iterator[Kind]:
-    """What a head may read of so many images, each wider than the one before; nothing for models that do
+    """What a head may read of so many images, of as many blocks as can be solved for; nothing for models that do
     not read the class token as the paper has it."""
     if not isinstance(config, ViTConfig) or config.norm != "tokens" or config.representation:
         return
     if (config.pool, config.read_blocks) != TOKEN:
         return
     yield TOKEN
-    blocks = min(BLOCKS, config.depth)
-    for kind in (Kind("token-gap", blocks), Kind("token-gap-quarters", blocks)):
-        numbers = kind.numbers(config.width)
-        if numbers * images <= MOST and min(numbers, images) <= SOLVED:
-            yield kind
+    for pool in ("token-gap", "token-gap-quarters"):
+        for blocks in range(min(BLOCKS, config.depth), 0, -1):
+            kind = Kind(pool, blocks)
+            numbers = kind.numbers(config.width)
+            if numbers * images <= MOST and min(numbers, images) <= SOLVED:
+                yield kind
+                break
+
+
+def widest_of(kinds: Sequence[Kind]) -> Kind:
+    """What has the states of all kinds, which come as `kinds_for` gives them."""
+    return Kind(kinds[-1].pool, max(kind.blocks for kind in kinds))
 
 
 def _bare(work: Work, kind: Kind, asked: Probing) -> Classifier:
@@ -177,13 +186,22 @@ def _by_loss(
     return tried._replace(scores=-tried.losses)
 
 
-def _say(work: Work, asked: Probing, kind: Kind, token: Probe, whole: Probe, y: np.ndarray) -> None:
+def _say(
+    work: Work,
+    asked: Probing,
+    kind: Kind,
+    token: Probe,
+    whole: Probe,
+    y: np.ndarray,
+    groups: np.ndarray | None,
+) -> None:
     """Say what is read, and what it gains."""
-    before = asked.left_out_quality(token, y)[0]
-    after = asked.left_out_quality(whole, y)[0]
+    before = asked.left_out_quality(token, y, groups)[0]
+    after = asked.left_out_quality(whole, y, groups)[0]
+    what = WORDS[kind.pool].format(counted(kind.blocks, "block"))
     work.say(
-        f"its head reads {WORDS[kind.pool].format(counted(kind.blocks, 'block'))}: {after.unit.text(after.value)} instead "
-        f"of {before.unit.text(before.value)} with the class token alone, by fits without each image "
+        f"its head reads {what}: {after.unit.text(after.value)} instead of "
+        f"{before.unit.text(before.value)} with the class token alone, by fits without each image "
         "(other libraries do not have that; with --preset none a head reads the class token)"
     )
 

@@ -4,6 +4,7 @@ Text from outside, as names of classes and files are, is escaped where it become
 """
 
 from vitkit.inspection import Block, join, tag
+from vitkit.prediction import likely
 from vitkit.system.console.text import printable_name
 from vitkit.webapp.viewer import Answer, Viewer
 from vitkit.weights import Activation
@@ -95,7 +96,8 @@ def _doubt(answer: Answer) -> list[Block]:
             "none of these."
         )
         return [tag("p", sentence, "problem")]
-    possible = answer.doubt.possible or ()
+    labels, probabilities = zip(*answer.classes, strict=True)
+    possible = likely(labels, probabilities, answer.doubt.possible)
     if len(possible) > 1:
         names = ", ".join(map(printable_name, possible))
         return [tag("p", f"It leaves open: {names}.", "faint")]

@@ -11,7 +11,7 @@ vary, M folds, B the most examples of one.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from vitkit.evaluation.metrics.metric import wilson
 from vitkit.evaluation.probes.closed_forms import Centred, centred_ridge
 
 STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
+OTHERS = 4  # by how much more left-out answers vary for that: 1 + OTHERS / images a class
 FOLDS = 100  # at most, or so many that none has more examples than this:
 FOLD = 256
 EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
@@ -50,6 +51,9 @@ class Folds:
     more: Tensor
     """By how much the others of an example's class count more, so that they count for as much as the
     class does with it: float64 (N,)."""
+    known: Tensor
+    """Whether a fit without the fold knows the example's class, bool (N,): not if it is the only one, or
+    group, of its class."""
 
     def of(self, examples: Tensor) -> "Folds":
         """The folds of some examples, (n,), which are all that these folds answer."""
@@ -65,6 +69,7 @@ class Folds:
             self.answered[kept] & is_there,
             place[self.fold[examples]],
             self.more[examples],
+            self.known[examples],
         )
 
 
@@ -72,7 +77,8 @@ def folds_of(groups: np.ndarray) -> Folds:
     """A fold for each group of examples: those that have the same number, (N,)."""
     folds = _members(groups)
     everything = [np.ones(len(examples), dtype=bool) for examples in folds]
-    return _folds(folds, everything, np.arange(len(groups)))
+    found = _folds(folds, everything, np.arange(len(groups)))
+    return replace(found, known=torch.ones_like(found.known))
 
 
 def balanced_folds(
@@ -177,6 +183,7 @@ def _folds(
         torch.from_numpy(answers),
         torch.from_numpy(fold),
         torch.from_numpy(more[classes]),
+        torch.from_numpy(lost < sizes[classes]),
     )
 
 
@@ -396,11 +403,20 @@ def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tens
     """For one class each, (N,): the l2 whose left-out answers have the least cross-entropy, each l2 at
     its best temperature; that temperature, and the left-out logits (N, K)."""
     temperature = None
+    known = fit.folds.known
+    if not known.any():  # one image of each class: nothing tells how sure an answer is
+        l2 = fit.scale
+        return l2, 1.0, fit.scores(l2)
+
+    # What a fit that does not know its class answers to an image says nothing
+    counted = fit.weights * known
 
     def judge(scores: Tensor, examples: Tensor) -> Judged:
         nonlocal temperature  # that of the l2 before is near
         own = classes[examples]
-        weights = fit.weights[examples]
+        weights = counted[examples]
+        if not weights.any():
+            weights = torch.ones_like(weights)
         temperature = fit_temperature(scores, own, temperature, weights)
         logits = scores / temperature
         losses = weights * F.cross_entropy(logits, own, reduction="none")
@@ -412,7 +428,7 @@ def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tens
 
     # Where classes count alike, two images of a rare one that nothing can know would make all answers
     # unsure: the last temperature is that of the images as they are
-    again = fit_temperature(judged.answers, classes)
+    again = fit_temperature(judged.answers[known], classes[known])
     return l2, judged.scale * again, judged.answers / again
 
 
@@ -426,12 +442,13 @@ def share_of_left_out(
     groups: np.ndarray | None = None,
 ) -> tuple[float, tuple[float, float]]:
     """The share of left-out answers that are right, bool (N,), and an interval that holds the accuracy of
-    the whole fit on new images in 95 % of cases (docs/reliability.md has how often it did).
+    the whole fit on new images in 95 % of cases (docs/accuracy.md has how often it did).
 
     weights: what each answer counts, (N,). groups: answers with the same number are not independent.
 
-    It is Wilson's, for as many answers as equally weighted, independent ones would tell the same; and
-    with Student's quantile, for of few images a class others would have made another fit.
+    It is Wilson's, for as many answers as equally weighted, independent ones would tell the same, with
+    Student's quantile where a rare class decides; and for fewer where classes have few images, of which
+    others would have made another fit (OTHERS, by simulation).
     """
     from scipy.stats import t
 
@@ -458,7 +475,7 @@ def _independent(
     """How many equally weighted answers vary as much as these, and the degrees of freedom of that."""
     _, number, counts = np.unique(classes, return_inverse=True, return_counts=True)
     seen = weights.sum() ** 2 / np.square(weights).sum()
-    freedom = seen / len(counts) - 1
+    fit = 1 + OTHERS * len(counts) / seen
 
     # Where classes are unequal, a rare one that is seldom right varies most. Each share is drawn to a half
     # by two answers more (Agresti and Coull), so that none has no variance
@@ -466,7 +483,5 @@ def _independent(
     shares = (np.bincount(number, right) + 1) / (counts + 2)
     variances = of_class**2 * shares * (1 - shares) / counts
     mean = of_class @ shares
-    if counts.min() > 1:
-        satterthwaite = variances.sum() ** 2 / (variances**2 / (counts - 1)).sum()
-        freedom = min(freedom, satterthwaite)
-    return min(seen, mean * (1 - mean) / variances.sum()), freedom
+    freedom = variances.sum() ** 2 / (variances**2 / np.maximum(counts - 1, 1)).sum()
+    return min(seen, mean * (1 - mean) / variances.sum()) / fit, freedom

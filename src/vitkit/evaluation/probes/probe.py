@@ -25,7 +25,7 @@ from vitkit.evaluation.metrics.classification import (
     counts_of,
 )
 from vitkit.evaluation.metrics.metric import MISFIT, SHARE, Metric, share_right
-from vitkit.evaluation.probes.closed_forms import Moments, targets
+from vitkit.evaluation.probes.closed_forms import Moments, in_their_span, targets
 from vitkit.evaluation.probes.left_out import (
     Folds,
     LeaveOut,
@@ -57,6 +57,8 @@ class Probe:
     class, if the method knows nothing of a class without examples."""
     fold: Tensor
     """The fold that each example was left out with, (N,): one of each class, or more."""
+    known: Tensor
+    """Whether a fit without its fold knows an example's class, bool (N,)."""
     strength: float
     """Of the regularisation, in the method's own measure; NaN for a method without."""
     temperature: float
@@ -101,10 +103,12 @@ def linear(examples: Examples) -> Probe:
     the least cross-entropy, each l2 at its best temperature."""
     classes = examples.classes
     folds = examples.folds()
-    fit = LeaveOut(examples.x, targets(classes, examples.count), folds, examples.weights)
+    coordinates = in_their_span(examples.x)
+    y = targets(classes, examples.count)
+    fit = LeaveOut(coordinates.x, y, folds, examples.weights)
     l2, t, left_out = best_for_classes(fit, classes)
-    weight, bias = fit.fit.head(l2)
-    return Probe(weight / t, bias / t, left_out, folds.fold, l2, t)
+    weight, bias = coordinates.head(*fit.fit.head(l2))
+    return Probe(weight / t, bias / t, left_out, folds.fold, folds.known, l2, t)
 
 
 def prototype(examples: Examples) -> Probe:
@@ -125,7 +129,7 @@ def prototype(examples: Examples) -> Probe:
         without, offset = _nearest_mean(moments - lost)
         asked = members[answered]
         left_out[asked] = x[asked] @ without.mT + offset
-    return _calibrated(weight, bias - weight @ centre, left_out, examples, folds.fold, torch.nan)
+    return _calibrated(weight, bias - weight @ centre, left_out, examples, folds, torch.nan)
 
 
 def _nearest_mean(moments: Moments) -> tuple[Tensor, Tensor]:
@@ -165,13 +169,13 @@ def logistic(examples: Examples) -> Probe:
     # The only example of a class, or group, always trains
     folds = examples.folds(FOLDS)
     fold = folds.fold.numpy()
-    answered = fold < FOLDS
+    answered = folds.known.numpy()
     best = None
     least = np.inf
     for c in INVERSE_STRENGTHS:
         left_out = np.full((len(y), count), np.nan)
-        for number in range(FOLDS):
-            held_out = fold == number
+        for number in np.unique(fold):
+            held_out = answered & (fold == number)
             if held_out.any():
                 weight, bias = fit(~held_out, c)
                 left_out[held_out] = rows[held_out] @ weight.T + bias
@@ -183,7 +187,7 @@ def logistic(examples: Examples) -> Probe:
     c, left_out = best
     weight, bias = map(torch.from_numpy, fit(fold >= 0, c))
     weight = weight / std
-    return _calibrated(weight, bias - weight @ mean, left_out, examples, folds.fold, c)
+    return _calibrated(weight, bias - weight @ mean, left_out, examples, folds, c)
 
 
 FIT: dict[Method, Callable[[Examples], Probe]] = {
@@ -277,6 +281,8 @@ def left_out_quality(
     alike, the balanced accuracy. Answers of one group, by its number (N,), are not independent. Empty
     if nothing could be left out."""
     answered = fitted.left_out.isfinite().all(1).numpy()
+    if fitted.known.any():  # what knows nothing of an image's class says nothing
+        answered &= fitted.known.numpy()
     if not answered.any():
         return []
     logits = fitted.left_out[answered]
@@ -316,7 +322,7 @@ def _calibrated(
     bias: Tensor,
     left_out: Tensor,
     examples: Examples,
-    fold: Tensor,
+    folds: Folds,
     strength: float,
 ) -> Probe:
     """The probe of these scores, divided by their temperature."""
@@ -324,4 +330,4 @@ def _calibrated(
     t = 1.0
     if answered.any():
         t = fit_temperature(left_out[answered], examples.classes[answered])
-    return Probe(weight / t, bias / t, left_out / t, fold, strength, t)
+    return Probe(weight / t, bias / t, left_out / t, folds.fold, folds.known, strength, t)

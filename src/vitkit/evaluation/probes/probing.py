@@ -193,6 +193,7 @@ def several_probe(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None
         platt.logits(bias),
         judged.answers,
         folds.fold,
+        folds.known,
         l2,
         temperature=1 / platt.slope,
     )
@@ -219,7 +220,7 @@ def number_probe(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None)
 
     l2, judged = best_left_out(fit, judge)
     weight, bias = fit.fit.head(l2)
-    return Probe(weight, bias, judged.answers, folds.fold, l2, temperature=1.0)
+    return Probe(weight, bias, judged.answers, folds.fold, folds.known, l2, temperature=1.0)
 
 
 def _each(count: int, groups: np.ndarray | None) -> Folds:

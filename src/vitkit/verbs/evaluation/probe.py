@@ -22,6 +22,7 @@ from vitkit.evaluation import (
     fit_unknown,
     last_token,
     remembered,
+    rounded,
     share_right,
     voted,
     with_probe,
@@ -296,7 +297,10 @@ def _with_new_head(loaded: Classifier, probing: Probing) -> Classifier:
 
 def _features(classifier: Classifier, probing: Probing, source: Source) -> Features:
     """The features of images, and their targets as the head has its outputs."""
-    return probing.targets(source, features(classifier, source))
+    found = probing.targets(source, features(classifier, source))
+    if last_token(classifier) is None:
+        return found
+    return found._replace(x=rounded(found.x))
 
 
 def _refuse_broken(settings: FitProbe, learned: Features, source: Source) -> None:

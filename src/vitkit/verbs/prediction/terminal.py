@@ -7,7 +7,7 @@ from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 
-from vitkit.prediction import Prediction
+from vitkit.prediction import Prediction, likely
 from vitkit.system.console.progress import PATIENCE
 from vitkit.system.console.saying import bars_are_shown, progress_of
 from vitkit.system.console.terminal import terminal_width
@@ -21,7 +21,6 @@ WIDEST_ELSEWHERE = 80  # columns of a name that the others are aligned with
 LEAST = 0.001  # probability of another class that is named
 UNKNOWN = "unknown ({}?)"  # an image that is, with the class that is the least unlikely
 NAMED = 2  # classes that an answer leaves open
-LIKELY = 0.01  # probability of such a class
 GAP = "  "
 DOTS = "..."
 
@@ -129,17 +128,11 @@ def number(value: float, activation: Activation) -> str:
 
 def _answer(prediction: Prediction) -> str:
     """The likeliest class; the two likeliest, if the answer leaves several open; or that the image is
-    unknown. Classes of hardly any probability, which are open because too few images were learned from,
-    are not named here."""
+    unknown. Of these the listed ones count that are likely at all."""
     first = prediction.labels[0]
     if prediction.unknown:
         return UNKNOWN.format(first)
-    probability = dict(zip(prediction.labels, prediction.probabilities, strict=True))
-    at_most = prediction.probabilities[-1]  # of the classes that are not listed
-    possible = [first]
-    for label in prediction.possible or ():
-        if label != first and probability.get(label, at_most) >= LIKELY:
-            possible.append(label)
+    possible = likely(prediction.labels, prediction.probabilities, prediction.possible)
     answer = " or ".join(possible[:NAMED])
     if len(possible) > NAMED:
         answer += f" or {len(possible) - NAMED} more"

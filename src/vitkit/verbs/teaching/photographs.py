@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitkit.data import IMAGE_SUFFIXES, Files, Source, find_images, merge_parts, open_parts, subset
-from vitkit.evaluation import Memory, NewExamples, digest_of, features, rounded
+from vitkit.evaluation import Memory, NewExamples, digest_of, features, last_token, rounded
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted, printable_name
 from vitkit.system.machine import autocast
@@ -240,7 +240,7 @@ def _features(
     if others:
         with autocast(classifier.device, memory.precision):
             x, _ = features(classifier, subset(source, others))
-        if getattr(classifier.model.config, "read_blocks", 1) > 1:
+        if last_token(classifier) is not None:
             x = rounded(x)
         rows |= dict(zip(others, x, strict=True))
     x = np.stack([rows[i] for i in range(len(source))])

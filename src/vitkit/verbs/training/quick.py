@@ -218,10 +218,10 @@ def _candidates(reached: Answer) -> Iterator[str | Table]:
     if len(reached.candidates) > 1:
         yield _why(reached)
     if reached.chosen != CLOSED_FORM and not reached.test:
-        yield (
-            f"these images chose it, so that is a little too good: chosen by the others, the models "
-            f"answer each with {reached.held_out.text()}"
-        )
+        too_good = "the held-out images chose it, so that is a little too good"
+        if reached.photographs.target_kind == "class":
+            too_good += f": {reached.held_out.text()} are answered right if for each image the others choose"
+        yield too_good
 
 
 def _why(reached: Answer) -> str:
