@@ -33,7 +33,7 @@ _FILES = {
     "probes.fewshot": (
         "FIXED Fewshot Form GRID WHOLE best_ranked draw interval predictions shot_notes"
     ),
-    "probes.left_out": "Folds LeaveOut balanced_folds share_of_left_out",
+    "probes.left_out": "Folds LeaveOut balanced_folds share_of_answers share_of_left_out",
     "probes.neighbours": "Neighbours voted",
     "probes.probe": "FIT Method Probe known_classes left_out_quality probe quality with_probe",
     "probes.probing": "NUMBER Probing several_probe",

@@ -30,7 +30,7 @@ from vitkit.evaluation import (
     balanced_weights,
     features,
     several_probe,
-    share_of_left_out,
+    share_of_answers,
     with_probe,
 )
 from vitkit.weights import Classifier
@@ -140,10 +140,10 @@ def main_metric(
     mean error of logits (N, K), by the kind of targets. Of groups, by their numbers (N,), the interval
     of an accuracy is as wide as so few that are independent make it."""
     metric = asked.quality(part, logits, y)[0]
-    if groups is None or asked.kind != "class":
+    if asked.kind != "class" or (groups is None and not asked.balanced):
         return metric
     right = logits.argmax(1).numpy() == y
-    _, interval = share_of_left_out(right, y, image_weights(asked, y), groups)
+    _, interval = share_of_answers(right, y, image_weights(asked, y), groups)
     return replace(metric, interval=interval)
 
 
@@ -162,7 +162,7 @@ def kept_quality(
     by_others = best_by_others(candidates, np.arange(len(y)), weights)
     scores = np.stack([each.scores for each in candidates])  # (C, N)
     right = scores[by_others, np.arange(len(y))] == 1
-    share, interval = share_of_left_out(right, y, weights, groups)
+    share, interval = share_of_answers(right, y, weights, groups)
     return Metric(chosen.held_out.name, share, SHARE, interval)
 
 

@@ -25,7 +25,8 @@ from vitkit.evaluation.metrics.metric import wilson
 from vitkit.evaluation.probes.closed_forms import Centred, centred_ridge
 
 STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
-OTHERS = 4  # by how much more left-out answers vary for that: 1 + OTHERS / images a class
+OTHERS = 4  # left-out answers vary 1 + OTHERS / n times as much as others, of n images a class,
+CURVE = 0.25  # and fits to n have (1 - 1 / n) ** CURVE times the errors of those to one less, or more
 FOLDS = 100  # at most, or so many that none has more examples than this:
 FOLD = 256
 EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
@@ -446,9 +447,31 @@ def share_of_left_out(
 
     weights: what each answer counts, (N,). groups: answers with the same number are not independent.
 
-    It is Wilson's, for as many answers as equally weighted, independent ones would tell the same, with
-    Student's quantile where a rare class decides; and for fewer where classes have few images, of which
-    others would have made another fit (OTHERS, by simulation).
+    It is that of `share_of_answers`, for fewer answers where classes have few images, of which others
+    would have made another fit (OTHERS). Its upper end has, too, what the image of each class that is
+    missing may be worth (CURVE). Both are from simulations.
+    """
+    if weights is None:
+        weights = np.ones(len(right))
+    each = weights.sum() ** 2 / np.square(weights).sum() / len(np.unique(classes))
+    share, (low, high) = share_of_answers(right, classes, weights, groups, 1 + OTHERS / each)
+    high += (1 - high) * (1 - (1 - 1 / max(each, 2)) ** CURVE)
+    return share, (low, high)
+
+
+def share_of_answers(
+    right: np.ndarray,
+    classes: np.ndarray,
+    weights: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+    fewer: float = 1,
+) -> tuple[float, tuple[float, float]]:
+    """The share of answers that are right, bool (N,), and its interval: Wilson's, for as many answers as
+    equally weighted, independent ones would tell the same, with Student's quantile where a rare class
+    decides.
+
+    weights: what each answer counts, (N,). groups: answers with the same number are not independent.
+    fewer: by this many times fewer answers are counted.
     """
     from scipy.stats import t
 
@@ -460,11 +483,12 @@ def share_of_left_out(
         errors = weights * (right - share)
         of_groups = np.bincount(np.unique(groups, return_inverse=True)[1], errors)
         alone = np.square(errors).sum()
-        fewer = len(of_groups) / len(right)
+        together = len(of_groups) / len(right)
         if alone > 0:
-            fewer = alone / max(np.square(of_groups).sum(), alone)
-        seen *= fewer
-        freedom *= fewer
+            together = alone / max(np.square(of_groups).sum(), alone)
+        seen *= together
+        freedom *= together
+    seen /= fewer
     z = float(t.ppf(0.975, max(freedom, 1)))
     return float(share), wilson(share * seen, seen, z)
 
@@ -475,7 +499,6 @@ def _independent(
     """How many equally weighted answers vary as much as these, and the degrees of freedom of that."""
     _, number, counts = np.unique(classes, return_inverse=True, return_counts=True)
     seen = weights.sum() ** 2 / np.square(weights).sum()
-    fit = 1 + OTHERS * len(counts) / seen
 
     # Where classes are unequal, a rare one that is seldom right varies most. Each share is drawn to a half
     # by two answers more (Agresti and Coull), so that none has no variance
@@ -484,4 +507,4 @@ def _independent(
     variances = of_class**2 * shares * (1 - shares) / counts
     mean = of_class @ shares
     freedom = variances.sum() ** 2 / (variances**2 / np.maximum(counts - 1, 1)).sum()
-    return min(seen, mean * (1 - mean) / variances.sum()) / fit, freedom
+    return min(seen, mean * (1 - mean) / variances.sum()), freedom
