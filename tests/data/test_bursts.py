@@ -213,7 +213,7 @@ def test_sets_without_bursts_have_none(name, tmp_path):
     path = SHARED / f"{name}-train.parquet"
     if not path.exists():
         pytest.skip("the images are not here")
-    source = open_parts(str(path)).sources["train"]
+    (source,) = open_parts(str(path)).sources.values()
     for i in range(len(source)):
         file = tmp_path / source.answer(i) / f"IMG_{i:04d}.png"
         file.parent.mkdir(exist_ok=True)
