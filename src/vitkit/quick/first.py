@@ -77,7 +77,8 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
     if not is_saved:
         from_rank_0(lambda: _save_first(work, classifier, learned))
         work.say(f"after {work.seconds()} a first model is in {work.run_dir / MODEL}")
-    for sentence in left_out_sentences(asked, left_out, learned, groups):
+    seen = _of_last_token(bare, learned)
+    for sentence in left_out_sentences(asked, left_out, seen, groups):
         work.say(sentence)
     if asked.kind == "class":
         few = open_classes(asked.labels, np.bincount(learned.y, minlength=len(asked.labels)))
@@ -92,7 +93,7 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
         test_logits = whole.logits(torch.tensor(given.x))
         groups_of_test = photographs.test.groups
         test = main_metric(asked, photographs.test_name, test_logits, given.y, groups_of_test)
-        for sentence in test_sentences(asked, test, learned, given):
+        for sentence in test_sentences(asked, test, seen, _of_last_token(bare, given)):
             work.say(sentence)
 
     # How good it is on the held-out images, each by a fit without it; and the head that has learned
@@ -108,6 +109,16 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
         logits = whole.left_out[count:]
         held_out = candidate(CLOSED_FORM, averaged, asked, logits, learned.y[count:])
     return First(asked, bare, classifier, left_out, held_out, test_logits, test)
+
+
+def _of_last_token(bare: Classifier, found: Features) -> Features:
+    """What tells whether two images look the same: the class token of the last block, of features of
+    several. To middle blocks many are alike."""
+    place = last_token(bare)
+    if place is None:
+        return found
+    first, width = place
+    return found._replace(x=found.x[:, first : first + width])
 
 
 def _save_first(work: Work, first: Classifier, learned: Features) -> None:

@@ -26,7 +26,9 @@ from vitkit.evaluation.probes.closed_forms import Centred, centred_ridge
 
 STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
 OTHERS = 4  # left-out answers vary 1 + OTHERS / n times as much as others, of n images a class,
-CURVE = 0.25  # and fits to n have (1 - 1 / n) ** CURVE times the errors of those to one less, or more
+CURVE = (
+    0.25  # and fits to n have (1 - 1 / n) ** CURVE times the errors of those to one less, or more
+)
 FOLDS = 100  # at most, or so many that none has more examples than this:
 FOLD = 256
 EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
