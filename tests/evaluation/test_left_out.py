@@ -5,13 +5,8 @@ import pytest
 import torch
 
 from vitkit.evaluation.probes.closed_forms import centred_ridge, targets
-from vitkit.evaluation.probes.left_out import (
-    LeaveOut,
-    balanced_folds,
-    best_for_classes,
-    folds_of,
-    share_of_left_out,
-)
+from vitkit.evaluation.probes.folds import balanced_folds, folds_of
+from vitkit.evaluation.probes.left_out import LeaveOut, best_for_classes, share_of_left_out
 from vitkit.evaluation.probes.probe import left_out_quality, probe
 
 

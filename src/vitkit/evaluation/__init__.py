@@ -33,7 +33,8 @@ _FILES = {
     "probes.fewshot": (
         "FIXED Fewshot Form GRID WHOLE best_ranked draw interval predictions shot_notes"
     ),
-    "probes.left_out": "Folds LeaveOut balanced_folds share_of_answers share_of_left_out",
+    "probes.folds": "balanced_folds",
+    "probes.left_out": "LeaveOut share_of_answers share_of_left_out",
     "probes.neighbours": "Neighbours voted",
     "probes.probe": "FIT Method Probe known_classes left_out_quality probe quality with_probe",
     "probes.probing": "NUMBER Probing several_probe",

@@ -28,7 +28,8 @@ from vitkit.data import (
 )
 from vitkit.evaluation.metrics.paired import loses
 from vitkit.evaluation.probes.closed_forms import targets
-from vitkit.evaluation.probes.left_out import LeaveOut, balanced_folds, best_for_classes
+from vitkit.evaluation.probes.folds import balanced_folds
+from vitkit.evaluation.probes.left_out import LeaveOut, best_for_classes
 from vitkit.models import formed, recording
 from vitkit.weights import Classifier
 

@@ -1,17 +1,14 @@
 """What least squares answer to examples that they have not learned from: exactly, and without fitting
 again.
 
-An example is left out together with one of every other class, a fold. Left out alone, it would be
-given to another class more often than a new image is, for of its class alone an example is missing.
-Images of one group, such as a burst, are never on both sides. And what l2 an example is answered with
-was chosen by the answers of other folds.
+An example is left out together with its fold (`folds.py`), and what l2 it is answered with was chosen by
+the answers of other folds.
 
 Legend: N examples, V views of each, D width, K classes or outputs, R the directions in which features
 vary, M folds, B the most examples of one.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -23,174 +20,15 @@ from torch import Tensor
 from vitkit.evaluation.metrics.calibration import fit_temperature
 from vitkit.evaluation.metrics.metric import wilson
 from vitkit.evaluation.probes.closed_forms import Centred, centred_ridge
+from vitkit.evaluation.probes.folds import Folds, folds_of
 
 STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
 OTHERS = 4  # left-out answers vary 1 + OTHERS / n times as much as others, of n images a class,
-CURVE = (
-    0.25  # and fits to n have (1 - 1 / n) ** CURVE times the errors of those to one less, or more
-)
-FOLDS = 100  # at most, or so many that none has more examples than this:
-FOLD = 256
+CURVE = 0.25  # and fits to n have (1 - 1 / n) ** CURVE times the errors of fits to one less
 EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
 AT_ONCE = 1 << 22  # numbers of the rows that are left out at once
 FEW = 500  # examples, up to which l2 is chosen without those that are answered by it,
 PARTS = 5  # a fifth of the folds at a time
-
-
-# Folds
-
-
-@dataclass(frozen=True, eq=False)
-class Folds:
-    """Which examples are left out together."""
-
-    members: Tensor
-    """The examples of each fold, int64 (M, B); -1 for none. An example may be in several: of a small
-    class one is left out with every one of a large class."""
-    answered: Tensor
-    """Whether the fold answers it, bool (M, B): each example is answered once."""
-    fold: Tensor
-    """The fold that answers each example, int64 (N,)."""
-    more: Tensor
-    """By how much the others of an example's class count more, so that they count for as much as the
-    class does with it: float64 (N,)."""
-    known: Tensor
-    """Whether a fit without the fold knows the example's class, bool (N,): not if it is the only one, or
-    group, of its class."""
-
-    def of(self, examples: Tensor) -> "Folds":
-        """The folds of some examples, (n,), which are all that these folds answer."""
-        number = torch.full((len(self.fold),), -1)
-        number[examples] = torch.arange(len(examples))
-        kept = self.fold[examples].unique()
-        place = torch.full((len(self.members),), -1)
-        place[kept] = torch.arange(len(kept))
-        members = self.members[kept]
-        is_there = (members >= 0) & (number[members] >= 0)
-        return Folds(
-            torch.where(is_there, number[members], -1),
-            self.answered[kept] & is_there,
-            place[self.fold[examples]],
-            self.more[examples],
-            self.known[examples],
-        )
-
-
-def folds_of(groups: np.ndarray) -> Folds:
-    """A fold for each group of examples: those that have the same number, (N,)."""
-    folds = _members(groups)
-    everything = [np.ones(len(examples), dtype=bool) for examples in folds]
-    found = _folds(folds, everything, np.arange(len(groups)))
-    return replace(found, known=torch.ones_like(found.known))
-
-
-def balanced_folds(
-    classes: np.ndarray,
-    groups: np.ndarray | None = None,
-    most: int | None = None,
-    keys: np.ndarray | None = None,
-) -> Folds:
-    """Folds of one example of each class, drawn at random but always alike; of large classes, of a
-    hundredth of their examples.
-
-    classes: (N,), from 0.
-    groups: examples with the same number (N,) stay together; None if each is a group of its own.
-    most: folds, at most; None for FOLDS, or as many as keep each below FOLD examples.
-    keys: random numbers, (N,), by which examples are drawn. If they come with the examples, folds do
-        not depend on the order of these.
-
-    A class that is one group has a fold of its own: without it nothing knows the class.
-    """
-    count = len(classes)
-    if groups is None:
-        groups = np.arange(count)
-    if most is None:
-        most = max(FOLDS, -(-count // FOLD))
-    if keys is None:
-        keys = np.random.default_rng(0).permutation(count)
-    chunks = [_chunks(own, most, keys) for own in _units(classes, groups)]
-
-    # Of each class its next chunk, from the first again if it has fewer than others
-    several = [own for own in chunks if len(own) > 1]
-    folds = []
-    answered = []
-    for number in range(max(map(len, several), default=0)):
-        parts = [own[number % len(own)] for own in several]
-        is_first = [np.full(len(own[number % len(own)]), number < len(own)) for own in several]
-        folds.append(np.concatenate(parts))
-        answered.append(np.concatenate(is_first))
-    for own in chunks:
-        if len(own) == 1:
-            folds.append(own[0])
-            answered.append(np.ones(len(own[0]), dtype=bool))
-    return _folds(folds, answered, classes)
-
-
-def _units(classes: np.ndarray, groups: np.ndarray) -> list[list[np.ndarray]]:
-    """The groups of each class, as the examples of each. A group of several classes is one of the
-    class that most of it has."""
-    units = [[] for _ in range(int(classes.max()) + 1)]
-    for examples in _members(groups):
-        own = np.bincount(classes[examples]).argmax()
-        units[own].append(examples)
-    return units
-
-
-def _members(groups: np.ndarray) -> list[np.ndarray]:
-    """The examples of each group."""
-    order = np.argsort(groups, kind="stable")
-    starts = np.flatnonzero(np.diff(groups[order])) + 1
-    return np.split(order, starts)
-
-
-def _chunks(units: Sequence[np.ndarray], most: int, keys: np.ndarray) -> list[np.ndarray]:
-    """A class's groups in at most so many chunks of about the same size."""
-    if not units:
-        return []
-    sizes = np.array([len(unit) for unit in units])
-    order = np.lexsort([[keys[unit].min() for unit in units], -sizes])  # the largest first
-    number = min(most, len(units))
-    if sizes.max() == 1:
-        shuffled = np.concatenate([units[i] for i in order])
-        return np.array_split(shuffled, number)
-    chunks = [[] for _ in range(number)]
-    filled = np.zeros(number, dtype=int)
-    for i in order:
-        smallest = filled.argmin()
-        chunks[smallest].append(units[i])
-        filled[smallest] += sizes[i]
-    return [np.concatenate(chunk) for chunk in chunks]
-
-
-def _folds(
-    folds: Sequence[np.ndarray], answered: Sequence[np.ndarray], classes: np.ndarray
-) -> Folds:
-    """Folds of these examples, some of which each answers."""
-    longest = max(map(len, folds))
-    members = np.full((len(folds), longest), -1)
-    answers = np.zeros((len(folds), longest), dtype=bool)
-    fold = np.zeros(len(classes), dtype=np.int64)
-    lost = np.zeros(len(classes))
-    for number, (examples, is_first) in enumerate(zip(folds, answered, strict=True)):
-        members[number, : len(examples)] = examples
-        answers[number, : len(examples)] = is_first
-        fold[examples[is_first]] = number
-        lost[examples[is_first]] = np.bincount(classes[examples])[classes[examples[is_first]]]
-
-    # How many of its class an example of a class is left out with
-    sizes = np.bincount(classes)
-    mean = np.bincount(classes, lost) / np.maximum(sizes, 1)
-    more = np.where(mean < sizes, sizes / np.maximum(sizes - mean, 1e-9), 1)
-    return Folds(
-        torch.from_numpy(members),
-        torch.from_numpy(answers),
-        torch.from_numpy(fold),
-        torch.from_numpy(more[classes]),
-        torch.from_numpy(lost < sizes[classes]),
-    )
-
-
-# Left-out answers
 
 
 class _Directions(NamedTuple):

@@ -26,13 +26,8 @@ from vitkit.evaluation.metrics.classification import (
 )
 from vitkit.evaluation.metrics.metric import MISFIT, SHARE, Metric, share_right
 from vitkit.evaluation.probes.closed_forms import Moments, in_their_span, targets
-from vitkit.evaluation.probes.left_out import (
-    Folds,
-    LeaveOut,
-    balanced_folds,
-    best_for_classes,
-    share_of_left_out,
-)
+from vitkit.evaluation.probes.folds import Folds, balanced_folds
+from vitkit.evaluation.probes.left_out import LeaveOut, best_for_classes, share_of_left_out
 from vitkit.models import DistilledHead
 from vitkit.system.console.text import counted
 from vitkit.weights import Activation, Classifier

@@ -19,7 +19,8 @@ from vitkit.evaluation.metrics.classification import unbalanced
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.evaluation.metrics.other_targets import YES, errors, several
 from vitkit.evaluation.probes.features import Features
-from vitkit.evaluation.probes.left_out import Folds, Judged, LeaveOut, best_left_out, folds_of
+from vitkit.evaluation.probes.folds import Folds, folds_of
+from vitkit.evaluation.probes.left_out import Judged, LeaveOut, best_left_out
 from vitkit.evaluation.probes.probe import (
     Method,
     Probe,
