@@ -173,7 +173,7 @@ def test_every_trouble_is_found(troubled, model, tmp_path, capsys):
     # As a table, the model as the second word
     assert main(["data", "review", str(troubled), model, "-o", str(page)]) == 0
     output = capsys.readouterr().out
-    assert "Labels that are probably wrong" in output and "next: open" in output
+    assert "Labels that may be wrong" in output and "next: open" in output
 
 
 def test_what_cannot_be_reviewed_is_a_sentence(troubled, model, tmp_path, capsys):

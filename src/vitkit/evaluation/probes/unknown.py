@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from vitkit.evaluation.benchmarks.labels import first_names
+from vitkit.models import ViTConfig
 from vitkit.weights import Classifier, Unknown
 
 STRENGTH = 0.3  # of the covariance's regularisation, in mean eigenvalues
@@ -88,12 +89,12 @@ def fit_unknown(
 
 
 def last_token(classifier: Classifier) -> tuple[int, int] | None:
-    """Of features of several blocks, where the class token of the last one is, for `fit_unknown`; None
-    if the features are of one block."""
+    """Of features of several states, where the first of the last block is, the class token, for
+    `fit_unknown`; None if the features are one state."""
     config = classifier.model.config
-    blocks = getattr(config, "read_blocks", 1)
-    if blocks == 1:
+    if not isinstance(config, ViTConfig) or config.pooled_width == config.width:
         return None
+    blocks = config.read_blocks
     return config.pooled_width // blocks * (blocks - 1), config.width
 
 

@@ -136,7 +136,7 @@ class Finding(NamedTuple):
 
 
 KINDS = {
-    "label": "Labels that are probably wrong",
+    "label": "Labels that may be wrong",
     "duplicate": "The same picture again",
     "outlier": "Unlike all others",
     "looks": "Dark, blurred, or of an odd size",
