@@ -159,7 +159,8 @@ def kept_quality(
     if asked.kind != "class":
         return chosen.held_out
     weights = image_weights(asked, y)
-    by_others = best_by_others(candidates, np.arange(len(y)), weights)
+    folds = np.arange(len(y)) if groups is None else groups
+    by_others = best_by_others(candidates, folds, weights)
     scores = np.stack([each.scores for each in candidates])  # (C, N)
     right = scores[by_others, np.arange(len(y))] == 1
     share, interval = share_of_answers(right, y, weights, groups)
