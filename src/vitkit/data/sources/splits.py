@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitkit.data.formats import read_table
-from vitkit.data.sources.bursts import MOST, find_bursts
 from vitkit.data.sources.datasets import dataset_table
 from vitkit.data.sources.source import (
     TEST_SHARE,
@@ -178,6 +177,8 @@ def _grouped(
             "together (--groups COLUMN)"
         )
         return sources, (note,)
+    from vitkit.data.sources.bursts import MOST, find_bursts  # with scipy, which few need
+
     if len(everything) > MOST:
         note = (
             f"bursts were not looked for, as that would take long for {len(everything):,} images; a "
