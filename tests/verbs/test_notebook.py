@@ -59,6 +59,7 @@ def folder(tmp_path, monkeypatch, shared):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_it_runs_and_shows_every_result(folder, capsys):
     """Each result is text, HTML, and a table where it has rows; nothing is printed."""
     pytest.importorskip("onnxscript")
