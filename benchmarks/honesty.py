@@ -5,7 +5,7 @@ compared with what it reaches on all other images of the set: the share of left-
 right, its interval, the sets of possible classes, and the share that is called unknown, of every class.
 That is done for many draws.
 
-- balanced: 5, 10, 20 and 40 images a class;
+- balanced: 2, 3, 5, 10, 20 and 40 images a class;
 - rare: one class has 6 images, the others together many times as many, beside scikit-learn's balanced
   ridge and logistic regression on the same features;
 - noise: normally distributed features whose classes mean nothing. What is printed should be chance.
@@ -32,7 +32,7 @@ from vitkit.system.machine import autocast
 from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
-SHOTS = (5, 10, 20, 40)
+SHOTS = (2, 3, 5, 10, 20, 40)
 NOISE = ((50, 2), (50, 4), (20, 5), (6, 6))  # classes, and images of each
 WIDTH = 192  # of the features of noise
 RARE = 6  # images of a rare class,
