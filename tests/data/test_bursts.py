@@ -3,7 +3,6 @@ together is not taken for it."""
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from vitkit.data import (
 )
 from vitkit.training import Data, divide, open_to_divide
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 PLAIN = ("mnist_1k", "pneumonia_mnist_1k", "eurosat_1k", "tiny_imagenet_1k", "sign_digits_1k")
 
 
@@ -209,10 +207,8 @@ def test_stats_say_the_groups_and_none_says_none(bursts, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
-def test_sets_without_bursts_have_none(name, tmp_path):
-    path = SHARED / f"{name}-train.parquet"
-    if not path.exists():
-        pytest.skip("the images are not here")
+def test_sets_without_bursts_have_none(name, shared, tmp_path):
+    path = shared(f"data/{name}-train.parquet")
     (source,) = open_parts(str(path)).sources.values()
     for i in range(len(source)):
         file = tmp_path / source.answer(i) / f"IMG_{i:04d}.png"

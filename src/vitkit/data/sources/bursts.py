@@ -2,16 +2,14 @@
 exposed otherwise, encoded again. If they are on both sides of a split, a model is measured on what it
 has learned.
 
-Two images are compared by their outlines: the middle of one, searched for in the other at several
-zooms and angles, as a normalised cross-correlation. Of two photographs of different things it is about
-0.4, of shots of one thing above 0.9. What counts as alike is fitted to the data, for digits, X-rays
-and cut-out signs all have much the same outline:
+Two images are compared by their outlines (outlines.py). What counts as alike is fitted to the data, for
+digits, X-rays and cut-out signs all have much the same outline:
 
 - anywhere in a class, images are alike if they are far more so than most of its pairs;
 - one after another, by time or by name, less is needed: so much that of the neighbours that are as
   alike nearly none are so by chance, as pairs far apart tell.
 
-Legend: N images, P pairs, S pixels of a thumbnail's side, V zooms and angles.
+Legend: N images, P pairs, S pixels of a thumbnail's side.
 """
 
 import hashlib
@@ -19,14 +17,13 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.format import open_memmap
 from PIL import Image
-from scipy import fft, ndimage
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -34,6 +31,7 @@ from vitkit.data.images.pictures import Encoded, Picture, is_stretched, picture_
 from vitkit.data.images.pillow import as_bad_image
 from vitkit.data.images.pixels import BadImage
 from vitkit.data.loading.workers import in_order, ranges, worth_starting
+from vitkit.data.sources.outlines import SIDE, correlations, crops, glances
 from vitkit.data.sources.source import Source, fingerprint
 from vitkit.system.console.progress import bar
 from vitkit.system.machine import cpus
@@ -52,22 +50,10 @@ TAKEN = 0x9003  # DateTimeOriginal
 FRACTION = 0x9291  # SubSecTimeOriginal
 
 # Which pairs of a class are compared closely
-SIDE = 64  # of a thumbnail
 SMALLEST = 24  # pixels of a side below which an image shows too little to tell
-COARSE = 16  # pixels of a side at which each is compared with each
-MIDDLE = 0.75  # of an image, which is searched for in the others
-CROPS = (0.6, 0.67, 0.75, 0.84, 0.94)  # shares of an image's sides that it may be in there
-STEP = 0.06  # of the sides, between two crops
-REACH = 0.2  # how far from the middle, at most
 NEAREST = 4  # images that each is compared with closely
 CANDIDATE = 0.7  # correlation from which they are
 COMPARED = 10**7  # pairs up to which each is compared with each
-
-# The close look
-FINE = 48  # pixels of a side
-TEMPLATE = 30  # pixels of the middle that is searched for
-ZOOMS = (0.8, 0.89, 1, 1.12, 1.25)
-ANGLES = (-6, -3, 0, 3, 6)  # degrees
 CHUNK = 32  # images whose partners are looked at together
 
 # What is alike
@@ -272,7 +258,7 @@ def _candidates(thumbnails: np.ndarray, classes: np.ndarray, readable: np.ndarra
     for number in np.flatnonzero(sizes > 1):
         own = readable[classes[readable] == number]
         items += [own[chunk.start : chunk.stop].tolist() for chunk in ranges(len(own), CHUNK)]
-    task = partial(_nearest, thumbnails, _glances(thumbnails), classes, readable)
+    task = partial(_nearest, thumbnails, glances(thumbnails), classes, readable)
     pairs = []
     results = in_order(task, items, worth_starting(cpus(), len(items)))
     for found in bar("looking for bursts")(results, len(items)):
@@ -291,58 +277,12 @@ def _nearest(
     others = readable[classes[readable] == classes[images[0]]]
     pairs = []
     for image in images:
-        alike = (_crops(thumbnails[image]) @ glances[others].T).max(0)
+        alike = (crops(thumbnails[image]) @ glances[others].T).max(0)
         alike[others == image] = -1
         nearest = np.argsort(-alike, kind="stable")[:NEAREST]
         nearest = others[nearest[alike[nearest] >= CANDIDATE]]
         pairs += [(min(image, other), max(image, other)) for other in nearest.tolist()]
     return pairs
-
-
-def _glances(thumbnails: np.ndarray) -> np.ndarray:
-    """The middle of each image, of mean 0 and norm 1: float32 (N, COARSE²)."""
-    middle = _sampling(MIDDLE, 0)
-    return _normed(middle @ thumbnails.astype(np.float32) @ middle.T)
-
-
-def _crops(thumbnail: np.ndarray) -> np.ndarray:
-    """Where the middle of another image may be in one: float32 (crops, COARSE²)."""
-    pixels = thumbnail.astype(np.float32)
-    crops = []
-    for samplings in _all_samplings():
-        rows = samplings @ pixels  # (shifts, COARSE, S)
-        both = np.einsum("asq,btq->abst", rows, samplings, optimize=True)
-        crops.append(both.reshape(-1, COARSE, COARSE))
-    return _normed(np.concatenate(crops))
-
-
-def _normed(images: np.ndarray) -> np.ndarray:
-    rows = images.reshape(len(images), -1)
-    rows = rows - rows.mean(1, keepdims=True)
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return (rows / np.maximum(norms, 1e-6)).astype(np.float32)
-
-
-@cache
-def _all_samplings() -> tuple[np.ndarray, ...]:
-    """For each share of CROPS, the samplings at all shifts: float32 (shifts, COARSE, S)."""
-    samplings = []
-    for share in CROPS:
-        steps = int(min((1 - share) / 2, REACH) / STEP + 1e-9)
-        shifts = [STEP * step for step in range(-steps, steps + 1)]
-        samplings.append(np.stack([_sampling(share, shift) for shift in shifts]))
-    return tuple(samplings)
-
-
-def _sampling(share: float, shift: float) -> np.ndarray:
-    """Means of a part of a row of pixels, as a matrix: float32 (COARSE, S)."""
-    middle = SIDE * (0.5 + shift)
-    edges = np.linspace(middle - SIDE * share / 2, middle + SIDE * share / 2, COARSE + 1)
-    edges = edges.clip(0, SIDE)
-    pixels = np.arange(SIDE)
-    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
-    overlap = overlap.clip(0)
-    return (overlap / overlap.sum(1, keepdims=True)).astype(np.float32)
 
 
 # The close look
@@ -363,10 +303,10 @@ class _Similarities:
             partners.setdefault(first, []).append(second)
         items = list(partners.items())
         chunks = [items[chunk.start : chunk.stop] for chunk in ranges(len(items), CHUNK)]
-        task = partial(_correlations, self.thumbnails)
+        task = partial(correlations, self.thumbnails)
         results = in_order(task, chunks, worth_starting(cpus(), len(chunks)))
-        for chunk, correlations in zip(chunks, bar(text)(results, len(chunks)), strict=True):
-            for (first, seconds), row in zip(chunk, correlations, strict=True):
+        for chunk, found in zip(chunks, bar(text)(results, len(chunks)), strict=True):
+            for (first, seconds), row in zip(chunk, found, strict=True):
                 values = np.arctanh(np.clip(row, 0, 0.9999)).tolist()
                 self.known |= {
                     (first, second): z for second, z in zip(seconds, values, strict=True)
@@ -378,83 +318,6 @@ class _Similarities:
     def of(self, pairs: Sequence[Pair]) -> np.ndarray:
         """(P,)"""
         return np.array([self.known[pair] for pair in pairs])
-
-
-def _correlations(
-    thumbnails: np.ndarray, items: Sequence[tuple[int, list[int]]]
-) -> list[np.ndarray]:
-    """The highest correlation of each image with the middles of its partners, at any zoom, angle and
-    place."""
-    rows = []
-    for first, seconds in items:
-        views, norms = _views(_outlines(thumbnails[[first]])[0])
-        middles = _middles(_outlines(thumbnails[seconds]))
-        places = FINE - TEMPLATE + 1
-        products = fft.irfft2(views[None] * middles[:, None], s=(FINE, FINE))
-        rows.append((products[..., :places, :places] / norms).max((1, 2, 3)))
-    return rows
-
-
-def _outlines(thumbnails: np.ndarray) -> np.ndarray:
-    """Details of middling size, as strong everywhere in an image: float32 (n, FINE, FINE)."""
-    small = [
-        Image.fromarray(grey).resize((FINE, FINE), Image.Resampling.BILINEAR) for grey in thumbnails
-    ]
-    grey = np.stack([np.asarray(image, np.float32) for image in small])
-    details = _blurred(grey, 1) - _blurred(grey, 4)
-    local = np.sqrt(_blurred(details**2, 6))
-    overall = np.sqrt(np.mean(details**2, (1, 2), keepdims=True))
-    return details / (local + 0.3 * overall + 1e-3)
-
-
-def _blurred(images: np.ndarray, sigma: float) -> np.ndarray:
-    return ndimage.gaussian_filter(images, (0, sigma, sigma))
-
-
-def _middles(outlines: np.ndarray) -> np.ndarray:
-    """The spectra of the middles, conjugate, of mean 0 and norm 1: complex64 (n, FINE, FINE/2 + 1)."""
-    margin = (FINE - TEMPLATE) // 2
-    middle = outlines[:, margin : margin + TEMPLATE, margin : margin + TEMPLATE]
-    middle = _normed(middle).reshape(-1, TEMPLATE, TEMPLATE)
-    return np.conj(fft.rfft2(middle, s=(FINE, FINE)))
-
-
-def _views(outlines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The spectra of an image at all zooms and angles, complex64 (V, FINE, FINE/2 + 1); and the norm
-    of every part of it that is as large as a middle, (V, places, places)."""
-    image = Image.fromarray(outlines)
-    views = []
-    for matrix in _turns():
-        turned = image.transform(
-            (FINE, FINE), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR
-        )
-        views.append(np.asarray(turned))
-    views = np.stack(views)
-    sums = _sums(views)
-    squares = _sums(views**2) - sums**2 / TEMPLATE**2
-    least = 0.05 * TEMPLATE**2  # nothing is found in what shows nothing
-    return fft.rfft2(views), np.sqrt(np.maximum(squares, least))
-
-
-@cache
-def _turns() -> tuple[tuple[float, ...], ...]:
-    """The affine maps of all zooms and angles about the middle of an image."""
-    maps = []
-    for zoom in ZOOMS:
-        for angle in np.deg2rad(ANGLES):
-            cosine = np.cos(angle) / zoom
-            sine = np.sin(angle) / zoom
-            across = FINE / 2 * (1 - cosine + sine)
-            down = FINE / 2 * (1 - sine - cosine)
-            maps.append((cosine, -sine, across, sine, cosine, down))
-    return tuple(maps)
-
-
-def _sums(images: np.ndarray) -> np.ndarray:
-    """The sums of all squares of TEMPLATE pixels a side: (V, places, places)."""
-    total = np.pad(images, ((0, 0), (1, 0), (1, 0))).cumsum(1, dtype=np.float64).cumsum(2)
-    rows = total[:, TEMPLATE:] - total[:, :-TEMPLATE]
-    return (rows[:, :, TEMPLATE:] - rows[:, :, :-TEMPLATE]).astype(np.float32)
 
 
 # What is alike
