@@ -187,6 +187,19 @@ def test_quarters_are_not_taken_where_they_gain_nothing(folder, pretrained, tmp_
     assert plan["reading"] == ["token", 1]
 
 
+def test_of_one_image_a_class_nothing_can_be_left_out(folder, pretrained, tmp_path):
+    files = {
+        f"{label}/{i}.png": 12 for label in "abc" for i in range(2)
+    }  # one of two is to test on
+    quick = finetune(pretrained, str(folder(files)), "quick")
+    said = []
+    answer(replace(quick, precision="float32"), tmp_path / "run", 1, CPU, said.append)
+    text = " ".join(said)
+    assert "how good it is cannot be said" in text and "by fits without" not in text
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert plan["reading"] == ["token", 1]
+
+
 @pytest.mark.slow
 def test_a_call_that_was_stopped_goes_on(recipe, tmp_path, monkeypatch):
     undisturbed = answer(recipe, tmp_path / "one", 1, CPU, lambda text: None)

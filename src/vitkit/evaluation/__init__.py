@@ -34,7 +34,7 @@ _FILES = {
         "FIXED Fewshot Form GRID WHOLE best_ranked draw interval predictions shot_notes"
     ),
     "probes.folds": "balanced_folds",
-    "probes.left_out": "LeaveOut share_of_answers share_of_left_out",
+    "probes.left_out": "LeaveOut share_of_answers",
     "probes.neighbours": "Neighbours voted",
     "probes.probe": "FIT Method Probe known_classes left_out_quality probe quality with_probe",
     "probes.probing": "NUMBER Probing several_probe",
@@ -46,7 +46,7 @@ _FILES = {
         "ENOUGH REJECTED conformal_limit fit_unknown last_token left_out_distances open_classes "
         "whitened_classes"
     ),
-    "reports.label_noise": "Suspect WrongLabels shown_classes wrong_labels",
+    "reports.label_noise": "shown_classes wrong_labels",
     "reports.page": (
         "Look MISTAKES calibration_sentence confusion_section disagreement_tiles metrics_table "
         "mistake_tiles mistakes_section write_report"

@@ -78,7 +78,10 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
         from_rank_0(lambda: _save_first(work, classifier, learned))
         work.say(f"after {work.seconds()} a first model is in {work.run_dir / MODEL}")
     seen = _of_last_token(bare, learned)
-    for sentence in left_out_sentences(asked, left_out, seen, groups):
+    sentences = [NOBODY_KNOWS]
+    if whole.known.any():
+        sentences = left_out_sentences(asked, left_out, seen, groups)
+    for sentence in sentences:
         work.say(sentence)
     if asked.kind == "class":
         few = open_classes(asked.labels, np.bincount(learned.y, minlength=len(asked.labels)))
@@ -138,6 +141,11 @@ VERY_FEW = 4  # images of a class, below which one more makes a fit much better
 FEW = 15  # images a class, up to which one more makes a fit better by a point or so
 COMPARED = 10_000  # images to learn from that are compared with each other
 
+NOBODY_KNOWS = (
+    "its head is solved for, not trained, on one image, or one burst, of each class: without it nothing "
+    "knows the class, so how good it is cannot be said"
+)
+
 # What the main metric is called: of classes of unequal size, and of other targets
 BALANCED = "balanced accuracy (the mean of the classes' own)"
 MEANS = {"classes": "mean average precision", "number": "mean error"}
@@ -156,13 +164,7 @@ def left_out_sentences(
         how_good = f"fits without an image answer it with a {MEANS[asked.kind]} of {metric.text()}"
     sentences = [f"its head is solved for, not trained: {how_good}"]
     if asked.kind == "class":
-        counts = np.bincount(learned.y, minlength=len(asked.labels))
-        if counts.max() == 1:
-            return [
-                "its head is solved for, not trained, on one image of each class: without it nothing "
-                "knows the class, so how good it is cannot be said"
-            ]
-        sentences[0] += _of_few(counts)
+        sentences[0] += _of_few(np.bincount(learned.y))
     blind = guess(asked, learned.y)
     if blind is not None and blind.explains(metric):
         sentences.append(

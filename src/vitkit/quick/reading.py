@@ -141,8 +141,8 @@ def read(work: Work) -> Reading:
 
 
 def kinds_for(config: object, images: int) -> Iterator[Kind]:
-    """What a head may read of so many images, of as many blocks as can be solved for; nothing for models that do
-    not read the class token as the paper has it."""
+    """What a head may read of so many images, of as many blocks as can be solved for; nothing for models
+    that do not read the class token as the paper has it."""
     if not isinstance(config, ViTConfig) or config.norm != "tokens" or config.representation:
         return
     if (config.pool, config.read_blocks) != TOKEN:

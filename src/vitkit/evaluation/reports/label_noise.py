@@ -133,9 +133,7 @@ def shown_classes(logits: np.ndarray, classes: np.ndarray, pair: float = PAIR) -
             # How what shows class j is labelled: counted, and held towards even errors
             counts = (labelled @ shown).T  # (K, K)
             errors = images - np.trace(counts)
-            share = (errors + 1) / (
-                images + 2
-            )  # Laplace's rule: none among few is no proof of none
+            share = (errors + 1) / (images + 2)  # Laplace's rule: none among few proves nothing
             noise = counts + prior * _even(share, diagonal)
             noise /= counts.sum(1, keepdims=True) + prior
         if abs(errors - before) < SETTLED:
