@@ -37,6 +37,7 @@ from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 from vitkit.training import Data
 from vitkit.training.state.checkpoints import Occupied
+from vitkit.verbs.training.quick import short
 from vitkit.weights import Classifier, save
 
 CPU = torch.device("cpu")
@@ -175,6 +176,15 @@ def test_a_head_reads_the_quarters_where_the_class_is_a_place(places, tmp_path):
     assert fits and memory.x.shape[1] == 6 * config.width
     again = answer(quick, tmp_path / "run", 1, CPU, said.append, keep_size=True)
     assert again.left_out == reached.left_out and again.chosen == reached.chosen
+
+    # A model for other libraries reads the class token, and says what that costs
+    said.clear()
+    portable = answer(quick, tmp_path / "other", 1, CPU, said.append, portable=True)
+    assert portable.classifier.model.config.pool == "token"
+    cost = f"{short(portable.left_out)} instead of "
+    assert f"as in other libraries (--portable): {cost}" in " ".join(said)
+    with pytest.raises(Occupied, match="portable: True, now False"):
+        answer(quick, tmp_path / "other", 1, CPU, said.append)
 
 
 def test_quarters_are_not_taken_where_they_gain_nothing(folder, pretrained, tmp_path):

@@ -315,3 +315,11 @@ class ViTConfig:
         """The same model with a new head of so many classes straight on the pooled state (Section
         3.2); 0 is none."""
         return replace(self, classes=classes, head_bias=0.0, representation=0)
+
+    def headless(self) -> "ViTConfig":
+        """The same encoder without a head. Of states that only a head of vitkit joins, the class token of
+        the last block is left, which every library gives."""
+        pool = self.pool
+        if pool in WITHOUT_PARAMETERS:
+            pool = WITHOUT_PARAMETERS[0]
+        return replace(self.with_head(0), pool=pool, read_blocks=1)

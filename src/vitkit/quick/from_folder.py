@@ -73,13 +73,15 @@ def answer(
     device: torch.device,
     say: Say,
     keep_size: bool = False,
+    portable: bool = False,
 ) -> Answer:
     """Make the best model for the recipe's images that the minutes allow, and save it in
     `run_dir`/model; returns it, with what it and the others reached. A model is there from the first
     seconds on. The same call continues one that was killed.
 
     The recipe is that of the fine-tuning. Its spans may be 0: then they follow from the time. Images
-    of few pixels are fine-tuned at a smaller size than the recipe's, unless `keep_size`.
+    of few pixels are fine-tuned at a smaller size than the recipe's, unless `keep_size`. A head may
+    read more of the model than other libraries can, unless it is to be `portable`.
 
     Raises ValueError if no classifier can be made of the images, and for a directory of another
     run; Interrupted after SIGTERM.
@@ -92,7 +94,7 @@ def answer(
         # What there is
         photographs = open_photographs(recipe.data)
         _check(photographs, recipe)
-        plan = earlier_plan(run_dir, recipe, photographs, minutes)
+        plan = earlier_plan(run_dir, recipe, photographs, minutes, portable)
         for sentence in look(photographs):
             say(sentence)
 
@@ -100,7 +102,7 @@ def answer(
         if plan is None:
             precision = from_rank_0(lambda: pick_precision(recipe.precision, device)).precision
             images = fingerprint(photographs.learned)
-            plan = Plan(None, precision, minutes, to_json(recipe), images)
+            plan = Plan(None, precision, minutes, to_json(recipe), images, portable=portable)
             write_plan(run_dir, plan)
         tuning = replace(recipe, precision=plan.precision)
         if not keep_size:

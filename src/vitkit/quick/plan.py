@@ -57,6 +57,8 @@ class Plan(NamedTuple):
     """What the head reads of a block, in plans of earlier versions; now `reading` says it."""
     reading: tuple[str, int] | None = None
     """What the head reads: a pooling, and of how many blocks; None as long as that is not decided."""
+    portable: bool = False
+    """Whether the head reads what other libraries know, whatever it costs."""
 
 
 def read_plan(run_dir: Path) -> Plan | None:
@@ -79,7 +81,7 @@ def write_plan(run_dir: Path, plan: Plan) -> None:
 
 
 def earlier_plan(
-    run_dir: Path, recipe: Recipe, photographs: Photographs, minutes: float
+    run_dir: Path, recipe: Recipe, photographs: Photographs, minutes: float, portable: bool
 ) -> Plan | None:
     """The plan of an earlier call; None if there is none. Raises OtherPlan if it is that of other settings."""
     plan = from_rank_0(lambda: read_plan(run_dir))
@@ -88,6 +90,8 @@ def earlier_plan(
     changed = differences(with_defaults(plan.recipe, recipe), to_json(recipe))
     if plan.minutes != minutes:
         changed.append(f"minutes: {plan.minutes:g}, now {minutes:g}")
+    if plan.portable != portable:
+        changed.append(f"portable: {plan.portable}, now {portable}")
     if plan.images != fingerprint(photographs.learned):
         changed.append("its images have changed")
     if changed:

@@ -126,8 +126,15 @@ def read(work: Work) -> Reading:
     if weights is None:
         weights = np.ones(len(every.y))
     weights = weights * readings[0][2].known.numpy()
+    chosen = from_rank_0(lambda: kinds[tried.index(best(tried, weights))])
+    if work.plan.portable:
+        kind, learned, whole = readings[kinds.index(TOKEN)]
+        if chosen != TOKEN:
+            others = readings[kinds.index(chosen)][2]
+            _say_cost(work, asked, chosen, whole, others, every.y, groups)
+        return Reading(asked, _bare(work, TOKEN, asked), learned, whole)
     if decided is None:
-        decided = from_rank_0(lambda: kinds[tried.index(best(tried, weights))])
+        decided = chosen
     kind, learned, whole = readings[kinds.index(decided)]
 
     # An image that is left out has no say in what is read of it
@@ -198,12 +205,35 @@ def _say(
     """Say what is read, and what it gains."""
     before = asked.left_out_quality(token, y, groups)[0]
     after = asked.left_out_quality(whole, y, groups)[0]
-    what = WORDS[kind.pool].format(counted(kind.blocks, "block"))
     work.say(
-        f"its head reads {what}: {after.unit.text(after.value)} instead of "
+        f"its head reads {_words(kind)}: {after.unit.text(after.value)} instead of "
         f"{before.unit.text(before.value)} with the class token alone, by fits without each image "
-        "(other libraries do not have that; with --preset none a head reads the class token)"
+        "(other libraries do not have that; --portable keeps to the class token)"
     )
+
+
+def _say_cost(
+    work: Work,
+    asked: Probing,
+    kind: Kind,
+    token: Probe,
+    whole: Probe,
+    y: np.ndarray,
+    groups: np.ndarray | None,
+) -> None:
+    """Say what is not read so that other libraries open the model, and what that costs."""
+    now = asked.left_out_quality(token, y, groups)[0]
+    otherwise = asked.left_out_quality(whole, y, groups)[0]
+    work.say(
+        f"its head reads the class token alone, as in other libraries (--portable): "
+        f"{now.unit.text(now.value)} instead of {otherwise.unit.text(otherwise.value)} with "
+        f"{_words(kind)}, by fits without each image"
+    )
+
+
+def _words(kind: Kind) -> str:
+    """What a head reads that is more than the class token, in words."""
+    return WORDS[kind.pool].format(counted(kind.blocks, "block"))
 
 
 def settle_reading(work: Work, reading: Reading) -> Work:

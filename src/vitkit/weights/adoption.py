@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitkit.data import Preprocessing
-from vitkit.models import Model, ModelConfig, as_pair, build, resized
+from vitkit.models import Model, ModelConfig, ViTConfig, as_pair, build, resized
 from vitkit.system.console.text import counted
 from vitkit.weights.classifier import Classifier, check_labels, check_own_weights
 from vitkit.weights.outputs import counted_classes
@@ -143,6 +143,19 @@ def with_new_head(model: Model, classes: int) -> Model:
 def with_zero_head(model: Model, config: ModelConfig) -> Model:
     """The model with a head of zeros; its pooling may be another one without parameters."""
     return rebuilt(model, config, zeros=r"head\.")
+
+
+def headless(classifier: Classifier) -> Classifier:
+    """The model without its head, whose answer is the class token's final state, or what else its head
+    reads as in other libraries. All weights are the classifier's own, not copies."""
+    check_own_weights(classifier.model)
+    config = classifier.model.config
+    if isinstance(config, ViTConfig):
+        config = config.headless()
+    else:
+        config = config.with_head(0)
+    model = rebuilt(classifier.model, config)
+    return replace(classifier, model=model, labels=(), unknown=None)
 
 
 def rebuilt(

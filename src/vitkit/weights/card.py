@@ -2,7 +2,7 @@
 
 import json
 
-from vitkit.models import ModelConfig, called, cost, parameters
+from vitkit.models import WITHOUT_PARAMETERS, ModelConfig, ViTConfig, called, cost, parameters
 from vitkit.system.console.text import printable
 from vitkit.system.storage.private import public
 from vitkit.weights.classifier import Classifier
@@ -122,6 +122,25 @@ def _elsewhere(config: ModelConfig, format: Format) -> str:
             code += f"\nFor {other.library}:\n\n"
             code += f"    vitkit convert DIRECTORY {directory} --to {other.name}\n\n"
             code += f"```python\n{other.example(config).replace('DIRECTORY', directory)}```\n"
+    return code or _by_states(config)
+
+
+def _by_states(config: ModelConfig) -> str:
+    """How to compute the answers of a head that joins several states with a library that has the encoder."""
+    if not isinstance(config, ViTConfig) or config.pool not in WITHOUT_PARAMETERS:
+        return ""
+    encoder = config.headless()
+    code = ""
+    for other in formats_for(encoder):
+        if other.example_of_states and config.classes and not config.representation:
+            directory = f"{other.name}-ENCODER"
+            example = other.example_of_states(config).replace("ENCODER", directory)
+            code += (
+                f"\nNo other library has a head that reads {config.reads}. {other.library} has the encoder, "
+                "and the head is one matrix:\n\n"
+                f"    vitkit convert DIRECTORY {directory} --to {other.name} --headless\n\n"
+                f"```python\n{example}```\n"
+            )
     return code
 
 

@@ -12,6 +12,7 @@ from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.definition import result, verb
 from vitkit.weights import Classifier, Hints, Proof, is_somebodys, license_text, load_as
 from vitkit.weights import convert as converted
+from vitkit.weights import headless as without_head
 
 NOT_COMPARED = {
     "native": "only vitkit reads this format",
@@ -34,6 +35,9 @@ class Convert:
     .pth)."""
     to: Annotated[str, arg(metavar="FORMAT")]
     """The format: huggingface, timm, google, torchvision or native."""
+    headless: bool = False
+    """Leave the head out, and write what it reads of: the encoder, for a program that has a head of its
+    own."""
     approximate: bool = False
     """Write the model even if the other library computes a little differently, such as with another
     form of the GELU, or its logits differ by more than the tolerance."""
@@ -114,6 +118,8 @@ def convert(settings: Convert) -> Converted:
     classifier = settings.source
     if not isinstance(classifier, Classifier):
         classifier = load_as(classifier, settings.hints)
+    if settings.headless:
+        classifier = without_head(classifier)
     proof = converted(
         classifier, settings.dest, settings.to, settings.approximate, settings.tolerance
     )

@@ -48,6 +48,9 @@ class Options:
     minutes: float = 2.0
     """With --preset quick: the time for all of it. The first model is made in any case; the
     fine-tuning gets what is left."""
+    portable: bool = False
+    """With --preset quick: the head reads the class token of the last block alone, so that Transformers
+    and timm open the model too. It may cost accuracy; how much is said."""
     select: bool = False
     """Choose the learning rate first, on held-out training images, then train on everything but the
     test part."""

@@ -18,6 +18,7 @@ from vitkit.evaluation import (
     report,
     write_report,
 )
+from vitkit.models import ViTConfig
 from vitkit.quick import (
     CLOSED_FORM,
     RUN,
@@ -41,7 +42,7 @@ from vitkit.training import report as report_of_run
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result
 from vitkit.verbs.training.train import transfer_tables
-from vitkit.weights import Classifier
+from vitkit.weights import Classifier, format_of
 
 if TYPE_CHECKING:
     from vitkit.verbs.training.finetune import Finetune
@@ -140,7 +141,15 @@ def finetune_quick(settings: "Finetune") -> Finetuned:
     with process_group(settings.device, settings.patience) as device:
         for run_dir in _run_dirs(settings.data, settings.workdir):
             try:
-                reached = answer(recipe, run_dir, settings.minutes, device, say, keep_size)
+                reached = answer(
+                    recipe,
+                    run_dir,
+                    settings.minutes,
+                    device,
+                    say,
+                    keep_size,
+                    settings.portable,
+                )
                 break
             except OtherPlan as error:
                 if settings.workdir is not None:
@@ -285,6 +294,19 @@ def short(metric: Metric | None) -> str:
     return metric.unit.text(metric.value)
 
 
+def _elsewhere(finetuned: Finetuned) -> Iterator[str]:
+    """Whether other libraries open the model directory."""
+    config = finetuned.classifier.model.config
+    format = format_of("huggingface", config)
+    if format is not None and not format.cannot(config):
+        yield "Transformers opens it too, and timm after a conversion: its README.md says how"
+    elif isinstance(config, ViTConfig) and config.reads != config.headless().reads:
+        yield (
+            "Transformers and timm do not open it, because of what its head reads: its README.md has the "
+            "lines that compute the same with timm, and --portable makes a model that both open"
+        )
+
+
 def _next(finetuned: Finetuned) -> Iterator[str]:
     """Where the model is, and what one would want next."""
     reached = finetuned.answer
@@ -292,6 +314,7 @@ def _next(finetuned: Finetuned) -> Iterator[str]:
         yield f"wrote {finetuned.run_dir / 'model'}"
     else:
         yield f"wrote {finetuned.run_dir / 'model'} and {finetuned.path}"
+    yield from _elsewhere(finetuned)
     word = as_word(finetuned.run_dir)
     data = as_word(finetuned.settings.data)
     yield "next:"

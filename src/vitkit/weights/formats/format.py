@@ -87,6 +87,9 @@ class Format:
     """The package that opens a directory of this format, as the Hugging Face hub names it."""
     example: Callable[[ModelConfig], str] | None = None
     """Python that opens "DIRECTORY" with that library, for the model card."""
+    example_of_states: Callable[[ModelConfig], str] | None = None
+    """Python that computes with that library what a head on several states answers, for the model card:
+    of the encoder alone in "ENCODER", and the head in "DIRECTORY"."""
 
     open_elsewhere: Callable[[Classifier, Path], Elsewhere | None] | None = None
     """A written model as its library opens it, for the proof. None if there is nothing to compare.

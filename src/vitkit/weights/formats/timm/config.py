@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitkit.data import Preprocessing
-from vitkit.models import ModelConfig
+from vitkit.models import ModelConfig, ViTConfig
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.files import load_state_dict
 from vitkit.weights.formats.format import Elsewhere
@@ -192,4 +192,52 @@ def example(config: ModelConfig) -> str:
 import timm
 
 model = timm.create_model("local-dir:DIRECTORY", pretrained=True)
+"""
+
+
+def example_of_states(config: ViTConfig) -> str:
+    """How to compute the logits of a head that joins the states of several blocks, or parts of an image."""
+    read = {
+        "token": ["token[:, 0]"],
+        "token-gap": ["token[:, 0]", "patches.mean(1)"],
+        "token-quarters": ["token[:, 0]", "*quarters(patches)"],
+        "token-gap-quarters": ["token[:, 0]", "patches.mean(1)", "*quarters(patches)"],
+    }
+    height, width = config.grid
+    quarters = ""
+    if "quarters" in config.pool:
+        quarters = f"""
+
+def quarters(patches):
+    grid = patches.unflatten(1, ({height}, {width}))
+    for rows in (grid[:, :{(height + 1) // 2}], grid[:, {height // 2}:]):
+        for part in (rows[:, :, :{(width + 1) // 2}], rows[:, :, {width // 2}:]):
+            yield part.mean((1, 2))
+
+"""
+    return f"""\
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+encoder = timm.create_model("local-dir:ENCODER", pretrained=True).eval()
+settings = timm.data.resolve_model_data_config(encoder)
+transform = timm.data.create_transform(**settings, is_training=False)
+head = load_file("DIRECTORY/model.safetensors")
+{quarters}
+images = transform(Image.open("IMAGE").convert("RGB"))[None]
+with torch.inference_mode():
+    blocks = encoder.forward_intermediates(
+        images,
+        indices={config.read_blocks},
+        norm=True,
+        output_fmt="NLC",
+        return_prefix_tokens=True,
+        intermediates_only=True,
+    )
+    states = []
+    for patches, token in blocks:
+        states += [{", ".join(read[config.pool])}]
+    logits = torch.cat(states, 1) @ head["head.weight"].T + head["head.bias"]
 """

@@ -25,6 +25,7 @@ from vitkit.weights.formats.timm.config import (
     POOLS,
     config_json,
     example,
+    example_of_states,
     open_in_timm,
     pixels_in_timm,
 )
@@ -222,6 +223,7 @@ FORMAT = Format(
     directory=directory,
     library="timm",
     example=example,
+    example_of_states=example_of_states,
     open_elsewhere=open_elsewhere,
     pixels_elsewhere=pixels_in_timm,
 )
