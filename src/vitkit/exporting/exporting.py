@@ -43,6 +43,7 @@ from vitkit.runtimes import (
     FILES,
     MERGED,
     Exported,
+    Limits,
     Weights,
     check_answer,
     eager,
@@ -223,6 +224,11 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
     weight_bits = 8
     if wanted.to == "onnx":
         weight_bits = ONNX_BITS
+    limits = None
+    if classifier.unknown is not None:
+        unknown = classifier.unknown
+        least = tuple(np.atleast_1d(unknown.least.numpy()).tolist())
+        limits = Limits(least, unknown.rejected, unknown.coverage)
     return Exported(
         classifier.preprocessing,
         classifier.labels,
@@ -232,6 +238,7 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
         origin,
         license_to_json(classifier.license),
         weight_bits,
+        limits,
     )
 
 

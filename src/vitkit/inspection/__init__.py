@@ -30,7 +30,8 @@ _FILES = {
         "section table tag write_page"
     ),
     "photographs": (
-        "Tile photograph_and_map contact_sheet darkened draw_looked image_rows over_image whole_pixels"
+        "Tile captioned contact_sheet darkened draw_looked image_rows over_image photograph_and_map "
+        "whole_pixels"
     ),
     "plots": "Curve DARK LIGHT Panel THEMES plot write_figure",
 }

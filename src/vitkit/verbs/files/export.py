@@ -116,7 +116,7 @@ class ExportedModel:
         if self.classifier.activation != "none":
             yield conclusion(self.agreement)
         if self.classifier.unknown is not None:
-            yield "left out: the limits for unknown images, which a model directory keeps"
+            yield "it says which images are unknown, as the model does"
         yield f"wrote {self.path}.json: what was measured"
         if self.format == "torch":
             yield f"next: torch.export.load({str(self.path)!r}).module()(images), in Python"
