@@ -89,10 +89,15 @@ def earlier_plan(
     if plan.minutes != minutes:
         changed.append(f"minutes: {plan.minutes:g}, now {minutes:g}")
     if plan.images != fingerprint(photographs.learned):
-        changed.append("its images have changed")
+        changed.append("its images are others, or have changed")
     if changed:
         raise OtherPlan(f"{run_dir} was begun otherwise ({'; '.join(changed[:5])})")
     return plan
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two names of a data set are of one place."""
+    return one == other or Path(one).resolve() == Path(other).resolve()
 
 
 # What every step reads, and what several of them do
