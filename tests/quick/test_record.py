@@ -112,3 +112,22 @@ def test_one_folder_is_one_run_whatever_it_is_called(model, here, capsys):
     words = ["finetune", model, "more", "--workdir", "runs/photos", "--minutes", "0.001"]
     assert main([*words, "--device", "cpu"]) == 1
     assert "its images are others, or have changed" in capsys.readouterr().err
+
+
+def test_int8_is_judged_on_the_runs_own_images(model, here, capsys):
+    """The ones that it left out judge, and those that it has learned from calibrate."""
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    finetune(model, "photos")
+    capsys.readouterr()
+    words = ["export", "runs/photos", "-o", "file.onnx", "--precision", "int8"]
+    assert main([*words, "--agreement", "0"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "on images of photos that its run left out: " in out and "of 6 images" in out
+    assert "calibrated on 26 images that the model has learned from" in out
+
+    Path("photos").rename("elsewhere")
+    assert main(words) == 1
+    assert "photos, are not here as they were: name some with --data DATA" in " ".join(
+        capsys.readouterr().err.split()
+    )

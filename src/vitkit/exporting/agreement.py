@@ -7,12 +7,20 @@ Legend: B images of a batch, K classes, h w pixels of what the model gets.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from vitkit.curation import different
-from vitkit.data import BadImage, Preprocessing, open_image, open_parts, open_source
+from vitkit.data import (
+    BadImage,
+    Preprocessing,
+    open_image,
+    open_parts,
+    open_source,
+    open_splits,
+)
 from vitkit.evaluation import tango, wilson
 from vitkit.prediction import (
     Examples,
@@ -24,7 +32,7 @@ from vitkit.prediction import (
 from vitkit.runtimes import FileRuntime, Runtime
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
-from vitkit.weights import activate_array
+from vitkit.weights import Classifier, activate_array
 
 CROPS = 64  # of scikit-learn's two photographs
 TRIED = 500  # images to try a file on, at most
@@ -42,6 +50,8 @@ class Trial(NamedTuple):
     """Others, to calibrate with."""
     photographs: int | None = None
     """Of how many photographs they are parts; None if they are whole."""
+    learned: bool = False
+    """Whether the model has learned from those to calibrate with."""
 
 
 def trial_on(
@@ -63,6 +73,42 @@ def trial_on(
     if train is None or np.isin(train.rows, source.rows).any():
         return Trial(data, _spread(items[1::2], tried), _spread(items[::2], CALIBRATED))
     return Trial(data, _spread(items, tried), _spread(_items(train, labels), CALIBRATED))
+
+
+def own_trial(
+    classifier: Classifier, tried: int = TRIED, near: Sequence[Path] = (Path(),)
+) -> Trial | None:
+    """The images of a model's own run: those that it left out to try a file on, and those that it learned
+    from to calibrate with. None if they are not here, or are others now.
+
+    near: the folders that the name of the data set may be relative to.
+    """
+    origin = classifier.origin
+    name = origin.get("data")
+    if not isinstance(name, str):
+        return None
+    for folder in near:
+        data = folder / name
+        if not data.exists():
+            continue
+        seed = origin.get("split_seed", 0)
+        try:
+            splits = open_splits(str(data), seed=seed, groups=origin.get("groups", "none"))
+        except (ValueError, OSError):
+            continue
+        left_out = splits.test or splits.val
+        if not left_out or not splits.train:
+            continue
+        if splits.made_fingerprint != origin.get("held_out"):  # it has learned from some of them
+            continue
+        labels = classifier.labels
+        return Trial(
+            f"images of {data} that its run left out",
+            _spread(_items(left_out, labels), tried),
+            _spread(_items(splits.train, labels), CALIBRATED),
+            learned=True,
+        )
+    return None
 
 
 def to_calibrate(data: str) -> list[Item]:

@@ -211,7 +211,10 @@ def export(
         if least is None:
             least = LEAST[bounds]
         if fault := wrong(agreement, bounds, classifier.activation, least):
-            raise ValueError(f"{path} was not written: {fault}. On {trial.name}: {agreement}")
+            sentence = f"{path} was not written: {fault}. On {trial.name}: {agreement}"
+            if trial.photographs is not None:  # parts of the two that come with scikit-learn
+                sentence += ". --data DATA tries it on images like yours"
+            raise ValueError(sentence)
         write_json(folder / f"{path.name}.json", report(classifier, wanted, agreement, new, least))
     return agreement
 

@@ -28,6 +28,7 @@ from vitkit.training import (
     Say,
     differences,
     group_setting,
+    is_run,
     to_json,
     with_defaults,
 )
@@ -84,6 +85,8 @@ def earlier_plan(
     """The plan of an earlier call; None if there is none. Raises OtherPlan if it is that of other settings."""
     plan = from_rank_0(lambda: read_plan(run_dir))
     if plan is None:
+        if from_rank_0(lambda: is_run(run_dir)):
+            raise OtherPlan(f"{run_dir} holds a run of vitkit train, or of a preset")
         return None
     changed = differences(with_defaults(plan.recipe, recipe), to_json(recipe))
     if plan.minutes != minutes:

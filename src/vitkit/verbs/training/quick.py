@@ -32,7 +32,7 @@ from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import Interrupted
 from vitkit.system.processes.ranks import from_rank_0, process_group
-from vitkit.training import default_run_dir
+from vitkit.training import RUNS, run_name
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result
 from vitkit.verbs.training.train import transfer_tables
@@ -60,10 +60,10 @@ def _run_dirs(data: str, workdir: Path | None) -> Iterator[Path]:
     if workdir is not None:
         yield workdir
         return
-    first = default_run_dir(data, "")
-    yield first
+    name = run_name(data, "")
+    yield RUNS / name
     for number in itertools.count(2):
-        yield first.with_name(f"{first.name}-{number}")
+        yield RUNS / f"{name}-{number}"
 
 
 @result
