@@ -49,6 +49,8 @@ class Tile(NamedTuple):
     """Whether that is right (drawn in green), wrong (in red) or neither (in black)."""
     note: str = ""
     """A second line, which is neither."""
+    name: str = ""
+    """What the photograph is called; on a page, a link to its file."""
 
 
 def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> Path:

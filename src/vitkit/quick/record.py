@@ -11,8 +11,10 @@ from vitkit.evaluation import (
     Kept,
     Metric,
     answers_of_logits,
+    class_scores,
     read_answers,
     report,
+    weakest,
     write_answers,
     write_report,
 )
@@ -95,6 +97,15 @@ def _begun(work: Work) -> dict:
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     seconds = max(round(work.spent(), 1), earlier.get("seconds", 0.0))
     return {"date": earlier.get("date", date), "seconds": seconds, "device": str(work.device)}
+
+
+def weakest_class(run_dir: Path) -> str | None:
+    """A sentence about the class that fared worst on the images to test on; None without such images, or
+    if every answer is right."""
+    kept = read_answers(run_dir / ANSWERS)
+    if kept is None or not kept.answers.finite.all():
+        return None
+    return weakest(class_scores(kept.answers))
 
 
 def write_page(run_dir: Path, path: Path | None = None) -> Path | None:

@@ -24,12 +24,13 @@ from vitkit.quick import (
     question,
     read_plan,
     targets_of,
+    weakest_class,
     write_page,
 )
 from vitkit.recipes import few_pixels
 from vitkit.studies import Transfer
 from vitkit.system.console.saying import say
-from vitkit.system.console.text import as_word, counted
+from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.errors import Interrupted
 from vitkit.system.processes.ranks import from_rank_0, process_group
 from vitkit.training import RUNS, run_name
@@ -124,6 +125,8 @@ class Finetuned:
             return
         yield from _other_targets(self.answer)
         yield from _candidates(self.answer)
+        if sentence := weakest_class(self.run_dir):
+            yield printable(sentence)
         yield from _guessing(self.answer)
         yield from _next(self)
 
