@@ -168,16 +168,20 @@ def write_review(
         chosen = [finding for finding in findings if finding.kind == kind]
         counts.append((heading, f"{len(chosen):,}"))
         if chosen:
-            sections.append(_section(kind, parts, chosen))
+            sections.append(_section(kind, parts, chosen, path.absolute().parent))
     blocks = [bullets(facts), table(counts, ("a second look", "images")), *sections]
     return write_page(path, title, blocks)
 
 
-def _section(kind: str, parts: dict[str, Source], findings: Sequence[Finding]) -> Block:
-    """The findings of a kind: pictures of the first ones, and a table of all."""
+def _section(
+    kind: str, parts: dict[str, Source], findings: Sequence[Finding], folder: Path
+) -> Block:
+    """The findings of a kind: pictures of the first ones, and a table of all. folder: of the page, from
+    which the names of photographs lead to their files."""
     blocks = [paragraph(MEANING[kind], "faint")]
     if kind != "unreadable":
-        blocks.append(gallery(_tile(parts, finding) for finding in findings[:PICTURES]))
+        tiles = [_tile(parts, finding) for finding in findings[:PICTURES]]
+        blocks.append(gallery(tiles, folder=folder))
     rows = [(f.part, printable_name(f.name), printable_name(f.label), f.reason) for f in findings]
     listing = table(rows, ("part", "image", "label", "why"), wraps=True)
     if kind == "unreadable":
@@ -197,7 +201,7 @@ def _tile(parts: dict[str, Source], finding: Finding) -> Tile:
     right = None
     if finding.kind == "label":
         right = False
-    return Tile(pixels, caption, right, finding.reason)
+    return Tile(pixels, caption, right, finding.reason, finding.name)
 
 
 def _pixels(source: Source, index: int) -> np.ndarray:
