@@ -26,7 +26,7 @@ _FILES = {
     ),
     "pages.explorer": "write_explorer",
     "pages.html": (
-        "Block bullets columns drawing folded gallery join matrix pairs paragraph picture "
+        "Block bullets columns drawing folded gallery join marking matrix pairs paragraph picture "
         "section table tag write_page"
     ),
     "photographs": (

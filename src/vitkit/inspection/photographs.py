@@ -51,6 +51,8 @@ class Tile(NamedTuple):
     """A second line, which is neither."""
     name: str = ""
     """What the photograph is called; on a page, a link to its file."""
+    markable: bool = False
+    """Whether the reader of a page may mark it, by its name."""
 
 
 def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> Path:

@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data import Source, open_image, picture_to_look_at
+from vitkit.data import Source, heading_of_list, open_image, picture_to_look_at
 from vitkit.inspection import (
     Block,
     Tile,
     bullets,
     folded,
     gallery,
+    marking,
     paragraph,
     section,
     table,
@@ -28,6 +29,7 @@ NEIGHBOURS = 10  # whose mean distance says how unlike others an image is
 FAR = 4.0  # robust standard deviations from which a value is unusual
 AT_ONCE = 1 << 26  # similarities that are computed at once
 PICTURES = 60  # of each kind; the list has all
+LIST = "leave-out.txt"  # the file of the photographs that a reader has marked
 
 
 def outliers(x: np.ndarray) -> list[tuple[int, float]]:
@@ -161,7 +163,8 @@ MEANING = {
 def write_review(
     path: Path, title: str, parts: dict[str, Source], findings: Sequence[Finding], facts: list[str]
 ) -> Path:
-    """Write the page, whole or not at all, and return its path. Raises OSError."""
+    """Write the page, whole or not at all, and return its path. Its reader marks photographs of the
+    training part, and saves the list that `without` reads. Raises OSError."""
     counts = []
     sections = []
     for kind, heading in KINDS.items():
@@ -170,7 +173,11 @@ def write_review(
         if chosen:
             sections.append(_section(kind, parts, chosen, path.absolute().parent))
     blocks = [bullets(facts), table(counts, ("a second look", "images")), *sections]
-    return write_page(path, title, blocks)
+    active = None
+    if "train" in parts:
+        following = f"vitkit finetune MODEL DATA --data.exclude {LIST}"
+        active = marking(heading_of_list(parts["train"]), LIST, following)
+    return write_page(path, title, blocks, active)
 
 
 def _section(
@@ -201,7 +208,8 @@ def _tile(parts: dict[str, Source], finding: Finding) -> Tile:
     right = None
     if finding.kind == "label":
         right = False
-    return Tile(pixels, caption, right, finding.reason, finding.name)
+    markable = finding.part == "train" and finding.name.isprintable()  # a line of a list
+    return Tile(pixels, caption, right, finding.reason, finding.name, markable)
 
 
 def _pixels(source: Source, index: int) -> np.ndarray:

@@ -76,6 +76,13 @@ class Active:
     """Plain values."""
 
 
+def marking(heading: str, file: str, following: str) -> Active:
+    """What lets a reader mark photographs and save the names of the marked as a list. heading: its first
+    line. file: its name. following: what to do with it then."""
+    data = {"heading": heading, "file": file, "next": following}
+    return Active(part("marking.js"), part("marking.css"), data)
+
+
 def page(title: str, blocks: Iterable[Block], active: Active | None = None) -> str:
     """A whole page under its title. It may load nothing, and no script but that of `active` runs."""
     allowed = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -191,7 +198,10 @@ def gallery(tiles: Iterable[Tile], wide: bool = False, folder: Path | None = Non
         parts = [image, caption, note]
         if tile.name:
             parts.append(named(tile.name, folder))
-        figures.append(tag("figure", join(parts)))
+        attribute = ""
+        if tile.markable:
+            attribute = f' data-image="{block(tile.name)}"'
+        figures.append(Block(f"<figure{attribute}>{join(parts)}</figure>"))
     style = "gallery"
     if wide:
         style = '"gallery pairs"'
