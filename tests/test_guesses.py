@@ -94,7 +94,10 @@ def test_a_guess_is_done_or_answered(words, status, sentence, capsys):
     ("words", "taken"),
     [
         ("train digits --epochs 5 --batch_size=16", "digits --length 5epochs --batch 16"),
-        ("train scratch --data photos/", "scratch --data.source photos/"),
+        ("train scratch --data photos/", "scratch photos/"),
+        ("finetune --data photos/ --model run", "run photos/"),
+        ("finetune --data.source photos/", "photos/"),
+        ("finetune run --data.source=photos/ --minutes 1", "run photos/ --minutes 1"),
         ("train scratch photos --lr 0.01 --wd 0.1", "scratch photos --optim.lr 0.01 --optim.weight-decay 0.1"),
         ("train digits --gpu 0 --fp16 True", "digits --device cuda:0 --precision auto"),
         ("train digits --fp16 False", "digits"),

@@ -8,13 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tables import answered, classifier_of, part_of, random_answers
 
 from vitkit.evaluation import answers
 from vitkit.evaluation.metrics.calibration import calibrate
+from vitkit.evaluation.metrics.classification import ClassScore, weakest
 from vitkit.evaluation.metrics.paired import paired
 from vitkit.evaluation.reports.page import disagreement_tiles, mistake_tiles, write_report
 from vitkit.evaluation.reports.report import report
+from vitkit.inspection import Tile, gallery
 
 NAMES = ("cat", "dog <b>", "eel", "fox", "gnu", "hen")
 FACTS = {"date": "today"}
@@ -84,6 +87,31 @@ def test_tiles_say_what_is_true_and_what_was_answered(whole):
 
 
 # Unusual data
+
+
+def test_the_weakest_class_is_the_one_that_is_weak_for_certain():
+    rare = ClassScore("rare", 1, 0.0, (0.0, 0.79), 0.0, 0.0, "cat")
+    often = ClassScore("trash", 27, 9 / 27, (0.19, 0.52), 0.5, 0.4, "metal")
+    good = ClassScore("cat", 30, 1.0, (0.89, 1.0), 1.0, 1.0, "")
+    assert weakest([good, rare, often]) == (
+        "weakest class: trash, 33 % of 27 right; most often taken for metal"
+    )
+    assert weakest([good]) is None
+
+
+def test_a_mistake_is_named_and_leads_to_its_file(tmp_path):
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    photograph = tmp_path / "photos" / 'a "b" & #c.png'
+    photograph.parent.mkdir()
+    Image.fromarray(pixels).save(photograph)
+    tile = Tile(pixels, "94% bees", False, "is ants", str(photograph))
+    (tmp_path / "runs").mkdir()
+    shown = gallery([tile], folder=tmp_path / "runs")
+    assert 'href="../photos/a%20%22b%22%20%26%20%23c.png"' in shown
+    assert str(tmp_path) not in shown.replace("alt=", "").split("href")[1]
+    assert ": 94% bees, is ants" in shown and "<b>" not in shown
+    elsewhere = gallery([tile._replace(name="shard.parquet row 3")], folder=tmp_path)
+    assert "href" not in elsewhere and "shard.parquet row 3</small>" in elsewhere
 
 
 def test_a_perfect_model_has_a_report(tmp_path):

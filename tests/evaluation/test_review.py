@@ -1,6 +1,9 @@
 """What a review finds, on data whose mistakes are known."""
 
+import base64
+import hashlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +18,11 @@ from vitkit.data import open_image, open_splits, picture_to_look_at, without
 from vitkit.evaluation.probes.probe import probe
 from vitkit.evaluation.reports.label_noise import wrong_labels
 from vitkit.evaluation.reports.review import (
+    Finding,
     outliers,
     robust_deviations,
     unusual_looks,
+    write_review,
 )
 
 
@@ -247,3 +252,26 @@ def test_repeats_are_of_all_parts(troubled):
     same = [pair for pair, bits in pairs.items() if bits < 0]
     assert len(same) == 1 and set(same[0]) == {"again", "3"}
     assert {"larger", "4"} in map(set, pairs)
+
+
+def test_the_page_marks_photographs_for_the_list_that_is_read(tmp_path, monkeypatch):
+    """Those of the training part, under the names and the heading that `without` asks for."""
+    monkeypatch.chdir(tmp_path)
+    make_photographs(tmp_path)
+    splits = open_splits("photos")
+    parts = {"train": splits.train, "test": splits.test}
+    findings = [
+        Finding("looks", "train", 0, splits.train.name(0), "red", "dark"),
+        Finding("looks", "test", 0, splits.test.name(0), "red", "dark"),
+    ]
+    page = write_review(tmp_path / "review.html", "photos", parts, findings, []).read_text()
+    assert re.findall('data-image="(.*?)"', page) == [splits.train.name(0)]
+    assert page.count("<small class=name><a href=") == 2
+    (values,) = re.findall("id=data>(.*?)</script>", page)
+    values = json.loads(values)
+    saved_by_hand = f"{values['heading']}\n{splits.train.name(0)}\tmarked by hand\n"
+    Path(values["file"]).write_text(saved_by_hand)
+    assert len(without(splits.train, values["file"])) == len(splits.train) - 1
+    (script,) = re.findall("(?s)</script><script>(.*?)</script>", page)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page

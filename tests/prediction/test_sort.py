@@ -95,18 +95,20 @@ def test_a_full_disk_is_a_sentence(photos, tmp_path, monkeypatch):
 def test_names_of_classes_lead_nowhere_else(tmp_path):
     labels = [
         "tench, Tinca tinca", "..", ".", "", " ", "../../etc", "/abs", "C:\\x", "NUL", "com1.txt",
-        ".hidden", "a\nb\x1b[2J", "unsure", "Unsure", "Cat", "cat", "e\u0301", "\u00e9", "é" * 300,
+        ".hidden", "a\nb\x1b[2J", "unsure", "Unsure", "unknown", "Cat", "cat", "e\u0301", "\u00e9", "é" * 300,
         "\udcff", "trailing. ", "~", "-rf", "x/../..",
     ]  # fmt: skip
     names = folder_names(labels)
     assert list(names) == labels
     assert names["tench, Tinca tinca"] == "tench, Tinca tinca"
-    assert len({name.casefold() for name in names.values()} | {"unsure"}) == len(labels) + 1
+    assert (
+        len({name.casefold() for name in names.values()} | {"unsure", "unknown"}) == len(labels) + 2
+    )
     for name in names.values():
         assert (tmp_path / name).resolve().parent == tmp_path
         assert name and name[0] != "." and name[-1] not in ". " and name.isprintable()
         assert len(name.encode()) <= LONGEST + 10 and not set(name) & set('/\\:*?"<>|')
-        assert Path(name).stem.lower() not in ("nul", "com1", "unsure")
+        assert Path(name).stem.lower() not in ("nul", "com1", "unsure", "unknown")
     assert len(folder_names([f"class {i}" for i in range(10_000)])) == 10_000
 
 

@@ -80,7 +80,7 @@ def test_it_runs_and_shows_every_result(folder, capsys):
     assert out == ""
     assert 0 <= names["evaluation"].accuracy <= 1
     assert names["made"].classifier.labels == ("ant", "bee")
-    assert {path.name for path in Path("sorted").iterdir()} <= {"ant", "bee", "unsure"}
+    assert {path.name for path in Path("sorted").iterdir()} <= {"ant", "bee", "unsure", "unknown"}
     for name in (
         "report.html",
         "review.html",

@@ -44,7 +44,7 @@ COMMANDS = {
 
 # A value is put for {}; two numbers, or one twice, for {size}; cuda:0 or cuda for {gpu}. The first
 # of a line that the command has is taken: an option, or one of its words such as MODEL
-_DATA = ("--data.source {}", "DATA {}", "IMAGE {}", "--data {}")
+_DATA = ("DATA {}", "--data.source {}", "IMAGE {}", "--data {}")
 _MODEL = ("--model {}", "MODEL {}")
 _LENGTH = ("--length {}epochs", "--epochs {}")
 _RATE = ("--optim.lr {}",)
@@ -179,6 +179,10 @@ SETTINGS = {
     "top-k": ("--top {}",),
 }
 """Settings of other names, without their dashes."""
+
+WORDS = {"data.source": ("DATA {}",)}
+"""Settings of vitkit's own that are also one of a command's words: they decide other settings, so they are
+given there."""
 
 ANSWERS = {
     "gpus": "one process computes on one GPU: torchrun --nproc-per-node {} -m vitkit {words}",

@@ -23,6 +23,12 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
         if name == "device":
             others += _device(word, value, waiting)
             continue
+        if name in foreign.WORDS and "DATA" in slots_of(command):
+            (template,) = foreign.WORDS[name]
+            text = _filled(template, _values(word, template, value, waiting))
+            placed[text[0]] = text[1]
+            tell(f"--{name} {text[1]}", " ".join(text))
+            continue
         if name not in foreign.SETTINGS and name not in foreign.ANSWERS:
             others.append(word)
             continue

@@ -35,7 +35,7 @@ _FILES = {
     ),
     "sources.source": (
         "Source content_digest fingerprint is_elsewhere merge_parts random_subset split_off "
-        "stratified stratified_groups subset subset_size without write_list"
+        "heading_of_list stratified stratified_groups subset subset_size without write_list"
     ),
     "sources.splits": "Parts Splits grouped_columns open_parts open_source open_splits part_of splits_of",
     "sources.stores": "Files Names RowRanges Store read_file",

@@ -21,7 +21,7 @@ _FILES = {
     "metrics.calibration": "calibrate check_can_calibrate",
     "metrics.classification": (
         "Accuracy Classification accuracy class_scores classification confusion_matrix "
-        "balanced_weights most_confused unbalanced"
+        "balanced_weights most_confused unbalanced weakest"
     ),
     "metrics.metric": (
         "COUNT Metric NATS SHARE SQUARED_ERROR Unit number_of plain_number share_right wilson"
@@ -48,8 +48,8 @@ _FILES = {
     ),
     "reports.label_noise": "shown_classes wrong_labels",
     "reports.page": (
-        "Look MISTAKES calibration_sentence confusion_section disagreement_tiles metrics_table "
-        "mistake_tiles mistakes_section write_report"
+        "Look MISTAKES calibration_sentence confusion_section disagreement_tiles headline "
+        "metrics_table mistake_tiles mistakes_section write_report"
     ),
     "reports.report": "Report mistakes report",
     "reports.review": "Finding KINDS outliers unusual_looks write_review",

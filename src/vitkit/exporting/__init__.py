@@ -3,7 +3,9 @@
 from vitkit.system.lazy import lazily
 
 _FILES = {
-    "agreement": "Agreement Trial agree prepared_images sample_trial to_calibrate trial_on",
+    "agreement": (
+        "Agreement Trial agree own_trial prepared_images sample_trial to_calibrate trial_on"
+    ),
     "bounds": "LEAST conclusion keeps_accuracy wrong",
     "exporting": (
         "ENDINGS Export FILES check described export missing_packages needs_calibration size_of "

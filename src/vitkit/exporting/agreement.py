@@ -7,18 +7,32 @@ Legend: B images of a batch, K classes, h w pixels of what the model gets.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from vitkit.curation import different
-from vitkit.data import BadImage, Preprocessing, open_image, open_parts, open_source
+from vitkit.data import (
+    BadImage,
+    Preprocessing,
+    open_image,
+    open_parts,
+    open_source,
+    open_splits,
+)
 from vitkit.evaluation import tango, wilson
-from vitkit.prediction import Examples, Item, prepare, words_of_model
+from vitkit.prediction import (
+    Examples,
+    Item,
+    logits_and_strangeness,
+    prepare,
+    words_of_model,
+)
 from vitkit.runtimes import FileRuntime, Runtime
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
-from vitkit.weights import activate_array
+from vitkit.weights import Classifier, activate_array
 
 CROPS = 64  # of scikit-learn's two photographs
 TRIED = 500  # images to try a file on, at most
@@ -36,6 +50,8 @@ class Trial(NamedTuple):
     """Others, to calibrate with."""
     photographs: int | None = None
     """Of how many photographs they are parts; None if they are whole."""
+    learned: bool = False
+    """Whether the model has learned from those to calibrate with."""
 
 
 def trial_on(
@@ -57,6 +73,42 @@ def trial_on(
     if train is None or np.isin(train.rows, source.rows).any():
         return Trial(data, _spread(items[1::2], tried), _spread(items[::2], CALIBRATED))
     return Trial(data, _spread(items, tried), _spread(_items(train, labels), CALIBRATED))
+
+
+def own_trial(
+    classifier: Classifier, tried: int = TRIED, near: Sequence[Path] = (Path(),)
+) -> Trial | None:
+    """The images of a model's own run: those that it left out to try a file on, and those that it learned
+    from to calibrate with. None if they are not here, or are others now.
+
+    near: the folders that the name of the data set may be relative to.
+    """
+    origin = classifier.origin
+    name = origin.get("data")
+    if not isinstance(name, str):
+        return None
+    for folder in near:
+        data = folder / name
+        if not data.exists():
+            continue
+        seed = origin.get("split_seed", 0)
+        try:
+            splits = open_splits(str(data), seed=seed, groups=origin.get("groups", "none"))
+        except (ValueError, OSError):
+            continue
+        left_out = splits.test or splits.val
+        if not left_out or not splits.train:
+            continue
+        if splits.made_fingerprint != origin.get("held_out"):  # it has learned from some of them
+            continue
+        labels = classifier.labels
+        return Trial(
+            f"images of {data} that its run left out",
+            _spread(_items(left_out, labels), tried),
+            _spread(_items(splits.train, labels), CALIBRATED),
+            learned=True,
+        )
+    return None
 
 
 def to_calibrate(data: str) -> list[Item]:
@@ -146,6 +198,12 @@ class Agreement:
     """Images that the model alone is right on."""
     won: int = 0
     """Images that the file alone is right on."""
+    unknown: float | None = None
+    """The share of images that the file calls unknown; None without limits for that."""
+    models_unknown: float | None = None
+    """The share that the model does."""
+    same_unknown: float | None = None
+    """The share of which both say the same."""
 
     @property
     def interval_of_same(self) -> tuple[float, float]:
@@ -188,6 +246,11 @@ class Agreement:
                 f"{100 * (self.models_accuracy - self.accuracy):.1f} points ({100 * least:.1f} to "
                 f"{100 * most:.1f})"
             )
+        if self.same_unknown is not None:
+            text += (
+                f"; {self.unknown:.1%} are unknown to it, {self.models_unknown:.1%} to the model, and "
+                f"of {self.same_unknown:.1%} both say the same"
+            )
         return text
 
 
@@ -202,6 +265,8 @@ def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
     given = []
     truths = []
     pictures = []
+    unknown = []
+    models_unknown = []
     answer = prepared_answers
     if isinstance(file, FileRuntime) and file.exported.takes_pictures:
         answer = picture_answers
@@ -211,8 +276,13 @@ def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
         images, readable = prepared_images(model.preprocessing, batch)
         if not readable:
             continue
-        expected.append(activate_array(model.logits(images), model.activation))
-        given.append(answer(file, images, readable))
+        logits, strangeness = logits_and_strangeness(model, images)
+        expected.append(activate_array(logits, model.activation))
+        probabilities, files_strangeness = answer(file, images, readable)
+        given.append(probabilities)
+        if strangeness is not None and files_strangeness is not None:
+            models_unknown.append(strangeness > 0)
+            unknown.append(files_strangeness > 0)
         truths += [item.truth for item in readable]
         pictures += list(images.transpose(0, 2, 3, 1))
     if not expected:
@@ -223,7 +293,17 @@ def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
     photographs = trial.photographs
     if photographs is None:
         photographs = different(pictures)
-    return replace(agreement, photographs=photographs)
+    agreement = replace(agreement, photographs=photographs)
+    if not unknown:
+        return agreement
+    by_file = np.concatenate(unknown)
+    by_model = np.concatenate(models_unknown)
+    return replace(
+        agreement,
+        unknown=float(by_file.mean()),
+        models_unknown=float(by_model.mean()),
+        same_unknown=float((by_file == by_model).mean()),
+    )
 
 
 def prepared_images(
@@ -234,14 +314,28 @@ def prepared_images(
     return prepared.images, [items[row] for row in prepared.rows]
 
 
-def prepared_answers(file: FileRuntime, images: np.ndarray, items: Sequence[Item]) -> np.ndarray:
-    """The probabilities of prepared images: (N, K)."""
-    return activate_array(file.logits(images), file.activation)
+def prepared_answers(
+    file: FileRuntime, images: np.ndarray, items: Sequence[Item]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The probabilities of prepared images, (N, K), and how strange they are, (N,), if the file says
+    that."""
+    logits, strangeness = logits_and_strangeness(file, images)
+    return activate_array(logits, file.activation), strangeness
 
 
-def picture_answers(file: FileRuntime, images: np.ndarray, items: Sequence[Item]) -> np.ndarray:
-    """The probabilities that a file with its preprocessing inside gives to the pictures."""
-    return np.concatenate([file.logits(pixels_of(item)[None]) for item in items])
+def picture_answers(
+    file: FileRuntime, images: np.ndarray, items: Sequence[Item]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The same of the pictures themselves, by a file with its preprocessing inside."""
+    probabilities = []
+    strangeness = []
+    for item in items:
+        of_one, strange = logits_and_strangeness(file, pixels_of(item)[None])
+        probabilities.append(of_one)
+        strangeness.append(strange)
+    if file.least is None:
+        return np.concatenate(probabilities), None
+    return np.concatenate(probabilities), np.concatenate(strangeness)
 
 
 def compared(

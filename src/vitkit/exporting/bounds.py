@@ -51,6 +51,11 @@ def wrong(agreement: Agreement, precision: Weights, activation: Activation, leas
             f"its other answers cost {agreement.cost:.2%} of accuracy by the model's own "
             f"probabilities, and {accepted:.2%} is accepted (--agreement 0 accepts anything)"
         )
+    if agreement.same_unknown is not None and agreement.same_unknown < least:
+        return (
+            f"of {agreement.same_unknown:.1%} of the images it says as the model does whether they are "
+            f"unknown, and {least:.1%} is the least that is accepted (--agreement)"
+        )
     if agreement.accuracy is None:
         return ""
     least_loss, most_loss = agreement.interval_of_loss

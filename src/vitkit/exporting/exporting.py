@@ -43,6 +43,7 @@ from vitkit.runtimes import (
     FILES,
     MERGED,
     Exported,
+    Limits,
     Weights,
     check_answer,
     eager,
@@ -210,7 +211,10 @@ def export(
         if least is None:
             least = LEAST[bounds]
         if fault := wrong(agreement, bounds, classifier.activation, least):
-            raise ValueError(f"{path} was not written: {fault}. On {trial.name}: {agreement}")
+            sentence = f"{path} was not written: {fault}. On {trial.name}: {agreement}"
+            if trial.photographs is not None:  # parts of the two that come with scikit-learn
+                sentence += ". --data DATA tries it on images like yours"
+            raise ValueError(sentence)
         write_json(folder / f"{path.name}.json", report(classifier, wanted, agreement, new, least))
     return agreement
 
@@ -223,6 +227,11 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
     weight_bits = 8
     if wanted.to == "onnx":
         weight_bits = ONNX_BITS
+    limits = None
+    if classifier.unknown is not None:
+        unknown = classifier.unknown
+        least = tuple(np.atleast_1d(unknown.least.numpy()).tolist())
+        limits = Limits(least, unknown.rejected, unknown.coverage)
     return Exported(
         classifier.preprocessing,
         classifier.labels,
@@ -232,6 +241,7 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
         origin,
         license_to_json(classifier.license),
         weight_bits,
+        limits,
     )
 
 

@@ -1,20 +1,23 @@
-"""The network that is exported: from the levels of an image, uint8, to logits.
+"""The network that is exported: from the levels of an image, uint8, to logits, and to how strange it is
+if the model has limits for unknown images.
 
 Legend: B batch, K classes, D width, P side of a patch, h w pixels of what the model gets.
 """
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing
 from vitkit.models import Attention, Merging, Model, Patches, same_memory
-from vitkit.weights import Classifier, activate
+from vitkit.weights import Classifier, Unknown, activate
 
 
 class Graph(nn.Module):
-    """Prepared images to logits, the normalisation inside."""
+    """Prepared images to logits, the normalisation inside; and to how strange they are, if the model
+    has limits for that."""
 
     def __init__(self, classifier: Classifier, merge: int = 0, apart: bool = False):
         """classifier: as its for_inference gives it. merge: tokens to merge in every block. apart:
@@ -33,17 +36,47 @@ class Graph(nn.Module):
         std = torch.tensor(preprocessing.std)[:, None, None]
         self.register_buffer("scale", 1 / (255 * std))
         self.register_buffer("shift", mean / std)
+        self.limits = None
+        if classifier.unknown is not None:
+            self.limits = Limits(classifier.unknown)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Levels from 0 to 255, (B, 3, h, w) -> float32 (B, K)."""
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Levels from 0 to 255, (B, 3, h, w) -> float32 (B, K); and (B,), above 0 for an unknown
+        image."""
         x = images.float()
         if self.normalises:
             x = x * self.scale - self.shift
-        return self.model(x).float()
+        features = self.model.features(x)
+        logits = self.model.head(features).float()
+        if self.limits is None:
+            return (logits,)
+        return logits, self.limits(features, logits)
+
+
+class Limits(nn.Module):
+    """The limits for unknown images, as part of the network."""
+
+    def __init__(self, unknown: Unknown):
+        super().__init__()
+        self.unknown = unknown
+        for name in ("means", "whitening", "centre"):
+            self.register_buffer(name, getattr(unknown, name))
+        self.register_buffer("limit", unknown.limit.float())
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        """What the head reads, (B, D), and logits, (B, K) -> float32 (B,), as `Unknown.excess`."""
+        own = replace(
+            self.unknown,
+            means=self.means,
+            whitening=self.whitening,
+            centre=self.centre,
+            limit=self.limit,
+        )
+        return own.excess(features.float(), logits)
 
 
 class PictureGraph(nn.Module):
-    """Pictures of any size to probabilities, the preprocessing inside."""
+    """Pictures of any size to probabilities, the preprocessing inside; and to how strange they are."""
 
     def __init__(self, classifier: Classifier, merge: int = 0, apart: bool = False):
         """As Graph's."""
@@ -52,9 +85,10 @@ class PictureGraph(nn.Module):
         self.network = Graph(classifier, merge, apart)
         self.activation = classifier.activation
 
-    def forward(self, images: Tensor) -> Tensor:
-        """uint8 (B, height, width, 3), red first -> float32 (B, K)."""
-        return activate(self.network(self.resize(images)), self.activation)
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """uint8 (B, height, width, 3), red first -> float32 (B, K); and (B,), as Graph's."""
+        logits, *strangeness = self.network(self.resize(images))
+        return activate(logits, self.activation), *strangeness
 
 
 def reading_levels(model: Model, preprocessing: Preprocessing) -> Model:

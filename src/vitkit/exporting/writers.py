@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from vitkit.runtimes import KEY, Exported
+from vitkit.runtimes import KEY, STRANGENESS, Exported
 from vitkit.system.storage.files import MARK
 
 UNTOLD = {"CI": "true", "NNCF_CI": "1"}
@@ -61,11 +61,14 @@ def quiet() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def output_name(exported: Exported) -> str:
-    """What the file calls its output."""
+def output_names(exported: Exported) -> list[str]:
+    """What the file calls its outputs."""
+    names = ["logits"]
     if exported.takes_pictures:
-        return "probabilities"
-    return "logits"
+        names = ["probabilities"]
+    if exported.limits is not None:
+        names.append(STRANGENESS)
+    return names
 
 
 def write_program(program: ExportedProgram, exported: Exported, path: Path) -> None:
@@ -84,7 +87,7 @@ def write_onnx(program: ExportedProgram, exported: Exported, path: Path) -> None
 
     with quiet():
         converted = torch.onnx.export(
-            program, opset_version=OPSET, output_names=[output_name(exported)], verbose=False
+            program, opset_version=OPSET, output_names=output_names(exported), verbose=False
         )
     size = sum(tensor.nbytes for tensor in program.state_dict.values())
     if size > LARGEST_ONNX and exported.precision == "float32":
@@ -171,7 +174,8 @@ def openvino_model(program: ExportedProgram, exported: Exported):
         shape = [-1, -1, -1, 3]
     model.reshape(shape)
     model.inputs[0].tensor.set_names({"images"})
-    model.outputs[0].tensor.set_names({output_name(exported)})
+    for output, name in zip(model.outputs, output_names(exported), strict=True):
+        output.tensor.set_names({name})
     return model
 
 

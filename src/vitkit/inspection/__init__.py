@@ -26,11 +26,12 @@ _FILES = {
     ),
     "pages.explorer": "write_explorer",
     "pages.html": (
-        "Block bullets columns drawing folded gallery join matrix pairs paragraph picture "
+        "Block bullets columns drawing folded gallery join marking matrix pairs paragraph picture "
         "section table tag write_page"
     ),
     "photographs": (
-        "Tile photograph_and_map contact_sheet darkened draw_looked image_rows over_image whole_pixels"
+        "Tile captioned contact_sheet darkened draw_looked image_rows over_image photograph_and_map "
+        "whole_pixels"
     ),
     "plots": "Curve DARK LIGHT Panel THEMES plot write_figure",
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from vitkit.inspection.plots import LIGHT, Theme, themed
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Images with shorter sides are enlarged without smoothing, so that their pixels are seen.
 SMALL = 100
 GAP = 8  # pixels between a photograph and its map
+LINE = 32  # pixels of a line of text below a picture
 WIDEST = 6  # pictures in a row
 INCHES = 1.9  # width of a picture
 
@@ -48,6 +49,10 @@ class Tile(NamedTuple):
     """Whether that is right (drawn in green), wrong (in red) or neither (in black)."""
     note: str = ""
     """A second line, which is neither."""
+    name: str = ""
+    """What the photograph is called; on a page, a link to its file."""
+    markable: bool = False
+    """Whether the reader of a page may mark it, by its name."""
 
 
 def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> Path:
@@ -183,6 +188,21 @@ def photograph_and_map(pixels: np.ndarray, weights: np.ndarray, least: int) -> n
     looked = darkened(photograph, weights, (0, 0, *photograph.shape[:2]))
     gap = np.full((len(photograph), GAP, 3), 255, np.uint8)
     return np.concatenate([photograph, gap, looked], 1)
+
+
+def captioned(pixels: np.ndarray, caption: str) -> np.ndarray:
+    """A picture with a line of text below it, black on white: uint8 (H, W, 3) -> (H + LINE, W, 3)."""
+    from matplotlib import get_data_path
+
+    height, width = pixels.shape[:2]
+    page = Image.new("RGB", (width, height + LINE), "white")
+    page.paste(Image.fromarray(pixels), (0, 0))
+    font = ImageFont.truetype(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", LINE // 2)
+    draw = ImageDraw.Draw(page)
+    while caption and draw.textlength(caption, font) > width - 2 * GAP:
+        caption = caption.removesuffix("...")[:-1] + "..."
+    draw.text((GAP, height + LINE // 2), caption, "black", font, anchor="lm")
+    return np.asarray(page)
 
 
 def whole_pixels(

@@ -14,13 +14,14 @@ from PIL.PngImagePlugin import PngInfo
 
 from vitkit.data import Preprocessing
 from vitkit.inspection import (
+    captioned,
     check_has_attention,
     logits_and_rollout,
     over_image,
     photograph_and_map,
 )
 from vitkit.prediction.sorting import safe_name
-from vitkit.runtimes import Eager
+from vitkit.runtimes import Eager, with_strangeness
 from vitkit.system.machine import autocast
 from vitkit.system.storage.files import MARK, check_replaceable, write_whole
 from vitkit.weights import Activation
@@ -61,23 +62,34 @@ class Looking:
         self.maps = over_image(maps, classifier.model.config.tiling)
         return logits.cpu().numpy()
 
+    @property
+    def least(self) -> np.ndarray | None:
+        """The classifier's."""
+        return self.eager.least
+
+    def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same, and (B,): above 0 for unknown images."""
+        return with_strangeness(self.eager.classifier, lambda: self.logits(images))
+
 
 class LookPictures:
-    """Draws pictures into a directory, one for each image: what the model got, and beside it the
-    same, dark where it did not look."""
+    """Draws pictures into a directory, one for each image: what the model got, beside it the same, dark
+    where it did not look, and below them its answer."""
 
     def __init__(self, directory: Path):
         """The directory is made with the first picture."""
         self.directory = directory
         self.names: Counter[str] = Counter()
 
-    def draw(self, name: str, image: np.ndarray, weights: np.ndarray) -> Path:
-        """Draw the picture of an image, uint8 (3, H, W), and its map, (h, w), and return its path.
+    def draw(self, name: str, image: np.ndarray, weights: np.ndarray, answer: str) -> Path:
+        """Draw the picture of an image, uint8 (3, H, W), its map, (h, w), and the answer in words, and
+        return its path.
 
         It is called as the image, with a number appended for another of that name, or if somebody's
         file is there. Raises OSError, in a sentence.
         """
-        both = Image.fromarray(photograph_and_map(image.transpose(1, 2, 0), weights, LEAST))
+        both = photograph_and_map(image.transpose(1, 2, 0), weights, LEAST)
+        both = Image.fromarray(captioned(both, answer))
         note = PngInfo()
         note.add_text("Comment", MARK)
         file = io.BytesIO()

@@ -25,7 +25,7 @@ import numpy as np
 
 from vitkit.data import fingerprint
 from vitkit.prediction.items import Examples, FileNames, Item, Pictures
-from vitkit.prediction.predictions import Answered, Prediction, limits_of
+from vitkit.prediction.predictions import Answered, Prediction, least_open
 from vitkit.prediction.rows import ParquetRows
 from vitkit.runtimes import Runtime
 from vitkit.system.storage.files import MARK, remove_unfinished, write_whole
@@ -82,7 +82,7 @@ class Parts:
         before = _read(file)
         _check_same(folder, before, about)
         extra = ()
-        if limits_of(runtime) is not None:
+        if least_open(runtime) is not None:
             extra = ("unknown", "possible")
         return cls(folder, len(items), before["size"], about["top"], extra)
 

@@ -6,7 +6,7 @@ Legend: B images of a batch, K classes, D width of the features, h w pixels of w
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-    from vitkit.weights import Classifier, Unknown
+    from vitkit.weights import Classifier
 
     One = str | Path | bytes | np.ndarray | Tensor | Image | Item
 
@@ -209,9 +209,9 @@ def _likeliest(
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], Doubt]]:
     """uint8 (B, 3, h, w) -> for each image its likeliest classes, their probabilities, and what the
     model's limits say."""
-    logits, features = logits_and_features(runtime, images)
+    logits, strangeness = logits_and_strangeness(runtime, images)
     probabilities = activate_array(logits, runtime.activation)  # (B, K)
-    said = doubts(runtime, logits, features, probabilities)
+    said = doubts(runtime.labels, least_open(runtime), strangeness, probabilities)
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
     values = np.take_along_axis(probabilities, best, -1)
     rows = zip(best.tolist(), values.tolist(), said, strict=True)
@@ -222,63 +222,38 @@ def _likeliest(
 # What the model's limits say, from the same pass
 
 
-def limits_of(runtime: Runtime) -> "Unknown | None":
-    """The limits of the classifier that a runtime computes; None if it has none, or is no
-    PyTorch."""
-    classifier = _classifier_of(runtime)
-    if classifier is None:
-        return None
-    return classifier.unknown
+def least_open(runtime: Runtime) -> np.ndarray | None:
+    """From which probability on classes are left open, (K,) or (1,), by a runtime that says which images
+    are unknown; None by one that does not."""
+    return getattr(runtime, "least", None)
 
 
-def logits_and_features(runtime: Runtime, images: np.ndarray) -> "tuple[np.ndarray, Tensor | None]":
-    """uint8 (B, 3, h, w) -> (B, K); and what the head read, (B, D), if there are limits for it."""
-    if limits_of(runtime) is None:
+def logits_and_strangeness(
+    runtime: Runtime, images: np.ndarray
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """uint8 (B, 3, h, w) -> (B, K); and (B,), above 0 for unknown images, if the runtime says that."""
+    if least_open(runtime) is None:
         return runtime.logits(images), None
-    with read_by_head(_classifier_of(runtime)) as read:
-        logits = runtime.logits(images)
-    return logits, read[0].float()
-
-
-@contextmanager
-def read_by_head(classifier: "Classifier") -> Iterator["list[Tensor]"]:
-    """Within it, what the head reads of each batch, (B, D), is appended to the list."""
-    read = []
-    head = classifier.model.head
-    hook = head.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0].detach()))
-    try:
-        yield read
-    finally:
-        hook.remove()
+    return runtime.logits_and_strangeness(images)
 
 
 def doubts(
-    runtime: Runtime,
-    logits: np.ndarray,
-    features: "Tensor | None",
+    labels: Sequence[str],
+    least: np.ndarray | None,
+    strangeness: np.ndarray | None,
     probabilities: np.ndarray,
 ) -> list[Doubt]:
-    """What the limits say of each image: (B, K), (B, D), (B, K) -> B of them."""
-    limits = limits_of(runtime)
-    if limits is None or features is None:
-        return [Doubt()] * len(logits)
-    import torch
-
-    unknown = limits.is_unknown(features.cpu(), torch.from_numpy(logits)).tolist()
-    is_open = limits.is_open(torch.from_numpy(probabilities))
-    found = []
+    """What the limits of a classifier with K labels say of each image: (K,) or (1,), (B,), (B, K) -> B
+    of them; without limits nothing."""
+    if least is None or strangeness is None:
+        return [Doubt()] * len(probabilities)
+    highest = probabilities.max(1, keepdims=True)
+    is_open = (probabilities >= least) | (probabilities == highest)  # (B, K)
     order = np.argsort(-probabilities, axis=1, kind="stable").tolist()
-    for row, image_is_unknown in enumerate(unknown):
-        possible = tuple(runtime.labels[k] for k in order[row] if is_open[row, k])
+    found = []
+    for row, image_is_unknown in enumerate((strangeness > 0).tolist()):
+        possible = tuple(labels[k] for k in order[row] if is_open[row, k])
         if image_is_unknown:
             possible = ()
         found.append(Doubt(image_is_unknown, possible))
     return found
-
-
-def _classifier_of(runtime: Runtime) -> "Classifier | None":
-    """The classifier that PyTorch computes within a runtime."""
-    within = getattr(runtime, "eager", runtime)
-    if hasattr(within, "unknown"):  # a Classifier itself
-        return within
-    return getattr(within, "classifier", None)

@@ -17,14 +17,16 @@ from vitkit.prediction.predictions import Prediction
 from vitkit.system.console.text import printable
 
 By = Literal["link", "copy"]
-UNSURE = "unsure"  # the folder of what is not sure enough
+UNSURE = "unsure"  # the folder of what is not sure enough,
+UNKNOWN = "unknown"  # and that of what is unlike all that the model has learned from
 LONGEST = 100  # bytes of the name of a folder
 FORBIDDEN = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]')  # on one system or another
 RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # on Windows
 
 
 class Sorter:
-    """Files photographs in a directory: each in the folder of its likeliest class, or in `unsure`."""
+    """Files photographs in a directory: each in the folder of its likeliest class, in `unsure`, or in
+    `unknown`."""
 
     def __init__(self, directory: Path, labels: Sequence[str], sure: float, by: By = "link"):
         """sure: probability of the likeliest class from which on an answer counts. by: a hard link,
@@ -52,7 +54,9 @@ class Sorter:
         Raises OSError, in a sentence.
         """
         folder = UNSURE
-        if prediction.probabilities[0] >= self.sure and not prediction.unknown:
+        if prediction.unknown:
+            folder = UNKNOWN
+        elif prediction.probabilities[0] >= self.sure:
             folder = self.folders[prediction.labels[0]]
         self.counts[folder] += 1
         try:
@@ -170,9 +174,9 @@ def _copy(photograph: Path, target: Path) -> bool:
 
 def folder_names(labels: Sequence[str]) -> dict[str, str]:
     """A folder's name for every class, which every system takes and which leads nowhere else. No two
-    are the same, not even where "Cat" and "cat" are the same folder, and none is UNSURE."""
+    are the same, not even where "Cat" and "cat" are the same folder, and none is UNSURE or UNKNOWN."""
     names = {}
-    taken = {UNSURE}
+    taken = {UNSURE, UNKNOWN}
     for label in dict.fromkeys(labels):
         name = safe_name(label)
         number = 1

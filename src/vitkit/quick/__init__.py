@@ -5,8 +5,9 @@ from vitkit.system.lazy import lazily
 _FILES = {
     "candidates": "CLOSED_FORM best candidate question solved targets_of",
     "first": "guess",
-    "from_folder": "Answer answer",
+    "from_folder": "Answer answer measured_by",
     "plan": "OtherPlan read_plan",
+    "record": "is_quick weakest_class write_page",
     "reading": "TOKEN kinds_for part_of widest_of",
     "tuning": "RUN",
 }

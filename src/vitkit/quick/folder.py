@@ -8,6 +8,7 @@ import numpy as np
 from vitkit.data import (
     Source,
     check_images,
+    fingerprint,
     merge_parts,
     open_image,
     open_splits,
@@ -45,6 +46,12 @@ class Photographs:
     """By what a test part that was made is recognised."""
     notes: tuple[str, ...]
     """What was decided and found on the way, a sentence each."""
+    counts: dict[str, int]
+    """How many images each part has, broken ones too, by its name."""
+    fingerprints: dict[str, str]
+    """A digest of each part, broken ones too."""
+    skipped: dict[str, list[tuple[int, str]]]
+    """The broken images of parts that have some: which they are, and what is wrong."""
 
     @property
     def learned(self) -> Source:
@@ -81,12 +88,19 @@ def open_photographs(data: Data) -> Photographs:
     sources = {"train": parts["train"], "held out": parts.get("val"), test_name: test}
 
     # Without the broken ones
+    counts = {}
+    fingerprints = {}
+    skipped = {}
     for name, source in sources.items():
         if source is None:
             continue
+        counts[name] = len(source)
+        fingerprints[name] = fingerprint(source)
         intact, broken = _intact(source)
         sources[name] = intact if len(intact) else None
-        notes += [f"left out: {sentence}" for sentence in broken]
+        if broken:
+            skipped[name] = broken
+            notes += [f"left out: {sentence}" for _, sentence in broken]
     if sources["train"] is None:
         raise ValueError(
             f"not one of the images of {data.source} to learn from can be read "
@@ -102,6 +116,9 @@ def open_photographs(data: Data) -> Photographs:
         splits.target_kind,
         splits.made_fingerprint,
         tuple(notes),
+        counts,
+        fingerprints,
+        skipped,
     )
 
 
@@ -118,13 +135,13 @@ def _check_classes(train: Source, data: Data) -> None:
         )
 
 
-def _intact(source: Source) -> tuple[Source, list[str]]:
-    """The images that can be decoded, and a sentence about each other one."""
+def _intact(source: Source) -> tuple[Source, list[tuple[int, str]]]:
+    """The images that can be decoded; and which the others are, with a sentence about each."""
     broken = from_rank_0(lambda: dict(check_images(source, cpus())))
     if not broken:
         return source, []
     intact = [i for i in range(len(source)) if i not in broken]
-    return subset(source, intact), list(broken.values())
+    return subset(source, intact), list(broken.items())
 
 
 def look(photographs: Photographs) -> list[str]:

@@ -29,8 +29,17 @@ from vitkit.quick.candidates import (
 )
 from vitkit.quick.first import First, closed_form
 from vitkit.quick.folder import Photographs, look, open_photographs
-from vitkit.quick.plan import Plan, Work, answers, earlier_plan, with_origin, write_plan
+from vitkit.quick.plan import (
+    Plan,
+    Work,
+    answers,
+    earlier_plan,
+    same_place,
+    with_origin,
+    write_plan,
+)
 from vitkit.quick.reading import read, settle_reading
+from vitkit.quick.record import write_record
 from vitkit.quick.tuning import Tuning, fine_tuned, for_few_pixels, tuning_for
 from vitkit.system.machine import pick_precision
 from vitkit.system.processes.ranks import from_rank_0
@@ -104,6 +113,9 @@ def answer(
             images = fingerprint(photographs.learned)
             plan = Plan(None, precision, minutes, to_json(recipe), images, portable=portable)
             write_plan(run_dir, plan)
+        begun_on = plan.recipe["data"]["source"]
+        if not same_place(begun_on, recipe.data.source):
+            say(f"{run_dir} was begun on {begun_on}: {recipe.data.source} has the same images")
         tuning = replace(recipe, precision=plan.precision)
         if not keep_size:
             tuning = for_few_pixels(tuning, photographs.train)
@@ -233,4 +245,16 @@ def _end(work: Work, reached: Answer) -> Answer:
         "seconds": round(time.monotonic() - work.began, 1),
     }
     from_rank_0(lambda: write_json(work.run_dir / ANSWER, values))
+    measured = measured_by(reached)
+    written = (work, reached.chosen, reached.classifier, measured, reached.test_logits)
+    from_rank_0(lambda: write_record(*written))
     return reached
+
+
+def measured_by(reached: Answer) -> Metric | None:
+    """What the chosen model reaches on images to test on, or else on those that were held out; None
+    without either."""
+    metric = reached.test.get(reached.chosen)
+    if metric is None and reached.candidates:
+        metric = reached.held_out
+    return metric

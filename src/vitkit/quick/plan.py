@@ -28,6 +28,7 @@ from vitkit.training import (
     Say,
     differences,
     group_setting,
+    is_run,
     to_json,
     with_defaults,
 )
@@ -86,6 +87,8 @@ def earlier_plan(
     """The plan of an earlier call; None if there is none. Raises OtherPlan if it is that of other settings."""
     plan = from_rank_0(lambda: read_plan(run_dir))
     if plan is None:
+        if from_rank_0(lambda: is_run(run_dir)):
+            raise OtherPlan(f"{run_dir} holds a run of vitkit train, or of a preset")
         return None
     changed = differences(with_defaults(plan.recipe, recipe), to_json(recipe))
     if plan.minutes != minutes:
@@ -93,10 +96,15 @@ def earlier_plan(
     if plan.portable != portable:
         changed.append(f"portable: {plan.portable}, now {portable}")
     if plan.images != fingerprint(photographs.learned):
-        changed.append("its images have changed")
+        changed.append("its images are others, or have changed")
     if changed:
         raise OtherPlan(f"{run_dir} was begun otherwise ({'; '.join(changed[:5])})")
     return plan
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two names of a data set are of one place."""
+    return one == other or Path(one).resolve() == Path(other).resolve()
 
 
 # What every step reads, and what several of them do

@@ -4,8 +4,8 @@ from vitkit.system.lazy import lazily
 
 _FILES = {
     "exported": (
-        "Compute Exported FILES FileRuntime KEY MERGED PictureRuntime Weights is_exported "
-        "takes_pictures threads"
+        "Compute Exported FILES FileRuntime KEY Limits MERGED PictureRuntime STRANGENESS Weights "
+        "is_exported takes_pictures threads"
     ),
     "fastest": "Fastest NAME VERSIONED folder_of remembered",
     "less_work": "check_less_work exiting fit_exits merging",
@@ -15,8 +15,8 @@ _FILES = {
     ),
     "pytorch": (
         "Eager FeaturesOnRuntime OnRuntime answering_features check_answer compiled eager "
-        "of_file on_runtime"
+        "least_of of_file on_runtime with_strangeness"
     ),
-    "runtime": "Runtime",
+    "runtime": "Runtime SaysUnknown",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

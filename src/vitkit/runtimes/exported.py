@@ -7,7 +7,7 @@ Legend: B batch, K classes, h w pixels of what the model gets.
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -24,12 +24,25 @@ FILES = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch"}  # what kind of f
 SMALLEST = float(np.finfo(np.float32).tiny)  # a probability that a logit can be made of
 LARGEST = 1 << 26  # bytes of metadata; 21,841 names take a hundredth
 Weights = Literal["float32", "float16", "bfloat16", "int8"]
-Compute = Callable[[np.ndarray], np.ndarray]
-"""Images, uint8, -> float32 (B, K)."""
+STRANGENESS = "strangeness"  # the output of a file that says which images are unknown
+Compute = Callable[[np.ndarray], Sequence[np.ndarray]]
+"""Images, uint8, -> the file's outputs, the first of them float32 (B, K)."""
 
 
 class MetadataError(ValueError):
     """What a file says of itself describes no model."""
+
+
+class Limits(NamedTuple):
+    """What a file says of its limits for unknown images (weights/unknown.py). Those that make an image
+    unknown are in the network: an image is if the file's second output is above 0."""
+
+    least: tuple[float, ...]
+    """A class is left open from this probability on: one of each class, or one for all."""
+    rejected: float
+    """The share of images of each class that are called unknown, at most."""
+    coverage: float
+    """How often, at least, the right class of an image is among those that are left open."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,8 @@ class Exported:
     """Under which terms it may be used, as a model's description has it."""
     weight_bits: int = 8
     """Of int8 weights: 7 for ONNX Runtime, whose products of 8 bits saturate on some processors."""
+    limits: Limits | None = None
+    """Those for unknown images; None of a model without them, and of a file of an earlier version."""
 
     @property
     def merged(self) -> int:
@@ -71,6 +86,9 @@ class Exported:
             "license": self.license,
             "weight_bits": self.weight_bits,
         }
+        if self.limits is not None:
+            unknown = {"output": STRANGENESS, "above": 0}  # for other programs
+            values["unknown"] = unknown | self.limits._asdict()
         return json.dumps(values, ensure_ascii=True)
 
     @classmethod
@@ -88,6 +106,7 @@ class Exported:
             origin = values["origin"]
             license = values["license"]
             weight_bits = values.get("weight_bits", 8)  # the first files did not say it
+            limits = _limits(values.get("unknown"))  # nor this
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise MetadataError(f"its metadata describes no model: {error}") from error
         _check("labels", labels, isinstance(labels, list) and len(labels) > 0)
@@ -98,6 +117,8 @@ class Exported:
         _check("origin", origin, isinstance(origin, dict))
         _check("license", license, license is None or isinstance(license, dict))
         _check("weight_bits", weight_bits, weight_bits in (7, 8))
+        if limits is not None:
+            _check("limits", limits, len(limits.least) in (1, len(labels)))
         return cls(
             preprocessing,
             tuple(labels),
@@ -107,7 +128,20 @@ class Exported:
             origin,
             license,
             weight_bits,
+            limits,
         )
+
+
+def _limits(values: dict | None) -> Limits | None:
+    """The limits in a file's metadata. Raises ValueError, TypeError or KeyError for anything else."""
+    if values is None:
+        return None
+    least = tuple(float(value) for value in values["least"])
+    limits = Limits(least, float(values["rejected"]), float(values["coverage"]))
+    numbers = (*least, limits.rejected, limits.coverage)
+    if not all(0 <= number <= 1 for number in numbers):
+        raise ValueError(f"limits for unknown images that are no probabilities: {limits}"[:100])
+    return limits
 
 
 def _check(name: str, value: Any, is_right: bool) -> None:
@@ -152,10 +186,34 @@ class FileRuntime:
     def logits(self, images: np.ndarray) -> np.ndarray:
         """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K). Raises ValueError for a file that
         computes something else than it says."""
-        outputs = np.asarray(self.compute(np.ascontiguousarray(images)), dtype=np.float32)
-        if outputs.shape != (len(images), len(self.labels)):
+        return self._outputs(images)[0]
+
+    @property
+    def least(self) -> np.ndarray | None:
+        """From which probability on classes are left open, (K,) or (1,); None if the file has no limits
+        for unknown images."""
+        if self.exported.limits is None:
+            return None
+        return np.array(self.exported.limits.least)
+
+    def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same, and (B,), above 0 for unknown images; of a file with limits for them."""
+        outputs = self._outputs(images)
+        if len(outputs) != 2 or outputs[1].shape != (len(images),):
             raise ValueError(
-                f"{self.path} gives {outputs.shape} for {len(images)} images, and names "
+                f"{self.path} does not compute which images are unknown, as it says; export the model "
+                "again"
+            )
+        return outputs[0], outputs[1]
+
+    def _outputs(self, images: np.ndarray) -> list[np.ndarray]:
+        """All that the file computes, the first of it (B, K)."""
+        outputs = self.compute(np.ascontiguousarray(images))
+        outputs = [np.asarray(output, dtype=np.float32) for output in outputs]
+        shape = outputs[0].shape
+        if shape != (len(images), len(self.labels)):
+            raise ValueError(
+                f"{self.path} gives {shape} for {len(images)} images, and names "
                 f"{len(self.labels)} classes; export the model again"
             )
         return outputs
@@ -199,6 +257,16 @@ class PictureRuntime:
         activation makes the file's probabilities again."""
         outputs = self.file.logits(images.transpose(0, 2, 3, 1))
         return inverted(outputs, self.activation)
+
+    @property
+    def least(self) -> np.ndarray | None:
+        """The file's."""
+        return self.file.least
+
+    def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same, and (B,), as the file's."""
+        outputs, strangeness = self.file.logits_and_strangeness(images.transpose(0, 2, 3, 1))
+        return inverted(outputs, self.activation), strangeness
 
 
 def inverted(probabilities: np.ndarray, activation: Activation) -> np.ndarray:

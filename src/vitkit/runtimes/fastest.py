@@ -55,7 +55,10 @@ def folder_of(classifier: Classifier) -> Path:
         except PackageNotFoundError:
             facts.append(None)
     digest = hashlib.sha256(json.dumps(facts).encode())
-    for name, weight in classifier.model.state_dict().items():
+    tensors = dict(classifier.model.state_dict())
+    if classifier.unknown is not None:
+        tensors |= classifier.unknown.tensors()
+    for name, weight in tensors.items():
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
         digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return cache_dir() / "runtimes" / digest.hexdigest()

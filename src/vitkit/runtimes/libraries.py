@@ -158,11 +158,9 @@ def open_onnx(path: Path) -> Opened:
         raise ValueError(f"{path} cannot be opened by ONNX Runtime: {reason}") from error
     metadata = session.get_modelmeta().custom_metadata_map.get(KEY)
     input_name = session.get_inputs()[0].name
-    output_name = session.get_outputs()[0].name
 
-    def compute(images: np.ndarray) -> np.ndarray:
-        (outputs,) = session.run([output_name], {input_name: images})
-        return outputs
+    def compute(images: np.ndarray) -> list[np.ndarray]:
+        return session.run(None, {input_name: images})
 
     return Opened(metadata, compute)
 
@@ -191,9 +189,10 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
         raise ValueError(f"{path} cannot be opened by OpenVINO: {reason}") from error
     request = compiled.create_infer_request()
 
-    def compute(images: np.ndarray) -> np.ndarray:
+    def compute(images: np.ndarray) -> list[np.ndarray]:
         outputs = request.infer([images], share_inputs=True)
-        return outputs[compiled.output(0)].copy()  # the request writes its next answer there
+        # Copies, as the request writes its next answer there
+        return [outputs[output].copy() for output in compiled.outputs]
 
     return Opened(metadata, compute)
 
@@ -244,8 +243,11 @@ def open_program(path: Path) -> Opened:
         raise ValueError(f"{path} cannot be opened by PyTorch: {reason}") from error
     module = program.module()
 
-    def compute(images: np.ndarray) -> np.ndarray:
+    def compute(images: np.ndarray) -> list[np.ndarray]:
         with torch.inference_mode():
-            return module(torch.from_numpy(images)).numpy()
+            outputs = module(torch.from_numpy(images))
+        if isinstance(outputs, torch.Tensor):  # of an earlier version
+            outputs = (outputs,)
+        return [output.numpy() for output in outputs]
 
     return Opened(extra[KEY] or None, compute)

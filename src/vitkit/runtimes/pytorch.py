@@ -4,6 +4,7 @@ Legend: B batch, K classes, h w pixels of what the model gets.
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -53,6 +54,41 @@ class Eager:
         with torch.inference_mode(), autocast(self.classifier.device, self.precision):
             logits = self.classifier.logits(torch.from_numpy(images))
         return logits.cpu().numpy()
+
+    @property
+    def least(self) -> np.ndarray | None:
+        """From which probability on classes are left open; None if the classifier has no limits."""
+        return least_of(self.classifier)
+
+    def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K), and (B,): above 0 for unknown
+        images."""
+        return with_strangeness(self.classifier, lambda: self.logits(images))
+
+
+def least_of(classifier: Classifier) -> np.ndarray | None:
+    """From which probability on a classifier leaves classes open, (K,) or (1,); None if it has no
+    limits."""
+    if classifier.unknown is None:
+        return None
+    return np.atleast_1d(classifier.unknown.least.numpy())
+
+
+def with_strangeness(
+    classifier: Classifier, compute: Callable[[], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logits, (B, K), that a function computes by a classifier with limits; and from the same pass how
+    strange the images are, (B,)."""
+    read = []
+    head = classifier.model.head
+    hook = head.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0].detach()))
+    try:
+        logits = compute()
+    finally:
+        hook.remove()
+    features = read[0].float().cpu()
+    strangeness = classifier.unknown.excess(features, torch.from_numpy(logits))
+    return logits, strangeness.float().numpy()
 
 
 def eager(

@@ -31,3 +31,17 @@ class Runtime(Protocol):
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K)."""
+
+
+class SaysUnknown(Runtime, Protocol):
+    """A runtime that also says which images are unknown to its classifier (weights/unknown.py). Some have
+    limits for that and some have none, which `least` tells."""
+
+    @property
+    def least(self) -> np.ndarray | None:
+        """From which probability on classes are left open: (K,), or (1,) for all; None without
+        limits."""
+
+    def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K), and (B,): above 0 for unknown
+        images."""

@@ -192,10 +192,14 @@ def _describe(
 
 def _refuse_changes(earlier: dict, record: dict) -> None:
     """Raises Occupied if the images are not those that the run began with."""
+    begun_on = earlier.get("source", record["source"])
+    what = f"{record['source']!r} has changed since this run began"
+    if begun_on != record["source"]:
+        what = f"this run began on {begun_on!r}, and {record['source']!r} has other images"
     for fact in ("target", "labels", "counts", "fingerprint"):
         if earlier[fact] != record[fact]:
             raise Occupied(
-                f"{record['source']!r} has changed since this run began ({earlier['counts']} "
+                f"{what} ({earlier['counts']} "
                 f"images then, {record['counts']} now); choose another --workdir for a new run, or "
                 "bring the images back as they were"
             )

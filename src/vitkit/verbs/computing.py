@@ -100,13 +100,11 @@ def runtime_of_model(
     classifier: "Classifier", runtime: "RuntimeName", precision: "Precision", device: str
 ) -> "Runtime":
     """What computes a model. auto is the fastest that `vitkit bench` has found for it on this machine,
-    which the standard error says; before that, and for a model with limits for unknown images, which
-    are of its features, it is PyTorch."""
+    which the standard error says; before that it is PyTorch."""
     from vitkit.runtimes import compiled, eager, open_file
     from vitkit.system.machine import pick_device
 
-    is_free = runtime == "auto" and classifier.unknown is None
-    if is_free and pick_device(device).type == "cpu":
+    if runtime == "auto" and pick_device(device).type == "cpu":
         from vitkit.runtimes import remembered
 
         found = remembered(classifier, precision)

@@ -29,8 +29,8 @@ from vitkit.inspection import (
     whole_pixels,
 )
 from vitkit.models import Grid, Tiling
-from vitkit.prediction import Doubt, doubts, read_by_head
-from vitkit.runtimes import OnRuntime, Runtime, check_answer
+from vitkit.prediction import Doubt, doubts, least_open, logits_and_strangeness
+from vitkit.runtimes import OnRuntime, Runtime, check_answer, least_of, with_strangeness
 from vitkit.system.console.text import counted
 from vitkit.weights import Classifier
 
@@ -143,38 +143,57 @@ class Viewer:
         """The likeliest classes, and what the model looks at. Raises ValueError if the model
         computes numbers that are not finite."""
         with _ONE_AT_A_TIME:
-            logits, features, rollout = self._computed(view.images)
+            logits, strangeness, rollout = self._computed(view.images)
         if not torch.isfinite(logits).all():
             raise ValueError("the model's outputs are not finite; its weights may be damaged")
         labels = self.classifier.labels
         if not labels:
             return Answer((), rollout)
         probabilities = self.classifier.probabilities(logits)  # (1, K)
-        (doubt,) = doubts(
-            self.classifier, logits.cpu().numpy(), features, probabilities.cpu().numpy()
-        )
+        (doubt,) = doubts(labels, self._least(), strangeness, probabilities.cpu().numpy())
         best = probabilities[0].topk(min(top, len(labels)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return Answer(tuple((labels[k], value) for k, value in pairs), rollout, doubt)
 
-    def _computed(self, images: Tensor) -> tuple[Tensor, Tensor | None, np.ndarray | None]:
-        """uint8 (1, 3, H, W) -> logits (1, K); what the head read, (1, D), if there are limits for it;
-        and what the model looks at, (h, w), if it has attention."""
-        features = None
-        rollout = None
+    def _runtime(self) -> Runtime | None:
+        """What computes the answers, if it is not PyTorch."""
         if isinstance(self.classifier.model, OnRuntime):
-            return self.classifier.logits(images), features, rollout
-        with read_by_head(self.classifier) as read:
+            return self.classifier.model.runtime
+        return self.runtime
+
+    def _least(self) -> np.ndarray | None:
+        """From which probability on classes are left open; None without limits."""
+        runtime = self._runtime()
+        if runtime is None:
+            return least_of(self.classifier)
+        return least_open(runtime)
+
+    def _computed(self, images: Tensor) -> tuple[Tensor, np.ndarray | None, np.ndarray | None]:
+        """uint8 (1, 3, H, W) -> logits (1, K); how strange the image is, (1,), if there are limits for
+        that; and what the model looks at, (h, w), if it has attention."""
+        rollout = None
+
+        def computed() -> np.ndarray:
+            """By PyTorch."""
+            nonlocal rollout
             if self.layers:
                 logits, maps = logits_and_rollout(self.classifier, images)
                 rollout = maps[0].numpy()
-            elif self.runtime is None or self.classifier.unknown is not None:
+            else:
                 logits = self.classifier.logits(images)
-        if read:
-            features = read[0].float()
-        if self.runtime is not None:
-            logits = torch.from_numpy(self.runtime.logits(images.cpu().numpy()))
-        return logits, features, rollout
+            return logits.cpu().numpy()
+
+        runtime = self._runtime()
+        if runtime is not None:
+            if self.layers:
+                computed()
+            logits, strangeness = logits_and_strangeness(runtime, images.cpu().numpy())
+        elif self.classifier.unknown is not None:
+            logits, strangeness = with_strangeness(self.classifier, computed)
+        else:
+            logits = computed()
+            strangeness = None
+        return torch.from_numpy(logits), strangeness, rollout
 
     def warm_up(self) -> None:
         """Compute once, so that the first photograph does not wait for what is prepared then."""
@@ -216,7 +235,8 @@ def open_photograph(path: Path, name: str, viewers: Sequence[Viewer]) -> Photogr
             rows, columns = whole_pixels(preprocessing.visible(picture), picture.size)
             visible = pixels[rows, columns]
             images = viewer.classifier.batch([picture])
-            tiling = getattr(viewer.classifier.model.config, "tiling", SIDE_BY_SIDE)
+            config = getattr(viewer.classifier.model, "config", None)  # an exported file has none
+            tiling = getattr(config, "tiling", SIDE_BY_SIDE)
             views.append(View(images, _to_be_shown(visible), tiling))
     return Photograph(name, data, encoded.kind, tuple(views))
 

@@ -52,16 +52,21 @@ class Unknown:
         model saved before limits were by class."""
         columns = slice(self.first, self.first + len(self.centre))
         rows = (features[:, columns].float() - self.centre) @ self.whitening  # (B, R)
-        distance = torch.cdist(rows, self.means)
+        distance = _distances(rows, self.means)
         logits = logits.float()
         if not self.limit.ndim:
             distance = distance.amin(1, keepdim=True)
             logits = logits.amax(1, keepdim=True)
         return self.far * distance - self.sure * logits
 
+    def excess(self, features: Tensor, logits: Tensor) -> Tensor:
+        """By how much images are too strange to the class that they are least so to: (B, D), (B, K) ->
+        (B,). Above 0 an image is unknown."""
+        return (self.strangeness(features, logits) - self.limit).amin(1)
+
     def is_unknown(self, features: Tensor, logits: Tensor) -> Tensor:
         """Whether images are strange to all classes: (B, D), (B, K) -> bool (B,)."""
-        return (self.strangeness(features, logits) > self.limit).all(1)
+        return self.excess(features, logits) > 0
 
     def is_open(self, probabilities: Tensor) -> Tensor:
         """Which classes are left open, the likeliest always: (B, K) -> bool (B, K)."""
@@ -77,6 +82,13 @@ class Unknown:
                 value = torch.tensor(value, dtype=torch.float64)
             tensors[field.name] = value
         return tensors
+
+
+def _distances(rows: Tensor, means: Tensor) -> Tensor:
+    """How far each row is from each mean, (B, R) and (K, R) -> (B, K), in operations that every format
+    of exported files has. What is compared is centred, so that little is lost to rounding."""
+    squares = rows.square().sum(1, keepdim=True) + means.square().sum(1)
+    return (squares - 2 * rows @ means.mT).clamp(min=0).sqrt()
 
 
 def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:

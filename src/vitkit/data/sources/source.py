@@ -289,12 +289,17 @@ def content_digest(source: Source) -> str:
 def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
     """A file for `without`: the examples to leave out, by index, each with the reason, for a
     reader. Raises OSError, and ValueError for a file that vitkit did not write."""
-    lines = [_HEADING + fingerprint(source)]
+    lines = [heading_of_list(source)]
     for i in sorted(why):
         lines.append(f"{source.name(i)}\t{why[i]}")
     text = "\n".join(lines) + "\n"
     data = text.encode("utf-8", "surrogateescape")
     write_where_said(path, f"# {mark_of(data)}\n".encode() + data)
+
+
+def heading_of_list(source: Source) -> str:
+    """The line by which `without` knows whose list a file is."""
+    return _HEADING + fingerprint(source)
 
 
 def without(source: Source, path: Path | str) -> Source:
@@ -317,7 +322,7 @@ def without(source: Source, path: Path | str) -> Source:
             f"by vitkit data stats --exclude FILE"
         )
     written_for = [line for line in lines[:2] if line.startswith(_HEADING)]
-    if written_for and written_for[0] != _HEADING + fingerprint(source):
+    if written_for and written_for[0] != heading_of_list(source):
         raise ValueError(
             f"{path} was written for other images of the same names: the data set has changed "
             f"since, or has another split seed; write the list anew, by vitkit data stats "

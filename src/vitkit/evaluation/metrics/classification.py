@@ -8,7 +8,7 @@ Legend: N images, C classes that any of them has.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -181,6 +181,17 @@ class ClassScore(NamedTuple):
     """The harmonic mean of recall and precision."""
     taken_for: str
     """The class that its other images were taken for most often; empty if there are none."""
+
+
+def weakest(scores: Sequence[ClassScore]) -> str | None:
+    """A sentence about the class that fared worst for certain, the one whose interval of recall ends
+    lowest; None if every answer is right."""
+    missed = [score for score in scores if score.recall < 1]
+    if not missed:
+        return None
+    worst = min(missed, key=lambda score: score.interval[1])
+    sentence = f"weakest class: {worst.name}, {worst.recall:.0%} of {worst.images:,} right"
+    return f"{sentence.replace('%', ' %')}; most often taken for {worst.taken_for}"
 
 
 class Confused(NamedTuple):

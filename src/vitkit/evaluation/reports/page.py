@@ -8,7 +8,7 @@ import numpy as np
 from vitkit.data import Picture, Source, open_image, picture_for_people
 from vitkit.evaluation.benchmarks.corruptions import Robustness
 from vitkit.evaluation.metrics.calibration import Bin, Covered, at_coverages
-from vitkit.evaluation.metrics.classification import ClassScore
+from vitkit.evaluation.metrics.classification import ClassScore, weakest
 from vitkit.evaluation.metrics.metric import MISFIT, SHARE, Metric
 from vitkit.evaluation.metrics.paired import Difference, Paired
 from vitkit.evaluation.reports.report import Report
@@ -31,7 +31,7 @@ from vitkit.inspection import (
     table,
     write_page,
 )
-from vitkit.system.console.text import printable_name
+from vitkit.system.console.text import printable, printable_name
 
 # What the metrics of a report are, for readers who have not read docs/evaluation.md
 MEANING = {
@@ -54,21 +54,18 @@ Look = Callable[[Picture], np.ndarray]
 
 def write_report(path: Path, report: Report, source: Source) -> Path:
     """Write the page, and return its path. Decodes the pictures again. Raises OSError."""
-    first = report.metrics[0]
-    interval = first.name
-    if first.interval is not None:
-        interval += f", {first.interval_text()} at 95 % confidence"
-    blocks = [
-        paragraph(report.images, "faint"),
-        paragraph(first.unit.text(first.value), "headline"),
-        paragraph(interval, "faint"),
-        bullets(report.notes),
-    ]
+    folder = path.absolute().parent
+    blocks = [paragraph(report.images, "faint"), *headline(report.metrics[0])]
+    if sentence := weakest(report.classes):
+        blocks.append(paragraph(printable(sentence)))
+    blocks.append(bullets(report.notes))
     if metrics := _metrics(report):
-        meaning = folded("What they mean", pairs(MEANING))
+        names = {metric.name for metric in metrics}
+        known = {name: words for name, words in MEANING.items() if name in names}
+        meaning = folded("What they mean", pairs(known))
         blocks.append(section("Metrics", metrics_table(metrics), meaning))
     if report.paired is not None:
-        blocks.append(_comparison(report, report.paired, source))
+        blocks.append(_comparison(report, report.paired, source, folder))
     if report.robustness is not None:
         blocks.append(robustness_section(report.robustness))
     if report.classes:
@@ -78,9 +75,23 @@ def write_report(path: Path, report: Report, source: Source) -> Path:
             section("Classes", _classes(report.classes)),
         ]
     if report.mistakes:
-        blocks.append(mistakes_section(report, source))
+        blocks.append(mistakes_section(report, source, folder=folder))
     blocks.append(section("How it was measured", pairs(report.facts)))
     return write_page(path, _title(report.model), blocks)
+
+
+def headline(first: Metric) -> list[Block]:
+    """What a page leads with: "88.0 % right", and how sure that is."""
+    value = first.unit.text(first.value)
+    interval = first.name
+    if first.name.rpartition("/")[2] == "top1":
+        value += " right"
+        interval = ""
+    if first.interval is not None:
+        interval = ", ".join(
+            filter(None, [interval, f"{first.interval_text()} at 95 % confidence"])
+        )
+    return [paragraph(value, "headline"), paragraph(interval, "faint")]
 
 
 def _title(model: str) -> str:
@@ -111,7 +122,7 @@ def metrics_table(metrics: Sequence[Metric]) -> Block:
 # Two models
 
 
-def _comparison(report: Report, paired: Paired, source: Source) -> Block:
+def _comparison(report: Report, paired: Paired, source: Source, folder: Path) -> Block:
     """The differences between two models, and the images on which they disagree."""
     rows = [_difference_row(each) for each in paired.differences]
     header = ("metric", "first", "second", "difference", "95 % interval")
@@ -127,7 +138,7 @@ def _comparison(report: Report, paired: Paired, source: Source) -> Block:
     for first_right, title in titles.items():
         tiles = disagreement_tiles(paired, source, first_right)
         if tiles:
-            blocks += [paragraph(title), gallery(tiles)]
+            blocks += [paragraph(title), gallery(tiles, folder=folder)]
     return section("Against another model", *blocks)
 
 
@@ -147,7 +158,13 @@ def disagreement_tiles(paired: Paired, source: Source, first_right: bool) -> lis
         if first_right:
             caption = f"second: {each.confidence:.0%} {printable_name(each.second)}"
         tiles.append(
-            Tile(_pixels(source, each.index), caption, False, f"is {printable_name(each.true)}")
+            Tile(
+                _pixels(source, each.index),
+                caption,
+                False,
+                f"is {printable_name(each.true)}",
+                source.name(each.index),
+            )
         )
     return tiles
 
@@ -221,7 +238,7 @@ def _curve_of_shares(xs: Iterable[float], points: Sequence[Bin | Covered]) -> Cu
 
 
 def confusion_section(report: Report) -> Block:
-    """The pairs that are confused most often, and the confusion matrix."""
+    """The confusion matrix; and if it has not all classes, the pairs that are confused most often."""
     if not report.confused:
         return section("Which classes are confused", paragraph("None: every answer is right."))
 
@@ -241,14 +258,22 @@ def confusion_section(report: Report) -> Block:
 
     # The text
     text = "Rows are the true classes, columns the answers."
+    pairs_of_classes = []
     if len(chosen) < len(report.classes):
         text += f" These {MATRIX} classes of {len(report.classes):,} fared worst."
+        header = ("true", "taken for", "images")
+        pairs_of_classes.append(table(rows[: ROWS // 2], header))
+        pairs_of_classes.append(_rest(rows[ROWS // 2 :], header, "More pairs"))
+    columns_of = list(names)
+    if elsewhere.any():
+        columns_of.append("any other")
+    else:
+        cells = cells[:, :-1]
     return section(
         "Which classes are confused",
-        table(rows[: ROWS // 2], ("true", "taken for", "images")),
-        _rest(rows[ROWS // 2 :], ("true", "taken for", "images"), "More pairs"),
+        *pairs_of_classes,
         paragraph(text),
-        matrix(names, [*names, "any other"], cells.tolist()),
+        matrix(names, columns_of, cells.tolist()),
     )
 
 
@@ -283,18 +308,21 @@ def _rest(rows: Sequence[Sequence[str]], header: Sequence[str], title: str) -> B
 # Pictures
 
 
-def mistakes_section(report: Report, source: Source, look: Look | None = None) -> Block:
-    """Pictures of the most confident mistakes; with `look`, as it draws them."""
+def mistakes_section(
+    report: Report, source: Source, look: Look | None = None, folder: Path | None = None
+) -> Block:
+    """Pictures of the most confident mistakes; with `look`, as it draws them. folder: of the page, from
+    which their names lead to the files."""
     text = (
-        "Wrong answers that the model was surest of: its answer with the probability, and the true "
-        "class. Look for wrong labels first."
+        "Wrong answers that the model was surest of: its answer with the probability, the true class, "
+        "and the photograph's name. Look for wrong labels first."
     )
     if look is not None:
         text += (
             " Beside each, the same is dark where little of it reaches the answer, by attention "
             "rollout."
         )
-    pictures = gallery(mistake_tiles(report, source, look), wide=look is not None)
+    pictures = gallery(mistake_tiles(report, source, look), look is not None, folder)
     return section("Most confident mistakes", paragraph(text), pictures)
 
 
@@ -308,7 +336,7 @@ def mistake_tiles(report: Report, source: Source, look: Look | None = None) -> l
         pixels = picture_for_people(picture)
         if look is not None:
             pixels = look(picture)
-        tiles.append(Tile(pixels, caption, False, note))
+        tiles.append(Tile(pixels, caption, False, note, mistake.image))
     return tiles
 
 

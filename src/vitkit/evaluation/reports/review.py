@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data import Source, open_image, picture_to_look_at
+from vitkit.data import Source, heading_of_list, open_image, picture_to_look_at
 from vitkit.inspection import (
     Block,
     Tile,
     bullets,
     folded,
     gallery,
+    marking,
     paragraph,
     section,
     table,
@@ -28,6 +29,7 @@ NEIGHBOURS = 10  # whose mean distance says how unlike others an image is
 FAR = 4.0  # robust standard deviations from which a value is unusual
 AT_ONCE = 1 << 26  # similarities that are computed at once
 PICTURES = 60  # of each kind; the list has all
+LIST = "leave-out.txt"  # the file of the photographs that a reader has marked
 
 
 def outliers(x: np.ndarray) -> list[tuple[int, float]]:
@@ -161,23 +163,32 @@ MEANING = {
 def write_review(
     path: Path, title: str, parts: dict[str, Source], findings: Sequence[Finding], facts: list[str]
 ) -> Path:
-    """Write the page, whole or not at all, and return its path. Raises OSError."""
+    """Write the page, whole or not at all, and return its path. Its reader marks photographs of the
+    training part, and saves the list that `without` reads. Raises OSError."""
     counts = []
     sections = []
     for kind, heading in KINDS.items():
         chosen = [finding for finding in findings if finding.kind == kind]
         counts.append((heading, f"{len(chosen):,}"))
         if chosen:
-            sections.append(_section(kind, parts, chosen))
+            sections.append(_section(kind, parts, chosen, path.absolute().parent))
     blocks = [bullets(facts), table(counts, ("a second look", "images")), *sections]
-    return write_page(path, title, blocks)
+    active = None
+    if "train" in parts:
+        following = f"vitkit finetune MODEL DATA --data.exclude {LIST}"
+        active = marking(heading_of_list(parts["train"]), LIST, following)
+    return write_page(path, title, blocks, active)
 
 
-def _section(kind: str, parts: dict[str, Source], findings: Sequence[Finding]) -> Block:
-    """The findings of a kind: pictures of the first ones, and a table of all."""
+def _section(
+    kind: str, parts: dict[str, Source], findings: Sequence[Finding], folder: Path
+) -> Block:
+    """The findings of a kind: pictures of the first ones, and a table of all. folder: of the page, from
+    which the names of photographs lead to their files."""
     blocks = [paragraph(MEANING[kind], "faint")]
     if kind != "unreadable":
-        blocks.append(gallery(_tile(parts, finding) for finding in findings[:PICTURES]))
+        tiles = [_tile(parts, finding) for finding in findings[:PICTURES]]
+        blocks.append(gallery(tiles, folder=folder))
     rows = [(f.part, printable_name(f.name), printable_name(f.label), f.reason) for f in findings]
     listing = table(rows, ("part", "image", "label", "why"), wraps=True)
     if kind == "unreadable":
@@ -197,7 +208,8 @@ def _tile(parts: dict[str, Source], finding: Finding) -> Tile:
     right = None
     if finding.kind == "label":
         right = False
-    return Tile(pixels, caption, right, finding.reason)
+    markable = finding.part == "train" and finding.name.isprintable()  # a line of a list
+    return Tile(pixels, caption, right, finding.reason, finding.name, markable)
 
 
 def _pixels(source: Source, index: int) -> np.ndarray:

@@ -10,16 +10,19 @@ import hashlib
 import html
 import io
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
 from PIL import Image
 
 from vitkit.inspection.photographs import SMALL, Tile
 from vitkit.inspection.plots import DARK, LIGHT, Theme
+from vitkit.system.console.text import printable_name
 from vitkit.system.storage.files import MARK, write_where_said
 
 if TYPE_CHECKING:
@@ -71,6 +74,13 @@ class Active:
     """Its CSS, beside page.css."""
     data: dict
     """Plain values."""
+
+
+def marking(heading: str, file: str, following: str) -> Active:
+    """What lets a reader mark photographs and save the names of the marked as a list. heading: its first
+    line. file: its name. following: what to do with it then."""
+    data = {"heading": heading, "file": file, "next": following}
+    return Active(part("marking.js"), part("marking.css"), data)
 
 
 def page(title: str, blocks: Iterable[Block], active: Active | None = None) -> str:
@@ -167,9 +177,9 @@ def matrix(names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequenc
     return tag("div", tag("table", join(lines), "matrix"), "scrolls")
 
 
-def gallery(tiles: Iterable[Tile], wide: bool = False) -> Block:
+def gallery(tiles: Iterable[Tile], wide: bool = False, folder: Path | None = None) -> Block:
     """A contact sheet whose rows fit the reader's window: pictures, with their captions below.
-    `wide` ones are about twice as wide as high."""
+    `wide` ones are about twice as wide as high. folder: of the page, from which names lead to files."""
     longest = THUMBNAIL
     if wide:
         longest *= 2
@@ -178,15 +188,35 @@ def gallery(tiles: Iterable[Tile], wide: bool = False) -> Block:
         style = ""
         if max(tile.pixels.shape[:2]) < SMALL:
             style = "class=small "
-        image = Block(f'<img {style}alt="" src="{embedded(tile.pixels, longest)}">')
+        alt = ": ".join(
+            filter(None, [tile.name, ", ".join(filter(None, [tile.caption, tile.note]))])
+        )
+        image = Block(f'<img {style}alt="{block(alt)}" src="{embedded(tile.pixels, longest)}">')
         style = {True: "right", False: "wrong", None: ""}[tile.right]
         caption = tag("figcaption", tile.caption, style)
         note = tag("small", tile.note)
-        figures.append(tag("figure", join([image, caption, note])))
+        parts = [image, caption, note]
+        if tile.name:
+            parts.append(named(tile.name, folder))
+        attribute = ""
+        if tile.markable:
+            attribute = f' data-image="{block(tile.name)}"'
+        figures.append(Block(f"<figure{attribute}>{join(parts)}</figure>"))
     style = "gallery"
     if wide:
         style = '"gallery pairs"'
     return tag("div", join(figures), style)
+
+
+def named(name: str, folder: Path | None) -> Block:
+    """The name of a photograph: its last two parts, and a link if it is a file. The link is relative to the
+    page's folder, so that a page says nothing of the folders above both."""
+    short = "/".join(Path(name).parts[-2:])
+    if folder is None or not Path(name).is_file():
+        return tag("small", printable_name(short), "name")
+    address = quote(os.fsencode(os.path.relpath(Path(name).resolve(), folder.resolve())))
+    link = f'<a href="{block(address)}">{block(printable_name(short))}</a>'
+    return Block(f"<small class=name>{link}</small>")
 
 
 def embedded(pixels: np.ndarray, longest: int) -> str:

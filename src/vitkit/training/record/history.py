@@ -56,6 +56,10 @@ class Recorded:
     def cost(self) -> dict[str, str]:
         """What the run cost so far, in words: steps, time, images, operations of the model; and
         when it began. What earlier code did not write down is left out."""
+        # A quick run: a head is solved for, and what was fine-tuned is a run of its own
+        if isinstance(self.begun.get("seconds"), float):
+            return {"time": clock(self.begun["seconds"]), "begun": str(self.begun["date"])}
+
         # The time of the steps, without evaluations and checkpoints
         seconds = 0.0
         before = 0

@@ -17,6 +17,7 @@ FREE_ON_RESUME = (
     "name",
     "evals",
     "evaluate_every",
+    "data.source",  # images are compared as what they are, by their names and sizes
     "data.workers",
     "data.keep_decoded",
     "data.check",

@@ -8,6 +8,8 @@ so small that nobody waits.
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
@@ -35,6 +37,7 @@ from vitkit.evaluation import (
     mistakes_section,
     most_confused,
     read_answers,
+    weakest,
 )
 from vitkit.inspection import (
     Block,
@@ -46,7 +49,7 @@ from vitkit.inspection import (
     photograph_and_map,
     section,
 )
-from vitkit.system.console.text import as_word
+from vitkit.system.console.text import as_word, printable
 from vitkit.training.data import divide, open_to_divide
 from vitkit.training.evaluation import ANSWERS
 from vitkit.training.recipe import Data
@@ -61,11 +64,12 @@ DISTANCES = 16  # images over which the attention distance is averaged
 BATCH = 32
 
 
-def answer_sections(run: Recorded, inside: bool) -> Iterator[Block]:
+def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Block]:
     """Which classes are confused, the most confident mistakes, and with `inside` the figures of the
     model; a sentence in place of what cannot be shown.
 
-    inside: whether the model may be run, however long that takes.
+    inside: whether the model may be run, however long that takes. folder: of the page, from which the
+    names of photographs lead to their files.
     """
     # The images that measured it
     kept = read_answers(run.run_dir / ANSWERS)
@@ -102,13 +106,15 @@ def answer_sections(run: Recorded, inside: bool) -> Iterator[Block]:
             given = answers(ready, Part(source, batches))
     if given is not None and given.finite.all():
         found = _report(given, source)
+        if sentence := weakest(found.classes):
+            yield paragraph(printable(sentence))
         yield confusion_section(found)
         title = "Most confident mistakes"
         if source is None:
             yield section(title, paragraph(problem))
         elif found.mistakes:
             try:
-                yield mistakes_section(found, source, _look(classifier))
+                yield mistakes_section(found, source, _look(classifier), folder)
             except (ValueError, OSError) as error:
                 yield section(title, paragraph(f"An image cannot be read: {error}."))
 
@@ -148,8 +154,14 @@ def open_part(run: Recorded, name: str) -> Source:
         groups=run.data.get("groups", "none"),
     )
     splits = open_to_divide(data)
-    part = divide(splits, data)[name]
-    if fingerprint(part) != run.data["fingerprint"][name]:
+    parts = [
+        getattr(splits, name, None)
+    ]  # of a quick run, which tests on one that it does not divide
+    with suppress(ValueError):  # nothing can be held out
+        parts.insert(0, divide(splits, data).get(name))
+    digest = run.data["fingerprint"][name]
+    part = next((each for each in parts if each is not None and fingerprint(each) == digest), None)
+    if part is None:
         raise ValueError(f"{data.source!r} has changed since the run")
 
     # Without those that the run left out

@@ -114,9 +114,10 @@ def verdict(runs: Sequence[Recorded]) -> str:
     return sentence
 
 
-def write_comparison(path: Path, runs: Sequence[Recorded]) -> Path:
-    """Write a page about runs side by side: results, curves, and settings; returns its path. Raises
-    OSError, and ValueError for a file that vitkit did not write."""
+def write_comparison(path: Path, runs: Sequence[Recorded], notes: Sequence[str] = ()) -> Path:
+    """Write a page about runs side by side: results, curves, and settings; returns its path. notes:
+    what else is to be said first. Raises OSError, and ValueError for a file that vitkit did not
+    write."""
     names = run_names(runs)
     by_name = dict(zip(names, runs, strict=True))
     curves = []
@@ -127,9 +128,12 @@ def write_comparison(path: Path, runs: Sequence[Recorded]) -> Path:
     if different:
         recipes = table(_cells(different), ("setting", *names), wraps=True)
     blocks = [
-        bullets([verdict(runs)]),
+        bullets([*notes, verdict(runs)]),
         section("Results", table(_cells(results(runs)), ("metric", *names))),
-        section("Curves", columns(*curves)),
+    ]
+    if curves:
+        blocks.append(section("Curves", columns(*curves)))
+    blocks += [
         section("Settings that differ", recipes),
     ]
     title = f"{', '.join(names[:-1])} and {names[-1]}"
@@ -177,8 +181,10 @@ def training_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
         for run_name, run in runs.items():
             lines = [line for line in run.lines if line["event"] == "training"]
             points = [(line["step"], line[name] * scale) for line in lines if name in line]
-            curves[run_name] = Curve([x for x, _ in points], [y for _, y in points])
-        panels.append(Panel(title, axis, curves))
+            if points:  # a quick run has none
+                curves[run_name] = Curve([x for x, _ in points], [y for _, y in points])
+        if curves:
+            panels.append(Panel(title, axis, curves))
     return panels
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data import pixels_for_people
-from vitkit.evaluation import metrics_table
+from vitkit.evaluation import headline, metrics_table
 from vitkit.inspection import (
     Block,
     bullets,
@@ -64,7 +64,8 @@ def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) 
     if images:
         rows = picture(image_rows(images), ", ".join(images))
         blocks.append(section("What it sees, and makes of it", rows))
-    blocks += answer_sections(run, inside)
+    path = path or run.run_dir / "report.html"
+    blocks += answer_sections(run, inside, path.absolute().parent)
 
     # Its data, and what was wrong with some of them; its bad steps, if there were any
     data = run.data
@@ -93,7 +94,7 @@ def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) 
     title = run.run_dir.resolve().name
     if run.recipe["name"] not in title:
         title = f"{title}: {run.recipe['name']}"
-    return write_page(path or run.run_dir / "report.html", title, blocks)
+    return write_page(path, title, blocks)
 
 
 def _summary(run: Recorded) -> list[Block]:
@@ -103,11 +104,7 @@ def _summary(run: Recorded) -> list[Block]:
     result = "Nothing was measured"
     primary = run.primary()
     if primary is not None:
-        blocks.append(paragraph(primary.unit.text(primary.value), "headline"))
-        interval = primary.name
-        if primary.interval is not None:
-            interval += f", {primary.interval_text()} at 95 % confidence"
-        blocks.append(paragraph(interval, "faint"))
+        blocks += headline(primary)
         result = f"{primary.name} is {primary.text()}"
 
     # The model in half a line

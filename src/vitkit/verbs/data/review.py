@@ -103,7 +103,10 @@ class Reviewed:
         data = as_word(self.settings.data)
         exclude = self.settings.exclude
         if exclude is None:
-            yield f"next: open {as_word(self.path)}, and give --exclude FILE for a list to train without"
+            yield (
+                f"next: open {as_word(self.path)}, mark there what to train without and save the list; or "
+                "give --exclude FILE for a list of all"
+            )
         else:
             yield (
                 f"next: look through {as_word(exclude)}, then vitkit finetune {as_word(self.model)} "

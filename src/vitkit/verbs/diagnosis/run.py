@@ -35,6 +35,8 @@ def _progress(run: Recorded) -> Finding:
     total = int(float(run.recipe["length"].split()[0]))
     value = f"{done:,} of {total:,} steps of {run.recipe['batch']:,}"
     advice = ""
+    if not total:
+        return Finding("run", "a quick one: what was fine-tuned is in fine-tuned/")
     if done < total:
         advice = f"{run.run_dir} is not finished: the same command as before continues it"
     return Finding("run", value, advice)

@@ -16,6 +16,7 @@ from vitkit.evaluation import (
     calibration_sentence,
     disagreement_tiles,
     mistake_tiles,
+    weakest,
     write_report,
 )
 from vitkit.inspection import contact_sheet
@@ -130,6 +131,8 @@ def report_parts(report: Report) -> Iterator[str | Table]:
         yield printable(f"second: {report.other}")
         yield _differences(report)
     sentences = list(report.notes)
+    if sentence := weakest(report.classes):
+        sentences.append(sentence)
     if report.confused:
         pairs = []
         for pair in report.confused[:CONFUSED]:

@@ -16,6 +16,7 @@ from vitkit.exporting import (
     check,
     conclusion,
     needs_calibration,
+    own_trial,
     sample_trial,
     size_of,
     trial_on,
@@ -54,12 +55,12 @@ class ExportModel:
     held to the bounds of int8."""
     data: Annotated[str, arg(metavar="DATA")] = ""
     """Images to try the file on: the test part of a data set. Default: parts of two photographs that
-    come with scikit-learn."""
+    come with scikit-learn; for int8 of a run, the images that the run left out."""
     calibrate: Annotated[str, arg(metavar="DATA")] = ""
     """int8 by fixed ranges, which these images give, 300 at most: faster in OpenVINO than by the ranges
     of each image, and somewhat less exact. ONNX Runtime needs it, and small models may not pass then;
     its default is the training part of --data, and if that has but one part, every second image, and
-    the file is tried on the others."""
+    the file is tried on the others; without --data, the images that the run has learned from."""
     limit: int = 500
     """Largest number of images to try the file on, spread evenly."""
     agreement: float | None = None
@@ -83,6 +84,8 @@ class ExportedModel:
     """The images of the comparison."""
     calibrated_on: int
     """Images that gave the ranges of int8; 0 if none did."""
+    learned: bool = False
+    """Whether the model has learned from these."""
 
     @property
     def path(self) -> Path:
@@ -112,11 +115,14 @@ class ExportedModel:
         yield f"on {self.tried_on}: {self.agreement}"
         if self.calibrated_on:
             calibrated = counted(self.calibrated_on, "image")
-            yield f"calibrated on {calibrated} of {settings.calibrate or self.tried_on}"
+            source = f"of {settings.calibrate or self.tried_on}"
+            if self.learned:
+                source = "that the model has learned from"
+            yield f"calibrated on {calibrated} {source}"
         if self.classifier.activation != "none":
             yield conclusion(self.agreement)
         if self.classifier.unknown is not None:
-            yield "left out: the limits for unknown images, which a model directory keeps"
+            yield "it says which images are unknown, as the model does"
         yield f"wrote {self.path}.json: what was measured"
         if self.format == "torch":
             yield f"next: torch.export.load({str(self.path)!r}).module()(images), in Python"
@@ -160,12 +166,37 @@ def export(settings: ExportModel) -> ExportedModel:
     say(f"exporting; then the file is tried on {tried}")
     agreement = write(classifier, settings.output, wanted, trial)
     calibrated_on = len(trial.for_calibration) if needs_calibration(wanted) else 0
-    return ExportedModel(settings, classifier, to, agreement, trial.name, calibrated_on)
+    return ExportedModel(
+        settings, classifier, to, agreement, trial.name, calibrated_on, trial.learned
+    )
 
 
 def _trial(settings: ExportModel, wanted: Export, classifier: Classifier) -> Trial:
     """The images to try the file on, and those that give the ranges of int8."""
     if not settings.data:
-        return sample_trial()
+        return _own_or_sample_trial(settings, wanted, classifier)
     calibrate = settings.calibrate if needs_calibration(wanted) else None
     return trial_on(settings.data, classifier.labels, settings.limit, calibrate)
+
+
+def _own_or_sample_trial(settings: ExportModel, wanted: Export, classifier: Classifier) -> Trial:
+    """For int8 the images of the model's own run; else, or if they are not here, parts of two photographs
+    that come with scikit-learn. Raises ValueError if these would have to calibrate."""
+    if settings.precision != "int8":
+        return sample_trial()
+    near = [Path()]
+    if isinstance(settings.model, str):
+        near.append(Path(settings.model).resolve().parent.parent)  # of runs/photos
+    own = own_trial(classifier, settings.limit, near)
+    if own is not None:
+        return own
+    if not needs_calibration(wanted):
+        return sample_trial()
+    learned = classifier.origin.get("data")
+    missing = ""
+    if learned:
+        missing = f", and those that the model learned from, {learned}, are not here as they were"
+    raise ValueError(
+        f"ONNX Runtime's int8 is calibrated and judged on images like those to come{missing}: name some "
+        "with --data DATA"
+    )

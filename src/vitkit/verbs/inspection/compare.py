@@ -29,7 +29,7 @@ from vitkit.verbs.arguments import Images, ModelHints, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.files.convert import check_tolerance
-from vitkit.verbs.training.report import comparison_rows, side_by_side
+from vitkit.verbs.training.report import comparison_rows, on_common_images, side_by_side
 from vitkit.verbs.words import MODEL
 from vitkit.weights import Classifier, Hints
 
@@ -135,17 +135,20 @@ class ComparedRuns:
     runs: tuple[Recorded, Recorded]
     path: Path | None
     """The page that was written; None with `json`."""
+    notes: tuple[str, ...] = ()
+    """What both answered to the images that both left out, in a sentence."""
 
     def rows(self) -> list[dict]:
         """A row for each result and for each setting that differs, with a column for each run."""
         return comparison_rows(self.runs)
 
     def to_json(self) -> dict:
-        """{"results": {name: values}, "settings": {name: values}, "verdict"}"""
+        """{"results": {name: values}, "settings": {name: values}, "verdict", "notes"}"""
         return {
             "results": {row.name: row.values for row in results(self.runs)},
             "settings": {row.name: row.values for row in different_settings(self.runs)},
             "verdict": verdict(self.runs),
+            "notes": list(self.notes),
         }
 
     def shown(self) -> Iterator[str | Table]:
@@ -154,6 +157,7 @@ class ComparedRuns:
             yield json.dumps(self.to_json())
             return
         yield from side_by_side(self.runs)
+        yield from map(printable, self.notes)
         yield f"wrote {self.path}"
         one = word_of(self.settings.one)
         two = word_of(self.settings.two)
@@ -192,10 +196,11 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
 def _compared_runs(settings: Compare) -> ComparedRuns:
     """What two runs wrote down, and a page with their curves."""
     runs = (read_run(Path(settings.one)), read_run(Path(settings.two)))
+    notes = on_common_images(runs)
     page = None
     if not settings.json:
-        page = write_comparison(settings.output, runs)
-    return ComparedRuns(settings, runs, page)
+        page = write_comparison(settings.output, runs, notes)
+    return ComparedRuns(settings, runs, page, notes)
 
 
 def _decoded(items: Iterable[Item]) -> Iterator[Picture]:

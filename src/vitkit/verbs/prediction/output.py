@@ -15,13 +15,13 @@ from vitkit.prediction import (
     RowsFile,
     Sorter,
     as_json,
-    limits_of,
+    least_open,
 )
 from vitkit.runtimes import Runtime
 from vitkit.system.console.saying import live_output, say
 from vitkit.system.console.text import as_word, counted, printable_name
 from vitkit.verbs.definition import result
-from vitkit.verbs.prediction.terminal import AnswerTable, Progress, number
+from vitkit.verbs.prediction.terminal import UNKNOWN, AnswerTable, Progress, number
 from vitkit.weights import Activation
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Taking:
             extra.append("attention")
         if sorter is not None:
             extra.append("sorted_to")
-        if limits_of(runtime) is not None:
+        if least_open(runtime) is not None:
             extra += ["unknown", "possible"]
         if to is not None:
             self.rows = RowsFile(to, min(top, len(runtime.labels)), extra)
@@ -218,7 +218,8 @@ class Taking:
                 continue
             image = answered.prepared.images[place]
             weights = self.runtime.maps[place].numpy()
-            path = self.looks.draw(answered.items[row].name, image, weights)
+            answer = self._caption(answered.predictions[row])
+            path = self.looks.draw(answered.items[row].name, image, weights, answer)
             extra[row]["attention"] = str(path)
 
     def _sort(self, predictions: list[Prediction], extra: list[dict[str, str]]) -> list[Prediction]:
@@ -241,6 +242,13 @@ class Taking:
             print(as_json(prediction, more), file=self.live)
         self.live.flush()
 
+    def _caption(self, prediction: Prediction) -> str:
+        """The answer below a picture: "ants 97.0%", or "unknown (ants?)"."""
+        label = printable_name(prediction.labels[0])
+        if prediction.unknown:
+            return UNKNOWN.format(label)
+        return f"{label} {number(prediction.probabilities[0], self.runtime.activation)}"
+
     def _add_tiles(self, answered: Answered) -> None:
         """Keep the images that could be read, as the model got them, for the contact sheet."""
         from vitkit.inspection import Tile
@@ -250,15 +258,13 @@ class Taking:
             prediction = answered.predictions[row]
             if prediction.error is not None or len(self.tiles) == TILES:
                 continue
-            value = number(prediction.probabilities[0], activation)
-            caption = f"{printable_name(prediction.labels[0])} {value}"
             right = None  # nobody knows
             if prediction.truth is not None and activation != "none":
                 # One class, whose name may have commas, or the names of several
                 names = {prediction.truth, *prediction.truth.split(", ")}
-                right = prediction.labels[0] in names
+                right = prediction.labels[0] in names and not prediction.unknown
             pixels = answered.prepared.images[place].transpose(1, 2, 0)
-            self.tiles.append(Tile(pixels, caption, right))
+            self.tiles.append(Tile(pixels, self._caption(prediction), right))
 
     def conclude(self, model: str) -> tuple[str, ...]:
         """Say what was done and list what could not be read; returns what was written, and what is

@@ -17,7 +17,7 @@ from vitkit.system.machine import pick_device
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span
-from vitkit.training import Recipe, default_run_dir
+from vitkit.training import Recipe, default_run_dir, tidied
 from vitkit.training import report as report_of_run
 from vitkit.verbs.arguments import Data, DataColumns, Device, Model, ModelHints, name_on_disk
 from vitkit.verbs.definition import alone, verb_that_begins
@@ -103,10 +103,10 @@ def begin_finetune(first: ModelAndImages, given: frozenset[str]) -> Finetune:
     images."""
     # MODEL and DATA; a single word is DATA
     model = name_on_disk(first.model, "finetune")
-    data = first.data or model
+    data = tidied(first.data or model)
     if not data:
         raise ValueError("the images are missing: vitkit finetune [MODEL] DATA")
-    if model in ("", data):
+    if tidied(model) in ("", data):
         model = _model_for(data, first)
     first = replace(first, model=model, data=data)
 

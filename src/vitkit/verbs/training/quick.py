@@ -7,38 +7,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from rich.table import Table
 
 from vitkit.evaluation import (
     Metric,
     agreement,
-    answers_of_logits,
     mcnemar,
-    report,
-    write_report,
 )
 from vitkit.models import ViTConfig
 from vitkit.quick import (
     CLOSED_FORM,
-    RUN,
     Answer,
     OtherPlan,
     answer,
     guess,
+    measured_by,
     question,
     read_plan,
     targets_of,
+    weakest_class,
+    write_page,
 )
 from vitkit.recipes import few_pixels
 from vitkit.studies import Transfer
 from vitkit.system.console.saying import say
-from vitkit.system.console.text import as_word, counted
+from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.errors import Interrupted
-from vitkit.system.machine import pick_precision
-from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group
-from vitkit.training import default_run_dir
-from vitkit.training import report as report_of_run
+from vitkit.system.processes.ranks import from_rank_0, process_group
+from vitkit.training import RUNS, run_name
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result
 from vitkit.verbs.training.train import transfer_tables
@@ -66,10 +62,10 @@ def _run_dirs(data: str, workdir: Path | None) -> Iterator[Path]:
     if workdir is not None:
         yield workdir
         return
-    first = default_run_dir(data, "")
-    yield first
+    name = run_name(data, "")
+    yield RUNS / name
     for number in itertools.count(2):
-        yield first.with_name(f"{first.name}-{number}")
+        yield RUNS / f"{name}-{number}"
 
 
 @result
@@ -100,7 +96,7 @@ class Finetuned:
         if there were none."""
         if self.transfer is not None:
             return next(iter(self.transfer.runs.values()))
-        return _measured(self.answer)
+        return measured_by(self.answer)
 
     def rows(self) -> list[dict]:
         """A row for each candidate of the quick way, or for each seed of a protocol."""
@@ -130,6 +126,8 @@ class Finetuned:
             return
         yield from _other_targets(self.answer)
         yield from _candidates(self.answer)
+        if sentence := weakest_class(self.run_dir):
+            yield printable(sentence)
         yield from _guessing(self.answer)
         yield from _next(self)
 
@@ -159,35 +157,8 @@ def finetune_quick(settings: "Finetune") -> Finetuned:
                 if (run_dir / "model").exists():
                     say(f"{run_dir / 'model'} holds the first model; the same command continues")
                 raise
-        page = _report(settings, reached, run_dir, device)
+        page = from_rank_0(lambda: write_page(run_dir))
     return Finetuned(settings, reached.classifier, run_dir, page, reached, None)
-
-
-def _report(
-    settings: "Finetune", reached: Answer, run_dir: Path, device: "torch.device"
-) -> Path | None:
-    """The page about the chosen model: its mistakes on the images to test on, for images of one
-    class each; else how it was trained. None if there is nothing to measure on."""
-    source = reached.photographs.test
-    if reached.photographs.target_kind != "class":
-        if not (run_dir / RUN).exists():
-            return None
-        return from_rank_0(lambda: report_of_run(run_dir / RUN))
-    if source is None:
-        return None
-    given = answers_of_logits(reached.classifier, source, reached.test_logits)
-    precision = pick_precision(settings.recipe.precision, device).precision
-    facts = {
-        "command": f"vitkit finetune {word_of(settings.model)} {as_word(settings.data)}",
-        "model": f"{reached.chosen}, from {word_of(settings.model)}",
-        "preprocessing": str(reached.classifier.preprocessing),
-        "computed in": f"{precision} on {device}",
-    }
-    title = f"{counted(len(source), 'image')} of {settings.data} ({reached.photographs.test_name})"
-    page = run_dir / "report.html"
-    if on_rank_0():
-        write_report(page, report(given, source, str(run_dir), title, facts), source)
-    return page
 
 
 def _other_targets(reached: Answer) -> Iterator[str]:
@@ -253,18 +224,10 @@ def _why(reached: Answer) -> str:
     )
 
 
-def _measured(reached: Answer) -> Metric | None:
-    """What the chosen model reaches on images to test on, or else on those that were held out."""
-    metric = reached.test.get(reached.chosen)
-    if metric is None and reached.candidates:
-        metric = reached.held_out
-    return metric
-
-
 def _guessing(reached: Answer) -> Iterator[str]:
     """Whether the chosen model is not clearly better than a guess, and what may help then."""
     photographs = reached.photographs
-    metric = _measured(reached)
+    metric = measured_by(reached)
     if metric is None:
         return
     source = photographs.held_out

@@ -9,9 +9,11 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from vitkit.quick import is_quick, write_page
 from vitkit.system.console.text import as_word, counted, printable
 from vitkit.training import (
     Recorded,
+    common_answers,
     is_run,
     read_run,
     results,
@@ -48,6 +50,8 @@ class WrittenReport:
     """The page."""
     runs: tuple[Recorded, ...]
     """What the runs wrote down."""
+    notes: tuple[str, ...] = ()
+    """What two runs answered to the images that both left out, in a sentence."""
 
     def rows(self) -> list[dict]:
         """A row for each result and for each setting that differs, with a column for each run."""
@@ -61,6 +65,7 @@ class WrittenReport:
             yield f"next: vitkit report {first} OTHER sets another run beside it"
             return
         yield from side_by_side(self.runs)
+        yield from map(printable, self.notes)
         yield f"wrote {self.path}"
         yield f"next: vitkit report {first} is about one of them alone"
 
@@ -80,11 +85,36 @@ def report(settings: Report) -> WrittenReport:
 
     if len(settings.runs) == 1:
         (run_dir,) = settings.runs
-        page = write_report(run_dir, inside=True, path=settings.output)
-        return WrittenReport(page, (read_run(run_dir),))
+        return WrittenReport(_page_of(run_dir, settings.output), (read_run(run_dir),))
     runs = tuple(read_run(run_dir) for run_dir in settings.runs)
-    page = write_comparison(settings.output or Path("runs.html"), runs)
-    return WrittenReport(page, runs)
+    notes = on_common_images(runs)
+    page = write_comparison(settings.output or Path("runs.html"), runs, notes)
+    return WrittenReport(page, runs, notes)
+
+
+def _page_of(run_dir: Path, path: Path | None) -> Path:
+    """The page about a run; about a quick one, that of `vitkit finetune`."""
+    if not is_quick(run_dir):
+        return write_report(run_dir, inside=True, path=path)
+    page = write_page(run_dir, path)
+    if page is None:
+        raise ValueError(
+            f"{run_dir} was measured on no image: there was none to test on. More photographs would help"
+        )
+    return page
+
+
+def on_common_images(runs: Sequence[Recorded]) -> tuple[str, ...]:
+    """A sentence about two runs on the images that both left out; none if there are no such images."""
+    if len(runs) != 2:
+        return ()
+    try:
+        common = common_answers(*runs)
+    except (ValueError, OSError) as error:
+        return (f"their answers cannot be compared image by image: {error}",)
+    if common is None:
+        return ()
+    return (common.sentence(*run_names(runs)),)
 
 
 def _check(run_dir: Path) -> None:

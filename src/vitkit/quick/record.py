@@ -1,0 +1,143 @@
+"""What a quick run writes about itself, under the names that every run has (README, "What a run writes"):
+so that it is reported on and compared as they are. And its page, from what is written.
+"""
+
+import time
+from pathlib import Path
+
+from torch import Tensor
+
+from vitkit.evaluation import (
+    Kept,
+    Metric,
+    answers_of_logits,
+    class_scores,
+    read_answers,
+    report,
+    weakest,
+    write_answers,
+    write_report,
+)
+from vitkit.quick.candidates import CLOSED_FORM
+from vitkit.quick.plan import PLAN, Work
+from vitkit.quick.tuning import RUN
+from vitkit.system.console.text import as_word, counted
+from vitkit.system.storage.files import write_json, write_whole
+from vitkit.training import (
+    ANSWERS,
+    BEGUN,
+    group_setting,
+    is_run,
+    open_part,
+    read_object,
+    read_run,
+    to_json,
+    to_line,
+)
+from vitkit.training import report as report_of_run
+from vitkit.weights import Classifier, load
+
+
+def is_quick(run_dir: Path) -> bool:
+    """Whether a directory holds a quick run."""
+    return (run_dir / PLAN).is_file()
+
+
+def write_record(
+    work: Work, chosen: str, classifier: Classifier, measured: Metric | None, logits: Tensor | None
+) -> None:
+    """Write down by which recipe the chosen model was made, of which images, and what it reached.
+
+    measured: on the images to test on, or else on those that were held out; None without either.
+    logits: of the images to test on, (N, K), if there are some.
+    """
+    run_dir = work.run_dir
+    photographs = work.photographs
+
+    # On what it ran, and when
+    data = work.recipe.data
+    record = {
+        "source": data.source,
+        "split_seed": data.split_seed,
+        "groups": group_setting(data),
+        "target": photographs.target_kind,
+        "labels": list(photographs.labels),
+        "counts": photographs.counts,
+        "fingerprint": photographs.fingerprints,
+        "others": {},
+        "notes": list(photographs.notes),
+        "skipped": photographs.skipped,
+        "made_fingerprint": photographs.made_fingerprint,
+    }
+    write_json(run_dir / "data.json", record)
+    write_json(run_dir / BEGUN, _begun(work))
+
+    # What it reached: an evaluation, and the answers to the images to test on
+    steps = 0
+    if chosen != CLOSED_FORM:
+        steps = work.plan.steps or 0
+    metrics = {}
+    primary = ""
+    if measured is not None:
+        metrics = {measured.name: measured}
+        primary = measured.name
+    line = {"event": "evaluation", "step": steps, "evaluator": chosen, "primary": primary}
+    write_whole(run_dir / "metrics.jsonl", to_line(line | {"metrics": metrics}).encode())
+    if photographs.target_kind == "class" and photographs.test is not None:
+        given = answers_of_logits(classifier, photographs.test, logits)
+        write_answers(run_dir / ANSWERS, Kept(given, photographs.test_name, steps))
+
+    # By which recipe, last: a directory that has it has the others
+    write_json(run_dir / "recipe.json", to_json(work.recipe))
+
+
+def _begun(work: Work) -> dict:
+    """When the run began, how long it took, and on what. A call that only continues it took less."""
+    earlier = read_object(work.run_dir / BEGUN)
+    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    seconds = max(round(work.spent(), 1), earlier.get("seconds", 0.0))
+    return {"date": earlier.get("date", date), "seconds": seconds, "device": str(work.device)}
+
+
+def weakest_class(run_dir: Path) -> str | None:
+    """A sentence about the class that fared worst on the images to test on; None without such images, or
+    if every answer is right."""
+    kept = read_answers(run_dir / ANSWERS)
+    if kept is None or not kept.answers.finite.all():
+        return None
+    return weakest(class_scores(kept.answers))
+
+
+def write_page(run_dir: Path, path: Path | None = None) -> Path | None:
+    """The page about a quick run, from what it has written: the mistakes of its model on the images to
+    test on, if they have one class each; else how it was fine-tuned. None if nothing was measured.
+
+    path: the file to write; None is report.html in the directory. Raises ValueError for a run of before
+    that was written down, and for images that have changed since.
+    """
+    if not is_run(run_dir):
+        raise ValueError(
+            f"{run_dir} was made by an earlier version, which did not keep what a page needs; the vitkit "
+            "finetune command that made it, given once more, writes it"
+        )
+    run = read_run(run_dir)
+    kept = read_answers(run_dir / ANSWERS)
+    if kept is None:
+        if (run_dir / RUN).exists():
+            return report_of_run(run_dir / RUN, path=path)
+        return None
+    source = open_part(run, kept.part)
+    classifier = load(run_dir, quiet=True)
+    init = str(run.recipe["init"])
+    data = run.data["source"]
+    chosen = run.lines[-1]["evaluator"]
+    facts = {
+        "command": f"vitkit finetune {as_word(init)} {as_word(data)}",
+        "model": f"{chosen}, from {init}",
+        "preprocessing": str(classifier.preprocessing),
+        "computed on": str(run.begun.get("device", "")),
+        "date": str(run.begun.get("date", "")),
+    }
+    title = f"{counted(len(source), 'image')} of {data} ({kept.part})"
+    found = report(kept.answers, source, str(run_dir), title, facts)
+    return write_report(path or run_dir / "report.html", found, source)
