@@ -13,7 +13,7 @@ from test_cli import say
 from vitkit import load
 from vitkit.commands import COMMANDS
 from vitkit.data import Preprocessing
-from vitkit.data.images.pictures import Encoded
+from vitkit.data.images.readers import Encoded
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
 from vitkit.weights.destination import tensors_in

@@ -10,7 +10,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit import inspection
-from vitkit.data import BadImage, Picture, in_memory, open_image
+from vitkit.data import BadImage, Picture, Preprocessing, in_memory, open_image
 from vitkit.inspection import Comparison
 from vitkit.prediction import Item, pictures, spread
 from vitkit.system.console.progress import bar
@@ -185,7 +185,10 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
     items = spread(list(pictures(settings.images)), settings.limit)
     first = classifier_of(settings.one, settings.hints)
     second = classifier_of(settings.two, settings.hints)
-    comparison = inspection.compare(first, second, _decoded(bar("comparing")(items, len(items))))
+    preparing = (first.preprocessing, second.preprocessing)
+    comparison = inspection.compare(
+        first, second, _decoded(bar("comparing")(items, len(items)), preparing)
+    )
     return ComparedModels(settings, first, second, comparison)
 
 
@@ -198,11 +201,14 @@ def _compared_runs(settings: Compare) -> ComparedRuns:
     return ComparedRuns(settings, runs, page)
 
 
-def _decoded(items: Iterable[Item]) -> Iterator[Picture]:
-    """The images that can be decoded, decoded once for both models; each other one is said."""
+def _decoded(items: Iterable[Item], preparing: Iterable[Preprocessing]) -> Iterator[Picture]:
+    """The images that both models can be given, decoded once if one picture serves both; each other
+    one is said."""
     for item in items:
         try:
             picture = in_memory(open_image(item.read(), item.name))
+            for preprocessing in preparing:
+                preprocessing.decode(picture)
         except BadImage as error:
             say(f"left out: {printable(str(error))}")
         except OSError as error:
