@@ -25,7 +25,7 @@ from vitkit.training import (
     write_comparison,
 )
 from vitkit.training import settings as different_settings
-from vitkit.verbs.arguments import Images, ModelHints, word_of
+from vitkit.verbs.arguments import Images, ModelHints, OkIfUnreadable, status_of, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.files.convert import check_tolerance
@@ -53,6 +53,7 @@ class Compare:
     """Of two runs: the page to write."""
     json: bool = False
     """Print one JSON object."""
+    ok_if_unreadable: OkIfUnreadable = False
     hints: ModelHints = field(default_factory=Hints)
 
 
@@ -66,6 +67,8 @@ class ComparedModels:
     second: Classifier
     comparison: Comparison
     """Layer by layer."""
+    unreadable: int
+    """Images that could not be read; the others are compared all the same."""
 
     @property
     def same(self) -> bool:
@@ -76,8 +79,10 @@ class ComparedModels:
 
     @property
     def status(self) -> int:
-        """The exit status of the command."""
-        return 0 if self.same else 1
+        """The exit status of the command: 1 if the models differ, 3 if images could not be read."""
+        if not self.same:
+            return 1
+        return status_of(self.unreadable, self.settings.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
         """A row for each layer."""
@@ -186,10 +191,10 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
     first = classifier_of(settings.one, settings.hints)
     second = classifier_of(settings.two, settings.hints)
     preparing = (first.preprocessing, second.preprocessing)
-    comparison = inspection.compare(
-        first, second, _decoded(bar("comparing")(items, len(items)), preparing)
-    )
-    return ComparedModels(settings, first, second, comparison)
+    decoded = _decoded(bar("comparing")(items, len(items)), preparing)
+    comparison = inspection.compare(first, second, decoded)
+    unreadable = len(items) - comparison.images
+    return ComparedModels(settings, first, second, comparison, unreadable)
 
 
 def _compared_runs(settings: Compare) -> ComparedRuns:
