@@ -163,7 +163,7 @@ def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, t
     assert "left out: " in err
 
     status, _, err = say(capsys, "predict", tmp_path / "run", broken, photographs / "red" / "4.jpg")
-    assert status == 1
+    assert status == 3
     assert "not classified: " in err and "red/3.jpg" in err
 
 

@@ -27,7 +27,15 @@ from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.machine import pick_device
 from vitkit.verbs import arguments
-from vitkit.verbs.arguments import IMAGES, Device, ModelHints, ModelOrFile, Precision, word_of
+from vitkit.verbs.arguments import (
+    IMAGES,
+    Device,
+    ModelHints,
+    ModelOrFile,
+    OkIfUnreadable,
+    Precision,
+    word_of,
+)
 from vitkit.verbs.computing import (
     any_runtime_of_file,
     classifier_with_head,
@@ -71,6 +79,7 @@ class Answering:
     runtime: arguments.Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"
+    ok_if_unreadable: OkIfUnreadable = False
     hints: ModelHints = field(default_factory=Hints)
 
 
