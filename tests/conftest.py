@@ -1,5 +1,6 @@
 """What every test may use."""
 
+import gc
 from pathlib import Path
 from secrets import token_hex
 
@@ -13,6 +14,10 @@ from vitkit.inspection.pages.html import Block
 from vitkit.models import ViTConfig
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
+
+# A million objects come with PyTorch and stay; to search them for garbage every few thousand new ones
+# takes a tenth of the whole suite's time
+gc.set_threshold(50_000, 10, 10)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -85,12 +90,19 @@ def processes_may_be_forked():
     torch.ones(1, requires_grad=True).sum().backward()
 
 
-@pytest.fixture
-def without_drawings(monkeypatch):
-    """Curves in reports are empty: drawing them takes longer than the small runs of most tests."""
+@pytest.fixture(autouse=True)
+def without_drawings(request, monkeypatch):
+    """Curves in reports are empty, unless a test is marked `drawings`: to draw them takes longer than
+    the small runs of most tests."""
+    if request.node.get_closest_marker("drawings"):
+        return
+
+    def empty(figure, alt: str) -> Block:
+        return Block(f'<img class=drawing alt="{alt}">')
+
     for module in ("vitkit.training.reports.report", "vitkit.evaluation.reports.page"):
         monkeypatch.setattr(f"{module}.plot", lambda *_: None)
-        monkeypatch.setattr(f"{module}.drawing", lambda _, alt: Block(f"<p>{alt}</p>"))
+        monkeypatch.setattr(f"{module}.drawing", empty)
 
 
 @pytest.fixture(scope="session")

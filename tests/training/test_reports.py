@@ -97,7 +97,6 @@ def test_what_is_asked_for_is_computed(runs, tmp_path, capsys):
     assert re.search(section, page, re.S)[0] == re.search(section, before, re.S)[0]
 
 
-@pytest.mark.usefixtures("without_drawings")
 def test_images_that_are_gone_or_others_are_a_sentence(runs, tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
@@ -241,6 +240,7 @@ def test_the_best_of_three_and_those_that_may_be_as_good(compared):
     assert sentence == f"{three[1].run_dir} is better than {three[0].run_dir} by test/top1"
 
 
+@pytest.mark.drawings
 def test_the_command_prints_and_writes_a_page(compared, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["compare", str(compared / "fast"), str(compared / "slow")]
