@@ -1,6 +1,11 @@
 """What every test may use."""
 
 import gc
+
+# A million objects come with PyTorch and stay. To search them for garbage, again and again while it is
+# imported and while tests run, takes a tenth of the suite's time
+gc.set_threshold(50_000, 10, 10)
+
 from pathlib import Path
 from secrets import token_hex
 
@@ -15,11 +20,12 @@ from vitkit.models import ViTConfig
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
 
-# A million objects come with PyTorch and stay; to search them for garbage every few thousand new ones
-# takes a tenth of the whole suite's time
-gc.set_threshold(50_000, 10, 10)
-
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_collection_finish():
+    """What was imported stays, and is not searched for garbage at the end either."""
+    gc.freeze()
 
 
 @pytest.fixture
