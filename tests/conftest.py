@@ -15,6 +15,7 @@ from pictures import encoded, make_photographs, photograph
 from rich.console import Console
 
 from vitkit.data import Augmentation, Preprocessing
+from vitkit.data.sources import bursts, outlines
 from vitkit.inspection.pages.html import Block
 from vitkit.models import ViTConfig
 from vitkit.system.span import Span
@@ -76,6 +77,22 @@ def pytorchs_products():
     test_dense.py tests the other library."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VITKIT_MATMUL", "torch")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compared_once():
+    """Many tests have the same photographs: how alike these are is computed in the first of them."""
+    known = {}
+
+    def correlations(thumbnails, items):
+        asked = (thumbnails.tobytes(), repr(items))
+        if asked not in known:
+            known[asked] = outlines.correlations(thumbnails, items)
+        return known[asked]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bursts, "correlations", correlations)
         yield
 
 
