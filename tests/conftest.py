@@ -6,6 +6,7 @@ import gc
 # imported and while tests run, takes a tenth of the suite's time
 gc.set_threshold(50_000, 10, 10)
 
+import os
 from pathlib import Path
 from secrets import token_hex
 
@@ -17,7 +18,7 @@ from rich.console import Console
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.data.sources import bursts, outlines
 from vitkit.inspection.pages.html import Block
-from vitkit.models import ViTConfig
+from vitkit.models import ViTConfig, exaflops
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
 
@@ -81,6 +82,14 @@ def pytorchs_products():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def written_at_leisure():
+    """No file of a test has to survive a loss of power: the system writes it when it likes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def compared_once():
     """Many tests have the same photographs: how alike these are is computed in the first of them."""
     known = {}
@@ -114,10 +123,10 @@ def processes_may_be_forked():
 
 
 @pytest.fixture(autouse=True)
-def without_drawings(request, monkeypatch):
-    """Curves in reports are empty, unless a test is marked `drawings`: to draw them takes longer than
-    the small runs of most tests."""
-    if request.node.get_closest_marker("drawings"):
+def small_reports(request, monkeypatch):
+    """A run's report has no curves, and no count of operations but the formula's, unless a test is
+    marked `whole_reports`: these take longer than the small runs of most tests."""
+    if request.node.get_closest_marker("whole_reports"):
         return
 
     def empty(figure, alt: str) -> Block:
@@ -126,6 +135,10 @@ def without_drawings(request, monkeypatch):
     for module in ("vitkit.training.reports.report", "vitkit.evaluation.reports.page"):
         monkeypatch.setattr(f"{module}.plot", lambda *_: None)
         monkeypatch.setattr(f"{module}.drawing", empty)
+    monkeypatch.setattr(
+        "vitkit.training.record.machine.operations",
+        lambda recipe, images: exaflops(recipe.model, images),
+    )
 
 
 @pytest.fixture(scope="session")
