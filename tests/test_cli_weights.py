@@ -92,7 +92,6 @@ def test_compare_ends_with_1_where_two_models_differ(model, photographs, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_drawings")
 def test_finetune_from_a_folder(model, photographs, tmp_path, capsys):
     (photographs / "red" / "0.jpg").rename(photographs / "red" / "z.jpg")
     run = tmp_path / "run"

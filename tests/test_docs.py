@@ -148,7 +148,7 @@ def status_of(words: list[str]) -> int:
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch, without_drawings):
+def folder(tmp_path, monkeypatch):
     """A working directory with every file that a command names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
