@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @result
 @dataclass(frozen=True)
-class Predictions(Sequence):
+class Predictions(Sequence[Prediction]):
     """A model's answers to images, in their order."""
 
     answers: tuple[Prediction, ...]
