@@ -57,6 +57,7 @@ from vitkit.data.sources.in_memory import pixels_of_pillow as pixels_of_pillow
 from vitkit.data.sources.source import Source as Source
 from vitkit.data.sources.source import content_digest as content_digest
 from vitkit.data.sources.source import fingerprint as fingerprint
+from vitkit.data.sources.source import heading_of_list as heading_of_list
 from vitkit.data.sources.source import is_elsewhere as is_elsewhere
 from vitkit.data.sources.source import merge_parts as merge_parts
 from vitkit.data.sources.source import random_subset as random_subset

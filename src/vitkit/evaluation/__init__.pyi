@@ -58,6 +58,7 @@ from vitkit.evaluation.metrics.classification import classification as classific
 from vitkit.evaluation.metrics.classification import confusion_matrix as confusion_matrix
 from vitkit.evaluation.metrics.classification import most_confused as most_confused
 from vitkit.evaluation.metrics.classification import unbalanced as unbalanced
+from vitkit.evaluation.metrics.classification import weakest as weakest
 from vitkit.evaluation.metrics.metric import COUNT as COUNT
 from vitkit.evaluation.metrics.metric import Metric as Metric
 from vitkit.evaluation.metrics.metric import NATS as NATS
@@ -138,6 +139,7 @@ from vitkit.evaluation.reports.page import MISTAKES as MISTAKES
 from vitkit.evaluation.reports.page import calibration_sentence as calibration_sentence
 from vitkit.evaluation.reports.page import confusion_section as confusion_section
 from vitkit.evaluation.reports.page import disagreement_tiles as disagreement_tiles
+from vitkit.evaluation.reports.page import headline as headline
 from vitkit.evaluation.reports.page import metrics_table as metrics_table
 from vitkit.evaluation.reports.page import mistake_tiles as mistake_tiles
 from vitkit.evaluation.reports.page import mistakes_section as mistakes_section

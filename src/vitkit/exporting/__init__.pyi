@@ -3,6 +3,7 @@
 from vitkit.exporting.agreement import Agreement as Agreement
 from vitkit.exporting.agreement import Trial as Trial
 from vitkit.exporting.agreement import agree as agree
+from vitkit.exporting.agreement import own_trial as own_trial
 from vitkit.exporting.agreement import prepared_images as prepared_images
 from vitkit.exporting.agreement import sample_trial as sample_trial
 from vitkit.exporting.agreement import to_calibrate as to_calibrate

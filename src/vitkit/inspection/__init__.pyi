@@ -51,6 +51,7 @@ from vitkit.inspection.pages.html import drawing as drawing
 from vitkit.inspection.pages.html import folded as folded
 from vitkit.inspection.pages.html import gallery as gallery
 from vitkit.inspection.pages.html import join as join
+from vitkit.inspection.pages.html import marking as marking
 from vitkit.inspection.pages.html import matrix as matrix
 from vitkit.inspection.pages.html import pairs as pairs
 from vitkit.inspection.pages.html import paragraph as paragraph
@@ -60,6 +61,7 @@ from vitkit.inspection.pages.html import table as table
 from vitkit.inspection.pages.html import tag as tag
 from vitkit.inspection.pages.html import write_page as write_page
 from vitkit.inspection.photographs import Tile as Tile
+from vitkit.inspection.photographs import captioned as captioned
 from vitkit.inspection.photographs import contact_sheet as contact_sheet
 from vitkit.inspection.photographs import darkened as darkened
 from vitkit.inspection.photographs import draw_looked as draw_looked

@@ -26,11 +26,11 @@ from vitkit.prediction.predictions import Prediction as Prediction
 from vitkit.prediction.predictions import answers as answers
 from vitkit.prediction.predictions import check_settings as check_settings
 from vitkit.prediction.predictions import doubts as doubts
+from vitkit.prediction.predictions import least_open as least_open
 from vitkit.prediction.predictions import likely as likely
-from vitkit.prediction.predictions import limits_of as limits_of
+from vitkit.prediction.predictions import logits_and_strangeness as logits_and_strangeness
 from vitkit.prediction.predictions import predict as predict
 from vitkit.prediction.predictions import predictions_of as predictions_of
-from vitkit.prediction.predictions import read_by_head as read_by_head
 from vitkit.prediction.rows import RowsFile as RowsFile
 from vitkit.prediction.rows import as_json as as_json
 from vitkit.prediction.rows import as_values as as_values

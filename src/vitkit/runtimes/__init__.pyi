@@ -5,8 +5,10 @@ from vitkit.runtimes.exported import Exported as Exported
 from vitkit.runtimes.exported import FILES as FILES
 from vitkit.runtimes.exported import FileRuntime as FileRuntime
 from vitkit.runtimes.exported import KEY as KEY
+from vitkit.runtimes.exported import Limits as Limits
 from vitkit.runtimes.exported import MERGED as MERGED
 from vitkit.runtimes.exported import PictureRuntime as PictureRuntime
+from vitkit.runtimes.exported import STRANGENESS as STRANGENESS
 from vitkit.runtimes.exported import Weights as Weights
 from vitkit.runtimes.exported import is_exported as is_exported
 from vitkit.runtimes.exported import takes_pictures as takes_pictures
@@ -37,6 +39,9 @@ from vitkit.runtimes.pytorch import answering_features as answering_features
 from vitkit.runtimes.pytorch import check_answer as check_answer
 from vitkit.runtimes.pytorch import compiled as compiled
 from vitkit.runtimes.pytorch import eager as eager
+from vitkit.runtimes.pytorch import least_of as least_of
 from vitkit.runtimes.pytorch import of_file as of_file
 from vitkit.runtimes.pytorch import on_runtime as on_runtime
+from vitkit.runtimes.pytorch import with_strangeness as with_strangeness
 from vitkit.runtimes.runtime import Runtime as Runtime
+from vitkit.runtimes.runtime import SaysUnknown as SaysUnknown

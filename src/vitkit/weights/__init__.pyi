@@ -2,6 +2,7 @@
 
 from vitkit.weights.adoption import COLOURS as COLOURS
 from vitkit.weights.adoption import adopt as adopt
+from vitkit.weights.adoption import headless as headless
 from vitkit.weights.adoption import preprocessing_for as preprocessing_for
 from vitkit.weights.adoption import preprocessing_for_channels as preprocessing_for_channels
 from vitkit.weights.classifier import Classifier as Classifier
