@@ -1,5 +1,8 @@
 """Written by `cd tests && python -m stubs`: for type checkers and editors."""
 
+from vitkit.inspection.architecture.drawing import check_drawing as check_drawing
+from vitkit.inspection.architecture.drawing import draw_architecture as draw_architecture
+from vitkit.inspection.architecture.drawing import write_architecture as write_architecture
 from vitkit.inspection.catalogue import FIGURES as FIGURES
 from vitkit.inspection.catalogue import FigureKind as FigureKind
 from vitkit.inspection.catalogue import Plate as Plate

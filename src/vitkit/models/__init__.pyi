@@ -14,6 +14,8 @@ from vitkit.models.ancestors.resnet import standardised as standardised
 from vitkit.models.attention import Attention as Attention
 from vitkit.models.attention import ScaledDotProduct as ScaledDotProduct
 from vitkit.models.attention import attention_weights as attention_weights
+from vitkit.models.breakdown import Part as Part
+from vitkit.models.breakdown import parts as parts
 from vitkit.models.config import ViTConfig as ViTConfig
 from vitkit.models.config import WITHOUT_PARAMETERS as WITHOUT_PARAMETERS
 from vitkit.models.construction import KERNEL_LAYERS as KERNEL_LAYERS
@@ -61,6 +63,7 @@ from vitkit.models.vision_transformer import VisionTransformer as VisionTransfor
 from vitkit.models.zoo import ModelConfig as ModelConfig
 from vitkit.models.zoo import NAMES as NAMES
 from vitkit.models.zoo import SIZES as SIZES
+from vitkit.models.zoo import backbone_name as backbone_name
 from vitkit.models.zoo import called as called
 from vitkit.models.zoo import named as named
 from vitkit.models.zoo import vit as vit

@@ -1058,6 +1058,7 @@ def show(
     model: str | Path | Classifier,
     *,
     json: bool = False,
+    draw: str | Path | None = None,
     image: int | Sequence[int] = ...,
     stride: int | Sequence[int] | None = None,
     channels: int | None = None,
@@ -1071,7 +1072,8 @@ def show(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Description:
-    """A model's description. Raises ValueError if it cannot be loaded."""
+    """A model's description, and a drawing of its architecture. Raises ValueError if it cannot be
+    loaded, or drawn; OSError."""
 
 
 @overload
