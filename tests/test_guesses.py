@@ -9,7 +9,7 @@ import pytest
 from pictures import encoded, make_photographs, photograph
 
 from vitkit.cli import main
-from vitkit.commands import COMMANDS, foreign
+from vitkit.commands import COMMANDS, WrongWords, foreign
 from vitkit.commands.guesses import meant
 from vitkit.verbs.settings import options
 
@@ -57,6 +57,29 @@ def answer(capsys, words: str) -> tuple[int, str]:
         ("classify photo.jpg", 2, "photo.jpg is not a model, and MODEL comes first: vitkit predict"),
         ("test run", 2, "DATA is missing: vitkit evaluate MODEL DATA"),
         ("help data", 0, "data stats DATA"),
+        # Words for what there is no command of
+        ("gui", 2, "took gui for vitkit app vitkit: MODEL is missing"),
+        ("resume run", 2, "the same command again continues a run"),
+        ("undo", 2, "originals stay where they are"),
+        ("delete run", 2, "rm -r run"),
+        ("ls", 2, "vitkit models lists"),
+        ("quantise run", 2, "vitkit export run -o model.onnx --precision int8"),
+        ("data check photos", 0, "took data check for vitkit data stats"),
+        ("data split photos", 2, "vitkit finetune photos and vitkit train hold out a fifth"),
+        ("sort run photos --dry-run", 2, "vitkit predict run photos says what each photograph is"),
+        ("predict run photos --conf 0.8", 2, "vitkit sort --sure 0.8"),
+        ("predict run photos --csv", 2, "--csv needs a value, as in --to answers.csv"),
+        # What the parser complains of is a sentence
+        ("convert run timm", 2, "--to FORMAT is missing: the format"),
+        ("train digits --optim.lr", 2, "--optim.lr needs a value"),
+        ("train digits --model.image", 2, "--model.image needs a value, as in --model.image 224"),
+        ("train digits --model.image big", 2, "--model.image is 'big'; it takes a whole number, or two"),
+        ("train digits --data.preprocessing.size 32", 2, "--data.preprocessing.size takes two whole numbers"),
+        ("train digits --seed 1 2", 2, "2 is one word too many"),
+        ("show run --pool cls", 2, "--pool is 'cls'; it is one of token, gap, corner"),
+        ("evaluate run photos --evals accurate", 2, "--evals is 'accurate'; it is one of accuracy"),
+        ("finetune phtos", 1, "there is no folder, file or data set 'phtos'; did you mean photos?"),
+        ("app --help", 0, "MODEL [OTHER]"),
         ("help show", 0, "usage: vitkit show"),
         # The first words of train
         ("train photos/", 1, "vitkit finetune photos/ trains published weights on them"),
@@ -111,6 +134,20 @@ def test_a_guess_is_done_or_answered(words, status, sentence, capsys):
             "scratch photos --model.image 384 384 --data.preprocessing.size 384 384 "
             "--data.preprocessing.resize 0",
         ),
+        (
+            "train digits --image 32 --patch-size 8",
+            "digits --model.image 32 32 --data.preprocessing.size 32 32 "
+            "--data.preprocessing.resize 0 --model.patch 8 8",
+        ),
+        (
+            "train digits --model.image 16x32 --data.preprocessing.size 16 32",
+            "digits --model.image 16 32 --data.preprocessing.size 16 32",
+        ),
+        ("export run --format onnx", "run -o run.onnx"),
+        ("export run openvino --precision int8", "run -o run.xml --precision int8"),
+        ("export run my.onnx", "run -o my.onnx"),
+        ("batch run photos --to parts", "run photos --into parts"),
+        ("sort run photos --conf 0.9", "run photos --sure 0.9"),
         ("train digits epochs=3 batch=8 imgsz=8", "digits --length 3epochs --batch=8 --model.image 8 8 "
          "--data.preprocessing.size 8 8 --data.preprocessing.resize 0"),
         ("evaluate run photos --num-workers 3 --batch-size 9", "run photos --workers 3 --batch 9"),
@@ -135,7 +172,30 @@ def test_what_is_certain_is_taken_for_what_it_means(words, taken, capsys):
     assert meant(NAMES[name], rest) == taken.split()
     told = capsys.readouterr().err.splitlines()
     assert all(line.startswith("took ") for line in told)
-    assert bool(told) == (rest != taken.split() and "False" not in rest)
+    is_square = taken.split() == [*rest, rest[-1]]
+    assert bool(told) == (rest != taken.split() and "False" not in rest and not is_square)
+
+
+def test_suggestions_are_words_of_a_shell(folder, capsys):
+    """Names with spaces are quoted, and the model is one that is here."""
+    shutil.copytree("photos/red", "My Photos")
+    Path("run/model/config.json").write_text("{}")
+    for words in (["predict", "My Photos", "photos"], ["data", "review", "My Photos"]):
+        assert main(words) == 2
+        assert "'My Photos'" in capsys.readouterr().err
+    with pytest.raises(WrongWords, match="vitkit predict run 'My Photos' photos"):
+        meant(NAMES["predict"], ["My Photos", "photos"])
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_help_says_nothing_in_python(command, capsys):
+    """A setting that may be absent is no `None`, neither a choice nor a default."""
+    words = [*command.split(), "--help-all"]
+    if command in ("train", "plan"):
+        words.insert(1, "digits")
+    _, printed = answer(capsys, " ".join(words))
+    assert "usage: vitkit" in printed
+    assert "None" not in printed
 
 
 OWN = set()
@@ -178,8 +238,9 @@ def test_every_foreign_name_stands_for_something_that_a_command_has(name):
 def test_other_names_are_no_names_of_ours():
     assert not foreign.COMMANDS.keys() & NAMES.keys()
     assert set(foreign.COMMANDS.values()) <= NAMES.keys()
+    assert not foreign.COMMAND_ANSWERS.keys() & (NAMES.keys() | foreign.COMMANDS.keys())
+    assert set(foreign.SAME_COMMAND.values()) <= foreign.COMMAND_ANSWERS.keys()
     assert set(foreign.SAME_ANSWER.values()) <= foreign.ANSWERS.keys()
-    assert not foreign.ANSWERS.keys() & foreign.SETTINGS.keys()
 
 
 QUICK = (

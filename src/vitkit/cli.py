@@ -102,7 +102,10 @@ def _main(words: list[str]) -> int:
         from vitkit.commands.guesses import other_command
         from vitkit.system.console.text import printable
 
-        other = other_command(name, words)
+        try:
+            other = other_command(name, words)
+        except WrongWords as answer:
+            return _complain(str(answer), WRONG_WORDS)
         if other is None:
             print(f"vitkit: {printable(_unknown(name))}", file=sys.stderr)
             return WRONG_WORDS

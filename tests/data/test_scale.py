@@ -176,7 +176,7 @@ def test_nothing_in_a_shard_leads_out_of_it(tmp_path):
     splits = open_splits(str(tmp_path / "x.tar"))
     source = open_source(str(tmp_path / "x.tar"))
     assert [source[i] for i in range(len(source))] == [(PICTURES[1], 1), (b"t", 2)]
-    assert "4 members that are no plain file" in splits.notes[0]
+    assert "4 members other than plain files" in splits.notes[0]
     assert sorted(tmp_path.rglob("*")) == before
 
 

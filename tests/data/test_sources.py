@@ -66,8 +66,8 @@ def test_what_lies_elsewhere_is_counted(folder):
     splits = open_splits(str(root))
     assert splits.labels == ("cat", "dog") and len(open_source(str(root))) == 20
     assert splits.notes[:2] == (
-        "left out: 1 .dng files, 1 .txt files, 1 hidden files, 1 hidden folders, "
-        "1 images outside every class folder",
+        "left out: 1 .dng file, 1 .txt file, 1 hidden file, 1 hidden folder, "
+        "1 image outside every class folder",
         "folders without an image: mouse",
     )
 

@@ -255,7 +255,7 @@ def test_folders_without_classes_are_unlabelled(folder):
     parts = {"train/1.jpg": 8, "train/2.jpg": 8, "test/3.jpg": 8, "4.jpg": 8}
     divided = open_splits(str(folder(parts, "divided")))
     assert divided.target_kind == "none" and (len(divided.train), len(divided.test)) == (2, 1)
-    assert divided.notes[0] == "left out: 1 images outside every part"
+    assert divided.notes[0] == "left out: 1 image outside every part"
     with pytest.raises(ValueError, match="no class folders; expected divided/test/CLASS/IMAGE"):
         open_splits(str(folder(parts, "divided")), Columns(target="class"))
 

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -254,24 +255,108 @@ def test_repeats_are_of_all_parts(troubled):
     assert {"larger", "4"} in map(set, pairs)
 
 
-def test_the_page_marks_photographs_for_the_list_that_is_read(tmp_path, monkeypatch):
-    """Those of the training part, under the names and the heading that `without` asks for."""
+@pytest.fixture
+def reviewed(tmp_path, monkeypatch):
+    """A page about photographs, its values, and the list with which its reader says that the first
+    red one is blue and the second one is to be left out."""
     monkeypatch.chdir(tmp_path)
     make_photographs(tmp_path)
     splits = open_splits("photos")
     parts = {"train": splits.train, "test": splits.test}
-    findings = [
-        Finding("looks", "train", 0, splits.train.name(0), "red", "dark"),
-        Finding("looks", "test", 0, splits.test.name(0), "red", "dark"),
-    ]
-    page = write_review(tmp_path / "review.html", "photos", parts, findings, []).read_text()
-    assert re.findall('data-image="(.*?)"', page) == [splits.train.name(0)]
-    assert page.count("<small class=name><a href=") == 2
-    (values,) = re.findall("id=data>(.*?)</script>", page)
+    findings = [Finding("looks", "test", 0, splits.test.name(0), "red", "dark")]
+    reds = [i for i in range(len(splits.train)) if "/red/" in splits.train.name(i)]
+    for i in reds[:3]:
+        findings.append(Finding("looks", "train", i, splits.train.name(i), "red", "dark"))
+    page = write_review(tmp_path / "review.html", "photos", parts, findings, [])
+    (values,) = re.findall("id=data>(.*?)</script>", page.read_text())
     values = json.loads(values)
-    saved_by_hand = f"{values['heading']}\n{splits.train.name(0)}\tmarked by hand\n"
-    Path(values["file"]).write_text(saved_by_hand)
-    assert len(without(splits.train, values["file"])) == len(splits.train) - 1
+    first, second, _ = values["labels"]
+    lines = (values["heading"], f"{first}\tlabel\tblue\tred", f"{second}\tleave out\t\tred")
+    Path(values["file"]).write_text("".join(f"{line}\n" for line in lines))
+    return page, values, splits
+
+
+def test_the_page_marks_photographs_for_the_list_that_is_read(reviewed):
+    """Those of the training part, under the names and the heading that `without` asks for."""
+    page, values, splits = reviewed
+    page = page.read_text()
+    assert re.findall('data-image="(.*?)"', page) == list(values["labels"])
+    assert set(values["labels"].values()) == {"red"} and values["classes"] == ["blue", "red"]
+    assert page.count("<small class=name><a href=") == 4
+    assert len(without(splits.train, values["file"])) == len(splits.train) - 2
     (script,) = re.findall("(?s)</script><script>(.*?)</script>", page)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in page
+
+
+def files_of(folder: str) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in Path(folder).rglob("*.*")}
+
+
+def test_what_a_reader_has_decided_is_done_to_the_files_and_undone(reviewed, capsys):
+    """First it is only said; nothing is lost, replaced or deleted, and the same list brings all back."""
+    _, values, _ = reviewed
+    first, second, _ = values["labels"]
+    before = files_of("photos")
+    words = ["data", "review", "photos", "--apply", values["file"]]
+    assert main(words) == 0
+    assert "2 files would be moved, and none was" in capsys.readouterr().out
+    assert files_of("photos") == before
+
+    # A photograph of the same name is in the other folder, as cameras have it
+    assert first.replace("red", "blue") in before
+    assert main([*words, "--yes"]) == 0
+    assert "moved 2 files; vitkit data review photos" in capsys.readouterr().out
+    after = files_of("photos") | files_of("photos-left-out")
+    moved = Path("photos", "blue", f"{Path(first).stem}-from-red.jpg")
+    assert after[str(moved)] == before[first]
+    assert after[second.replace("photos", "photos-left-out")] == before[second]
+    assert sorted(after.values()) == sorted(before.values())
+
+    # Once more is nothing; and back
+    assert main([*words, "--yes"]) == 0 and "nothing" in capsys.readouterr().out
+    assert main([*words, "--undo", "--yes"]) == 0
+    assert files_of("photos") == before and not files_of("photos-left-out")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("photos/red/1.jpg\tlabel\tgreen\tred", "has no folder of the class 'green'"),
+        ("photos/red/1.jpg\tlabel\t..\tred", "has no folder of the class '..'"),
+        ("photos/../mine/red/1.jpg\tleave out\t\tred", "does not lie in photos"),
+        ("photos/red/1.jpg\tlabel\tblue\tcat", "lies in no folder 'cat'"),
+        ("photos/red/1.jpg\tmarked by hand", "no decision in the line"),
+    ],
+)
+def test_a_list_that_says_something_else_moves_nothing(reviewed, line, sentence, capsys):
+    Path("mine/red").mkdir(parents=True)
+    Path("mine/red/1.jpg").write_bytes(b"mine")
+    before = files_of("photos")
+    Path("list.txt").write_text(f"{line}\n")
+    assert main(["data", "review", "photos", "--apply", "list.txt", "--yes"]) == 1
+    assert sentence in capsys.readouterr().err
+    assert files_of("photos") == before
+
+
+def test_keys_in_a_browser(reviewed):
+    """Arrows, y, n and numbers choose; the choices stay when the page is opened again, and the list
+    that is saved is the one that is read."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no browser")
+    page, values, _ = reviewed
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        opened = browser.new_page()
+        opened.goto(page.as_uri())
+        for key in ("ArrowRight", "1", "ArrowRight", "y", "ArrowRight", "y", "n"):
+            opened.keyboard.press(key)
+        opened.reload()
+        assert "1 to leave out, 1 of another class, of 3" in opened.inner_text("footer")
+        with opened.expect_download() as download:
+            opened.click("text=Save the list")
+        saved_list = Path(download.value.path()).read_text()
+        browser.close()
+    assert sorted(saved_list.splitlines()) == sorted(Path(values["file"]).read_text().splitlines())

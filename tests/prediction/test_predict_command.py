@@ -187,7 +187,7 @@ def test_what_cannot_be_done_is_said_before_it_begins(run, photos, folder, tmp_p
     (tmp_path / "a.csv").write_text("mine")
     empty = folder({"notes.txt": 0, "more.zip": 0}, "empty")
     sentences = {
-        (empty,): "holds no images that are read here, but 1 .txt files, 1 .zip files",
+        (empty,): "holds no images that are read here, but 1 .txt file, 1 .zip file",
         (photos, "--to", tmp_path / "a.csv"): "is not as vitkit wrote it",
         (photos, "--to", tmp_path / "a.xls"): "its ending says what it is",
         (photos, "--to", tmp_path / "a.csv" / "b.csv"): "could not be written",

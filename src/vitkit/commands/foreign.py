@@ -27,7 +27,18 @@ COMMANDS = {
     "explain": "inspect",
     "visualize": "inspect",
     "visualise": "inspect",
+    "heatmap": "inspect",
+    "heatmaps": "inspect",
+    "gradcam": "inspect",
+    "grad-cam": "inspect",
+    "saliency": "inspect",
+    "gui": "app",
+    "ui": "app",
+    "web": "app",
+    "webui": "app",
+    "demo": "app",
     "info": "show",
+    "summary": "show",
     "describe": "show",
     "diff": "compare",
     "upload": "push",
@@ -37,24 +48,75 @@ COMMANDS = {
     "env": "doctor",
     "checks": "doctor",
     "stats": "data stats",
+    "data check": "data stats",
+    "data info": "data stats",
+    "data summary": "data stats",
     "pack": "data pack",
     "review": "data review",
 }
 """Commands of other names."""
 
-# A value is put for {}; two numbers, or one twice, for {size}; cuda:0 or cuda for {gpu}. The first
-# of a line that the command has is taken: an option, or one of its words such as MODEL
+# {} stands for the words that follow the name, {MODEL} and {DATA} for them too, or for what there is none
+# of
+COMMAND_ANSWERS = {
+    "resume": "the same command again continues a run, in its --workdir if it was given one; "
+    "recipe.json of a run says what it was begun with",
+    "undo": "nothing is changed that would have to be undone: commands write new files, and originals "
+    "stay where they are; only of a model that was taught, vitkit teach MODEL --undo takes the last "
+    "change back",
+    "delete": "a run, a model and a report are files, which the system deletes: rm -r {NAME}; vitkit "
+    "teach MODEL --remove NAME takes photographs or a class out of a model that was taught",
+    "ls": "runs are the folders in runs/, and vitkit report RUN is a page about one; vitkit models "
+    "lists the models that have names",
+    "quantize": "int8 is a precision of exported files: vitkit export {MODEL} -o model.onnx --precision int8",
+    "download": "published weights are downloaded when they are first used, as by vitkit show {MODEL}",
+    "dedupe": "vitkit data stats {DATA} finds pictures that are there twice, and with --exclude FILE "
+    "lists them to be left out",
+    "split": "no folder has to be divided: vitkit finetune {DATA} and vitkit train hold out a fifth of "
+    "every class as a test part, if there is none in folders train and test",
+    "dashboard": "vitkit report {RUN} writes a page about a run, and about several side by side",
+    "install": "vitkit doctor says what is there and what is missing, each with its pip install",
+}
+"""Commands that there are none of, each with what to do instead."""
+
+SAME_COMMAND = {
+    "continue": "resume",
+    "restart": "resume",
+    "revert": "undo",
+    "rollback": "undo",
+    "rm": "delete",
+    "remove": "delete",
+    "clean": "delete",
+    "runs": "ls",
+    "history": "ls",
+    "status": "ls",
+    "quantise": "quantize",
+    "int8": "quantize",
+    "pull": "download",
+    "duplicates": "dedupe",
+    "deduplicate": "dedupe",
+    "data duplicates": "dedupe",
+    "data dedupe": "dedupe",
+    "data split": "split",
+    "tensorboard": "dashboard",
+    "plot": "dashboard",
+    "setup": "install",
+}
+"""Other names of commands that COMMAND_ANSWERS has."""
+
+# A value is put for {}, and {answers.csv} gives an example of one; two numbers, or one twice, for {size};
+# cuda:0 or cuda for {gpu}. The first of a line that the command has is taken: an option, or one of its
+# words such as MODEL
 _DATA = ("DATA {}", "--data.source {}", "IMAGE {}", "--data {}")
 _MODEL = ("--model {}", "MODEL {}")
 _LENGTH = ("--length {}epochs", "--epochs {}")
 _RATE = ("--optim.lr {}",)
 _BATCH = ("--batch {}",)
 _WORKERS = ("--data.workers {}", "--workers {}")
-_WHERE = ("--workdir {}", "--output {}", "DEST {}", "--to {}")
-_SIZE = (
-    "--image {size}",
-    "--model.image {size} --data.preprocessing.size {size} --data.preprocessing.resize 0",
-)
+_WHERE = ("--workdir {}", "--output {}", "DEST {}", "--to {}", "--into {}")
+_BOTH_SIZES = "--model.image {size} --data.preprocessing.size {size} --data.preprocessing.resize 0"
+_SIZE = ("--image {size}", _BOTH_SIZES)
+_PATCH = ("--model.patch {size}",)
 _BFLOAT16 = ("--precision bfloat16",)
 _FASTEST = ("--precision auto",)
 
@@ -121,11 +183,16 @@ SETTINGS = {
     "train-batch-size": _BATCH,
     "validation-batch-size": _BATCH,
     # The images, and regularisation
+    "image": _SIZE,
     "img-size": _SIZE,
     "image-size": _SIZE,
     "imgsz": _SIZE,
     "input-size": _SIZE,
     "resolution": _SIZE,
+    "model.image": (_BOTH_SIZES,),
+    "model.patch": _PATCH,
+    "patch": _PATCH,
+    "patch-size": _PATCH,
     "smoothing": ("--objective.label-smoothing {}",),
     "label-smoothing": ("--objective.label-smoothing {}",),
     "label-smoothing-factor": ("--objective.label-smoothing {}",),
@@ -175,16 +242,29 @@ SETTINGS = {
     "save-steps": ("--save-every {}",),
     "eval-steps": ("--evaluate-every {}",),
     "save-total-limit": ("--keep {}",),
+    "to": ("--into {}",),
+    "predict csv": ("--to {answers.csv}",),
+    "sort csv": ("--to {answers.csv}",),
+    "watch csv": ("--to {answers.csv}",),
+    "convert format": ("--to {}",),
+    "conf": ("--sure {}",),
     "topk": ("--top {}",),
     "top-k": ("--top {}",),
 }
-"""Settings of other names, without their dashes."""
+"""Settings of other names, without their dashes; those of one command alone after its name."""
 
 WORDS = {"data.source": ("DATA {}",)}
 """Settings of vitkit's own that are also one of a command's words: they decide other settings, so they are
 given there."""
 
 ANSWERS = {
+    "conf": "every image gets its likeliest classes, each with its probability; vitkit sort --sure {} "
+    "files photographs of which the model is less sure in a folder of their own",
+    "sort dry-run": "vitkit predict {leading} says what each photograph is and files nothing; sort makes "
+    "links or copies, and the photographs stay where they are",
+    "train dry-run": "vitkit plan {leading} says what the run needs, and runs nothing",
+    "finetune dry-run": "vitkit data stats DATA says what the images are, and vitkit finetune DATA "
+    "--minutes 0 makes the first model alone, in seconds",
     "gpus": "one process computes on one GPU: torchrun --nproc-per-node {} -m vitkit {words}",
     "pretrained": "vitkit finetune and vitkit probe always begin with published weights, and "
     "vitkit train does with --init WEIGHTS; leave out --pretrained",
@@ -197,7 +277,8 @@ ANSWERS = {
     "val-split": "--data.split-seed draws the images that are held out if DATA has no test or val "
     "part, a fifth of every class; leave out --val-split",
 }
-"""Settings that have no counterpart, each with what to do instead."""
+"""Settings that have no counterpart, or none in a command that SETTINGS names one for, each with what
+to do instead. {leading} stands for the words before the options."""
 
 SAME_ANSWER = {
     "num-gpus": "gpus",
@@ -215,5 +296,9 @@ SAME_ANSWER = {
     "validation-split": "val-split",
     "train-val-split": "val-split",
     "resume-from-checkpoint": "resume",
+    "confidence": "conf",
+    "conf-thres": "conf",
+    "min-confidence": "conf",
+    "threshold": "conf",
 }
-"""Other names of settings that ANSWERS has."""
+"""Other names of settings that ANSWERS and SETTINGS have."""

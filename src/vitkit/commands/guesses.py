@@ -5,11 +5,12 @@ Where that is certain, the words are taken for it, and the standard error says s
 names the right ones.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+import shlex
 from pathlib import Path
 
 from vitkit.commands import DATA, MODEL, Command, WrongWords, foreign
-from vitkit.commands.translation import slots_of, tell, translated
+from vitkit.commands.translation import leading, slots_of, tell, translated
 from vitkit.system.console.text import as_word
 from vitkit.verbs import ARCHIVES, IMAGE_FILES, is_images, is_model, kind_of
 
@@ -25,14 +26,19 @@ RENAMED = {
 
 
 def other_command(name: str, words: list[str]) -> list[str] | None:
-    """The words of the command that an unknown name must mean; None if it is none for certain."""
+    """The words of the command that an unknown name must mean; None if it is none for certain. Raises
+    WrongWords, with what to do, for one that there is none of."""
+    answer = foreign.COMMAND_ANSWERS.get(foreign.SAME_COMMAND.get(name, name))
+    if answer is not None:
+        given = shlex.join(leading(words))
+        raise WrongWords(re.sub(r"{(.*?)}", lambda slot: given or slot[1], answer))
     if name in foreign.COMMANDS:
         meant = foreign.COMMANDS[name]
         tell(name, f"vitkit {meant}")
         return [*meant.split(), *words]
     first, _, second = name.partition(" ")
     if first == "data" and is_images(second):
-        tell(name, f"vitkit data stats {second}")
+        tell(f"data {as_word(second)}", f"vitkit data stats {as_word(second)}")
         return ["data", "stats", second, *words]
     return None
 
@@ -93,6 +99,8 @@ def meant(command: Command, words: list[str]) -> list[str]:
     Raises WrongWords if a word has no counterpart, or is missing.
     """
     refuse_two_numbers(words)
+    if command.name == "export":
+        words = _exported(words)
     words, placed = translated(command, words)
     words = _placed(command, words, placed)
     words = _names_first(command, words)
@@ -115,19 +123,19 @@ def _placed(command: Command, words: list[str], placed: dict[str, str]) -> list[
     """The words with what was given by a foreign option in its place among the first ones."""
     if not placed:
         return words
-    leading = list(_leading(words))
-    rest = words[len(leading) :]
+    named = list(leading(words))
+    rest = words[len(named) :]
     free = [slot for slot in slots_of(command) if slot not in placed]
-    missing = len(free) - len(leading)
+    missing = len(free) - len(named)
     first = []
     for slot in slots_of(command):
         if slot in placed:
             first.append(placed[slot])
         elif slot not in _required(command) and missing > 0:
             missing -= 1
-        elif leading:
-            first.append(leading.pop(0))
-    return [*first, *leading, *rest]
+        elif named:
+            first.append(named.pop(0))
+    return [*first, *named, *rest]
 
 
 def _names_first(command: Command, words: list[str]) -> list[str]:
@@ -152,83 +160,98 @@ def _names_first(command: Command, words: list[str]) -> list[str]:
 
 def _in_order(command: Command, words: list[str]) -> list[str]:
     """The words with MODEL before DATA, if they were given the other way round for certain."""
-    leading = list(_leading(words))
+    named = list(leading(words))
     slots = slots_of(command)
-    if len(leading) < 2 or slots[:1] != ["MODEL"] or slots[1:2] not in (["DATA"], ["IMAGE"]):
+    if len(named) < 2 or slots[:1] != ["MODEL"] or slots[1:2] not in (["DATA"], ["IMAGE"]):
         return words
-    data, model = leading[:2]
+    data, model = named[:2]
     if not is_images(data) or not is_model(model):
         return words
-    tell(f"{data} {model}", f"vitkit {command.name} {model} {data}")
+    tell(shlex.join([data, model]), f"vitkit {command.name} {shlex.join([model, data])}")
     return [model, data, *words[2:]]
 
 
 def _examined(words: list[str]) -> list[str]:
     """The words of `vitkit doctor`, with the options that those without one belong to."""
-    leading = list(_leading(words))
+    named = list(leading(words))
     others = []
-    for word in leading:
+    for word in named:
         option = "--data"
         if is_model(word):
             option = "--run" if (Path(word) / "metrics.jsonl").exists() else "--model"
-        tell(word, f"{option} {word}")
+        tell(as_word(word), f"{option} {as_word(word)}")
         others += [option, word]
-    return [*others, *words[len(leading) :]]
+    return [*others, *words[len(named) :]]
+
+
+EXPORTED = {"onnx": ".onnx", "openvino": ".xml", "torch": ".pt2", "torchscript": ".pt2"}
+"""The formats of exported files, each with the ending that says so."""
+
+
+def _exported(words: list[str]) -> list[str]:
+    """The words of `vitkit export`, with a name for the file that begins as the model's, if its format
+    alone is given: --format onnx, or onnx as a second word; or with -o before a file's name."""
+    model, *rest = words or [""]
+    if any(word.partition("=")[0] in ("-o", "--output") for word in words):
+        return words
+    text = " ".join(rest)
+    match = re.match(r"(?:--format[ =]|--to[ =])?(\w+)(?= |$)", text)
+    if match and match[1] in EXPORTED:
+        file = f"{Path(model).name}{EXPORTED[match[1]]}"
+        typed = match[0]
+    elif rest and Path(rest[0]).suffix in EXPORTED.values():
+        file = typed = rest[0]
+    else:
+        return words
+    tell(typed, f"-o {as_word(file)}")
+    return [model, "-o", file, *rest[len(typed.split()) :]]
 
 
 def _check_words(command: Command, words: list[str]) -> None:
     """Raises WrongWords if one of a command's words is certain to be missing, or to be an archive."""
-    leading = list(_leading(words))
+    named = list(leading(words))
     required = _required(command)
     usage = f"vitkit {command.name} {command.words}"
-    for word in leading:
+    for word in named:
         suffix = Path(word).suffix.lower()
-        if (
-            suffix in ARCHIVES
-            and Path(word).is_file()
-            and not word.endswith((".csv.gz", ".tsv.gz"))
-        ):
+        is_archive = suffix in ARCHIVES and not word.endswith((".csv.gz", ".tsv.gz"))
+        if is_archive and Path(word).is_file():
             raise WrongWords(
                 f"{word} is an archive; unpack it, and give the folder that comes out of it"
             )
 
     # An image or a folder of them where a model belongs
-    if required[:1] == ["MODEL"] and leading and is_images(leading[0]) and not is_model(leading[0]):
-        example = own_run() or "google/vit-base-patch16-224"
+    example = own_run() or "google/vit-base-patch16-224"
+    if required[:1] == ["MODEL"] and named and is_images(named[0]) and not is_model(named[0]):
         raise WrongWords(
-            f"{leading[0]} is not a model, and MODEL comes first: vitkit {command.name} {example} "
-            f"{' '.join(leading)}"
+            f"{as_word(named[0])} is not a model, and MODEL comes first: vitkit {command.name} "
+            f"{example} {shlex.join(named)}"
         )
 
     # Too many words
-    if len(leading) > len(slots_of(command)) and "..." not in command.words:
-        raise WrongWords(f"{leading[len(slots_of(command))]} is one word too many: {usage}")
+    if len(named) > len(slots_of(command)) and "..." not in command.words:
+        raise WrongWords(f"{as_word(named[len(slots_of(command))])} is one word too many: {usage}")
 
     # Too few words, and no options among which one might be
-    if len(leading) == len(words) < len(required) and command.name not in ("train", "plan"):
-        missing = required[len(leading)]
+    if len(named) == len(words) < len(required) and command.name not in ("train", "plan"):
+        missing = required[len(named)]
         sentence = f"{missing} is missing: {usage}"
+        if missing == "MODEL":
+            sentence += f", such as vitkit {command.name} {shlex.join([*named, example])}"
         if missing in ("MODEL", "DATA"):
             text = {"MODEL": MODEL, "DATA": DATA}[missing]
             sentence += f"; {missing} is {text[0].lower()}{text[1:].rstrip('.')}"
         raise WrongWords(sentence)
 
 
-def _leading(words: Sequence[str]) -> Iterator[str]:
-    """The words before the first option."""
-    for word in words:
-        if word.startswith("-"):
-            return
-        yield word
-
-
 # What is here
 
 
 def own_run() -> str:
-    """The newest run with a finished model, in the usual place; "" if there is none."""
+    """The newest run with a finished model, in the usual place or in this folder; "" if there is
+    none."""
     finished = []
-    for path in Path("runs").glob("*/model/config.json"):
+    for path in (*Path("runs").glob("*/model/config.json"), *Path().glob("*/model/config.json")):
         finished.append((path.stat().st_mtime, str(path.parents[1])))
     if not finished:
         return ""

@@ -89,6 +89,7 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "data review": {
         "what": ("output FILE", "exclude FILE", "json"),
+        "what was chosen on the page": ("apply FILE", "yes", "undo"),
         "how": ("device NAME", "image SIDE"),
     },
 }  # fmt: skip

@@ -5,7 +5,11 @@ is written, and that a docstring's line ends are those of the source, not those 
 """
 
 import dataclasses
+import io
+import re
+import string
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr
 from difflib import get_close_matches
 from functools import partial
 from textwrap import indent
@@ -25,7 +29,7 @@ from tyro.constructors import (
 from vitkit.commands import WrongWords
 from vitkit.system.console.terminal import fill, paragraphs
 from vitkit.system.span import Span
-from vitkit.verbs import MISSING, default_of, docstrings, options
+from vitkit.verbs import MISSING, default_of, docstrings, is_word, mark, options
 
 SIZES = ("--image", "--stride")  # options of one number or two
 
@@ -48,19 +52,47 @@ def _read(settings: type, program: str, words: list[str], default: Any, all_word
     if default is None:
         default = tyro.MISSING_NONPROP
     registry = ConstructorRegistry()
+    registry.primitive_rule(_optional)
     registry.primitive_rule(_span)
     registry.struct_rule(_dataclass)
-    with registry:
-        return tyro.cli(
-            settings,
-            prog=program,
-            description=_description(settings.__doc__),
-            args=_sizes_last(words),
-            default=default,
-            # tyro would make a subcommand of a setting that may be absent, such as a hybrid's stem
-            config=(tyro.conf.AvoidSubcommands,),
-            return_unknown_args=not all_words,
-        )
+    complaint = io.StringIO()
+    try:
+        with registry, redirect_stderr(complaint):
+            return tyro.cli(
+                settings,
+                prog=program,
+                description=_description(settings.__doc__),
+                args=_sizes_last(words),
+                default=default,
+                # tyro would make a subcommand of a setting that may be absent, such as a hybrid's stem
+                config=(tyro.conf.AvoidSubcommands,),
+                return_unknown_args=not all_words,
+            )
+    except SystemExit as end:
+        if end.code in (0, None):  # after --help
+            raise
+        raise WrongWords(_sentence(complaint.getvalue(), program)) from None
+
+
+def _sentence(complaint: str, program: str) -> str:
+    """What tyro complains of, in a frame of its own, as a sentence."""
+    lines = []
+    for line in complaint.splitlines():
+        line = line.strip(f"{string.whitespace}│|")
+        if line.startswith("For full helptext"):
+            break
+        if line and set(line) - set("╭╮╰╯─-+"):
+            lines.append(line)
+    title, *rest = lines or ["these words cannot be read"]
+    text = " ".join(rest) or title
+    match = re.search(r"(--[\w.-]+ ?[A-Z]*) ?(.*)", text)
+    if match and "issing" in text:
+        what = match[2].removesuffix("(required)").strip(" .")
+        return f"{match[1].strip()} is missing: {what[:1].lower()}{what[1:]}; {program} --help says more"
+    unknown = text.partition("Unrecognized options: ")[2]
+    if unknown:
+        return f"{unknown} is one word too many; {program} --help says more"
+    return f"{text}; {program} --help says more"
 
 
 def _sizes_last(words: list[str]) -> list[str]:
@@ -103,6 +135,44 @@ def _span(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
     )
 
 
+def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """A setting that may be absent is written as one that may not, and "none" stands for its
+    absence."""
+    kinds = get_args(info.type)
+    if info.type_origin not in (Union, UnionType) or NoneType not in kinds or Span in kinds:
+        return None
+    others = [kind for kind in kinds if kind is not NoneType]
+    inner = PrimitiveTypeInfo.make(Union[tuple(others)], info.markers)  # noqa: UP007 of a tuple
+    spec = ConstructorRegistry.get_primitive_spec(inner)
+    if not isinstance(spec, PrimitiveConstructorSpec):
+        return None
+
+    def parse(words: list[str]) -> Any:
+        if [word.lower() for word in words] == ["none"]:
+            return None
+        return spec.instance_from_str(words)
+
+    def text(value: Any) -> list[str]:
+        if value is None:
+            return ["none"]
+        return spec.str_from_instance(value)
+
+    choices = spec.choices
+    if choices is not None:
+        choices = (*choices, "none", "None")
+    nargs = spec.nargs
+    if isinstance(nargs, int) and nargs != 1:
+        nargs = (1, nargs)
+    return dataclasses.replace(
+        spec,
+        nargs=nargs,
+        choices=choices,
+        instance_from_str=parse,
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=text,
+    )
+
+
 def _dataclass(info: StructTypeInfo) -> StructConstructorSpec | None:
     """A dataclass with its fields' docstrings as help, each paragraph on one line."""
     if not dataclasses.is_dataclass(info.type):
@@ -114,10 +184,15 @@ def _dataclass(info: StructTypeInfo) -> StructConstructorSpec | None:
         help_text = texts.get(field.name)
         if help_text is None and dataclasses.is_dataclass(types[field.name]):
             help_text = paragraphs(types[field.name].__doc__)
+        if help_text is not None:
+            help_text = re.sub(r"\bNone\b(?! of)", "none", help_text)  # as it is typed
         default = default_of(field, info.default)
         if default is MISSING:
             default = tyro.MISSING_NONPROP
         default_text = tyro.conf.arg(help_behavior_hint=partial(_default_text, help_text))
+        metavar = mark(types[field.name], "metavar")
+        if is_word(types[field.name]) and metavar and default is not tyro.MISSING_NONPROP:
+            default_text = dataclasses.replace(default_text, metavar=f"[{metavar}]")
         specs.append(
             StructFieldSpec(
                 name=field.name,
@@ -131,7 +206,7 @@ def _dataclass(info: StructTypeInfo) -> StructConstructorSpec | None:
 
 def _default_text(help_text: str | None, default: str) -> str:
     """What help says of a default; nothing of an empty one, or if the text says it already."""
-    if default in ("", "''") or "Default:" in (help_text or ""):
+    if default in ("", "''", "none") or "Default:" in (help_text or ""):
         return ""
     return f"(default: {default})"
 
@@ -152,15 +227,18 @@ def check_options(settings: type, default: Any, words: Sequence[str], program: s
             own_names = {option.name, *option.aliases}
             names |= own_names
             kinds |= dict.fromkeys(own_names, option.kind)
-    for word, following in zip(words, [*words[1:], None], strict=False):
+    for place, (word, following) in enumerate(zip(words, [*words[1:], None], strict=False)):
         if not word.startswith("--") or len(word) == 2:
             continue
         name, has_value, value = word[2:].partition("=")
         name = name.replace("_", "-")
         if not has_value:
             value = following
+        if name in kinds and not has_value and _needs_value(kinds[name], value):
+            raise WrongWords(f"--{name} needs a value")
         if value is not None:
             _check_value(name, kinds.get(name), value)
+            _check_pair(name, kinds.get(name), words[place + 1 : place + 3])
         positive = name.removeprefix("no-").replace(".no-", ".")
         if positive in names or name in names or any(name.startswith(f"{o}.") for o in owners):
             continue
@@ -178,8 +256,13 @@ def _check_value(name: str, kind: Any, value: str) -> None:
     kinds = {kind}
     if get_origin(kind) in (Union, UnionType):  # such as a number, or none
         kinds = set(get_args(kind)) - {NoneType}
-    if get_origin(kind) is Literal:
-        choices = [str(choice) for choice in get_args(kind)]
+        if value.lower() == "none" and NoneType in get_args(kind):
+            return
+    if get_origin(kind) is tuple:
+        kinds = set(get_args(kind)) - {Ellipsis}
+    (only,) = kinds if len(kinds) == 1 else (kind,)
+    if get_origin(only) is Literal:
+        choices = [str(choice) for choice in get_args(only)]
         if value not in choices:
             raise WrongWords(f"--{name} is {value!r}; it is one of {', '.join(choices)}")
     elif kinds in ({int}, {float}) and value != "None":
@@ -189,6 +272,24 @@ def _check_value(name: str, kind: Any, value: str) -> None:
         except ValueError:
             what = {int: "a whole number", float: "a number"}[number]
             raise WrongWords(f"--{name} is {value!r}; it takes {what}") from None
+
+
+def _needs_value(kind: Any, following: str | None) -> bool:
+    """Whether an option's value is missing: nothing follows it, or another option does."""
+    if kind is bool or get_origin(kind) is tuple or kind is Any:
+        return False
+    return following is None or following.startswith("--")
+
+
+def _check_pair(name: str, kind: Any, values: Sequence[str]) -> None:
+    """Raises WrongWords if an option of two whole numbers, such as a size, has not got two."""
+    if get_origin(kind) is not tuple or get_args(kind) != (int, int):
+        return
+    first, second = [*values, ""][:2]
+    if not first.isdigit():
+        raise WrongWords(f"--{name} is {first!r}; it takes two whole numbers, as in --{name} 32 32")
+    if not second.isdigit():
+        raise WrongWords(f"--{name} takes two whole numbers: --{name} {first} {first}")
 
 
 def _ending(name: str, names: Iterable[str]) -> list[str]:

@@ -1,6 +1,9 @@
 """The options of other tools as vitkit calls them, by the table in foreign.py."""
 
+import re
+import shlex
 import sys
+from collections.abc import Iterator, Sequence
 
 from vitkit.commands import Command, WrongWords, foreign
 from vitkit.system.console.text import printable
@@ -8,6 +11,7 @@ from vitkit.verbs import kind_of
 
 YES = {"true", "1", "yes"}
 NO = {"false", "0", "no"}
+DATA_SIZE = "data.preprocessing.size"
 
 
 def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -29,6 +33,7 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
             placed[text[0]] = text[1]
             tell(f"--{name} {text[1]}", " ".join(text))
             continue
+        name = _name_in(command, name)
         if name not in foreign.SETTINGS and name not in foreign.ANSWERS:
             others.append(word)
             continue
@@ -44,14 +49,17 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
             continue
 
         # One that nothing has, or only other commands, which is the parser's to refuse
-        if name in foreign.ANSWERS:
-            _refuse(command, name, value or next(iter(waiting), ""))
         template = _template(command, name, own)
+        if template is None and name in foreign.ANSWERS:
+            _refuse(command, name, value or next(iter(waiting), ""), words)
         if template is None:
             others.append(word)
             continue
+        if name == "model.image" and any(_option(word)[0] == DATA_SIZE for word in words):
+            template = "--model.image {size}"  # the data's is given too
 
         # One that it has by another name
+        following = list(waiting)
         values = _values(word, template, value, waiting)
         if values and "{" not in template and values[0].lower() in NO:  # --fp16 False
             continue
@@ -60,10 +68,19 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
             others += text
         else:
             placed[text[0]] = text[1]
-        typed = word if value else " ".join([word, *values])
-        if typed != " ".join(text):
-            tell(typed, " ".join(text))
+        typed = [word, *following[: len(following) - len(waiting)]]
+        square = [*typed, typed[-1]]  # of an option of vitkit's own, and one number of its two
+        if text not in (typed, square):
+            tell(shlex.join(typed), shlex.join(text))
     return others, placed
+
+
+def _name_in(command: Command, name: str) -> str:
+    """The name of a foreign setting in the tables: after the command's, if it is one of its own."""
+    own = f"{command.name} {name}"
+    if own in foreign.SETTINGS or own in foreign.ANSWERS:
+        return own
+    return name
 
 
 def _option(word: str) -> tuple[str, str]:
@@ -128,15 +145,18 @@ def _has_owner(option: str, own: set[str]) -> bool:
     return bool(dot) and f"{owner}." in own
 
 
-def _refuse(command: Command, name: str, value: str) -> None:
+def _refuse(command: Command, name: str, value: str, words: list[str]) -> None:
     """Raises WrongWords for an option that has no counterpart."""
-    answer = foreign.ANSWERS[name]
-    raise WrongWords(answer.replace("{words}", f"{command.name} ...").replace("{}", value or "N"))
+    answer = foreign.ANSWERS[name].replace("{words}", f"{command.name} ...")
+    answer = answer.replace("{leading}", shlex.join(leading(words)))
+    raise WrongWords(answer.replace("{}", value or "N"))
 
 
 def _values(word: str, template: str, value: str, waiting: list[str]) -> list[str]:
     """The values of a foreign option: the one that is written with it, or those that are taken from
     the words that follow it. Raises WrongWords if they are missing."""
+    if "{size}" in template:
+        return _sizes(word, template, value, waiting)
     if value:
         return [value]
     following = waiting[0] if waiting else ""
@@ -148,9 +168,22 @@ def _values(word: str, template: str, value: str, waiting: list[str]) -> list[st
         return []
     if not following or following.startswith("--"):
         raise WrongWords(f"{word} needs a value, as in {_example(template)}")
-    values = [waiting.pop(0)]
-    if "{size}" in template and waiting and waiting[0].isdigit():
+    return [waiting.pop(0)]
+
+
+def _sizes(word: str, template: str, value: str, waiting: list[str]) -> list[str]:
+    """The numbers of a size, one or two: 224, 224 224, 224x224. Raises WrongWords for anything else."""
+    following = waiting[0] if waiting else ""
+    if not value and (not following or following.startswith("--")):
+        raise WrongWords(f"{word} needs a value, as in {_example(template)}")
+    given = value or waiting.pop(0)
+    values = re.split("[x,]", given)
+    if len(values) == 1 and waiting and waiting[0].isdigit():
         values.append(waiting.pop(0))
+    if not all(number.isdigit() for number in values) or len(values) > 2:
+        raise WrongWords(
+            f"{word.partition('=')[0]} is {given!r}; it takes a whole number, or two: height and width"
+        )
     return values
 
 
@@ -166,7 +199,7 @@ def _filled(template: str, values: list[str]) -> list[str]:
         elif word == "{gpu}":
             words.append(_gpu(values))
         else:
-            words.append(word.replace("{}", " ".join(values)))
+            words.append(re.sub(r"{.*}", lambda _: " ".join(values), word))
     return words
 
 
@@ -180,8 +213,9 @@ def _gpu(values: list[str]) -> str:
 
 
 def _example(template: str) -> str:
-    """A template with numbers where its values go."""
-    return template.replace("{size}", "224 224").replace("{}", "1")
+    """The first option of a template with an example where its values go."""
+    first = template.split(" --")[0].replace("{size}", "224").replace("{}", "1")
+    return re.sub(r"{(.+)}", r"\1", first)
 
 
 def slots_of(command: Command) -> list[str]:
@@ -192,6 +226,14 @@ def slots_of(command: Command) -> list[str]:
             break
         slots.append(word.strip("[]."))
     return slots
+
+
+def leading(words: Sequence[str]) -> Iterator[str]:
+    """The words before the first option."""
+    for word in words:
+        if word.startswith("-"):
+            return
+        yield word
 
 
 def tell(typed: str, taken: str) -> None:

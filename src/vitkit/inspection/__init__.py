@@ -27,8 +27,8 @@ _FILES = {
     ),
     "pages.explorer": "write_explorer",
     "pages.html": (
-        "Block bullets columns drawing folded gallery join marking matrix pairs paragraph picture "
-        "section table tag write_page"
+        "Active Block bullets columns drawing folded gallery join marking matrix pairs paragraph "
+        "picture section table tag write_page"
     ),
     "photographs": (
         "Tile captioned contact_sheet darkened draw_looked image_rows over_image photograph_and_map "

@@ -18,7 +18,7 @@ import numpy as np
 from vitkit.data import DATA_SUFFIXES as DATA_SETS
 from vitkit.data import IMAGE_SUFFIXES as IMAGES
 from vitkit.data import BadImage, Names, RowRanges, Source, find_images, read_file
-from vitkit.system.console.text import as_word
+from vitkit.system.console.text import as_word, counted_kind
 from vitkit.system.storage.remote import WILDCARDS, suffix
 
 ARCHIVES = (".zip", ".rar", ".7z", ".gz", ".tgz", ".bz2", ".xz")
@@ -189,6 +189,7 @@ def _is_data_set(address: str) -> bool:
 
 def _files_of_folder(name: str, leave_out: Sequence[Path]) -> list[str] | None:
     """The images below a folder; None if it is a data set's, such as one of shards."""
+    path = Path(name)  # without what a word may have twice, as in more//cats
     found, others = find_images(name)
     files = _outside([str(Path(name, file)) for file in found], leave_out)
     if files:
@@ -201,11 +202,11 @@ def _files_of_folder(name: str, leave_out: Sequence[Path]) -> list[str] | None:
             return None
     except ValueError:
         pass  # it is not a data set either
-    message = f"{name} holds no images"
+    message = f"{path} holds no images"
     if found:
         message += f" but the {len(found):,} in the folders that are written to"
     elif others:
-        counts = [f"{count:,} {kind}" for kind, count in sorted(others.items())]
+        counts = [counted_kind(count, kind) for kind, count in sorted(others.items())]
         message += f" that are read here, but {', '.join(counts[:5])}"
     raise ValueError(f"{message}; give a folder with image files in it, such as .jpg and .png")
 

@@ -283,7 +283,8 @@ def _check_images(recipe: Recipe, facts: Facts) -> None:
         data_size = " ".join(map(str, recipe.data.preprocessing.size))
         raise ValueError(
             f"the model's images are {model_size} but the data's are {data_size} (height width); "
-            f"set both: --model.image {data_size} --data.preprocessing.size {data_size}"
+            f"set both to one size: --model.image {model_size} --data.preprocessing.size {model_size}, "
+            f"or --model.image {data_size} --data.preprocessing.size {data_size}"
         )
 
 

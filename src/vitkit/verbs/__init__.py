@@ -39,7 +39,7 @@ _FILES = {
     "prediction.watch": "watch",
     "serving.app": "ClosedPage app",
     "serving.serve": "Ended Serve open_model serve",
-    "settings": "MISSING Option default_of docstrings option_name options",
+    "settings": "MISSING Option default_of docstrings is_word mark option_name options",
     "sources": (
         "As as_words broken_images loaded_for_features parts_of splits_to_learn_from "
         "without_broken without_unknown"

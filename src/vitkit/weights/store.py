@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from vitkit import models
 from vitkit.data import Interpolation, Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, named, parameters
-from vitkit.system.console.saying import say
+from vitkit.system.console.saying import say, say_detail
 from vitkit.weights.adoption import (
     adopt,
     preprocessing_for_channels,
@@ -145,10 +145,15 @@ def load_for(source: Path | str, config: ModelConfig) -> tuple[Classifier, list[
 
 
 def _tell(source: Path | str, account: list[str]) -> None:
-    """Print the account of a model to the standard error."""
-    say(f"{source}: {account[0]}")
-    for line in account[1:]:
-        say(f"  {line}")
+    """Tell the account of a model: what was guessed, and all else as details."""
+    for number, line in enumerate(account):
+        tell = say_detail
+        if line.startswith("GUESSED"):
+            tell = say
+        beginning = "  "
+        if number == 0:
+            beginning = f"{source}: "
+        tell(f"{beginning}{line}")
 
 
 def load_with_account(source: Path | str, hints: Hints) -> tuple[Classifier, list[str]]:

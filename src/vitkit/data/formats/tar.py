@@ -326,7 +326,7 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
             for info in shard:
                 shard.members = []  # else tarfile remembers all of them
                 if not info.isreg() or info.issparse() or info.size > MAX_FILE:
-                    left_out["members that are no plain file"] += not info.isdir()
+                    left_out["members other than plain files"] += not info.isdir()
                     continue
                 folder, _, name = info.name.rpartition("/")
                 stem, _, extension = name.partition(".")

@@ -21,6 +21,7 @@ from vitkit.data.sources.targets import (
     TargetKind,
     as_number,
 )
+from vitkit.system.console.text import counted_kind
 
 IMAGE = ("image", "img", "pixels", "jpg", "png")
 PATH = (*IMAGE, "path", "file", "filename", "file_name", "image_path", "filepath")
@@ -173,7 +174,7 @@ def note_left_out(left_out: Counter) -> tuple[str, ...]:
     """The note on what was left out, by kind; none if nothing was."""
     if not left_out:
         return ()
-    counts = [f"{count:,} {kind}" for kind, count in sorted(left_out.items())]
+    counts = [counted_kind(count, kind) for kind, count in sorted(left_out.items())]
     return (f"left out: {', '.join(counts)}",)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from vitkit.data import Source, heading_of_list, open_image, picture_to_look_at
 from vitkit.inspection import (
+    Active,
     Block,
     Tile,
     bullets,
@@ -23,13 +24,14 @@ from vitkit.inspection import (
     table,
     write_page,
 )
-from vitkit.system.console.text import printable_name
+from vitkit.system.console.text import as_word, printable_name
 
 NEIGHBOURS = 10  # whose mean distance says how unlike others an image is
 FAR = 4.0  # robust standard deviations from which a value is unusual
 AT_ONCE = 1 << 26  # similarities that are computed at once
 PICTURES = 60  # of each kind; the list has all
-LIST = "leave-out.txt"  # the file of the photographs that a reader has marked
+LIST = "reviewed.txt"  # the file of what a reader has decided
+CHOICES = 200  # classes that a photograph may be said to be; among more nobody chooses
 
 
 def outliers(x: np.ndarray) -> list[tuple[int, float]]:
@@ -161,10 +163,11 @@ MEANING = {
 
 
 def write_review(
-    path: Path, title: str, parts: dict[str, Source], findings: Sequence[Finding], facts: list[str]
+    path: Path, data: str, parts: dict[str, Source], findings: Sequence[Finding], facts: list[str]
 ) -> Path:
-    """Write the page, whole or not at all, and return its path. Its reader marks photographs of the
-    training part, and saves the list that `without` reads. Raises OSError."""
+    """Write the page about a data set, whole or not at all, and return its path. Its reader decides on
+    photographs of the training part, and saves the list that `without` and curation's
+    `read_corrections` read. Raises OSError."""
     counts = []
     sections = []
     for kind, heading in KINDS.items():
@@ -175,9 +178,26 @@ def write_review(
     blocks = [bullets(facts), table(counts, ("a second look", "images")), *sections]
     active = None
     if "train" in parts:
-        following = f"vitkit finetune MODEL DATA --data.exclude {LIST}"
-        active = marking(heading_of_list(parts["train"]), LIST, following)
-    return write_page(path, title, blocks, active)
+        active = _marking(parts["train"], findings, data)
+    return write_page(path, f"A second look at {data}", blocks, active)
+
+
+def _marking(train: Source, findings: Sequence[Finding], data: str) -> Active:
+    """What lets a reader decide on the photographs of the training part."""
+    labels = {each.name: each.label for each in findings if _is_markable(each)}
+    classes = []
+    if train.target_kind == "class" and len(train.labels) <= CHOICES:
+        classes = [label for label in train.labels if label.isprintable()]
+    following = (
+        f"vitkit data review {as_word(data)} --apply {LIST} says which files it would move, and with "
+        f"--yes moves them; or, without that, --data.exclude {LIST} trains without all of them"
+    )
+    return marking(heading_of_list(train), LIST, following, labels, classes)
+
+
+def _is_markable(finding: Finding) -> bool:
+    """Whether a photograph can be named in a line of the list, which is of the training part."""
+    return finding.part == "train" and finding.name.isprintable()
 
 
 def _section(
@@ -208,8 +228,7 @@ def _tile(parts: dict[str, Source], finding: Finding) -> Tile:
     right = None
     if finding.kind == "label":
         right = False
-    markable = finding.part == "train" and finding.name.isprintable()  # a line of a list
-    return Tile(pixels, caption, right, finding.reason, finding.name, markable)
+    return Tile(pixels, caption, right, finding.reason, finding.name, _is_markable(finding))
 
 
 def _pixels(source: Source, index: int) -> np.ndarray:

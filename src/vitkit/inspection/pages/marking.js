@@ -1,16 +1,19 @@
-// The page of a review: photographs are marked to be left out, the marks are kept in this browser, and saved
-// as the list that --data.exclude reads. Nothing is changed or deleted.
-// The element "data" has the first line of the list, the name of its file, and what follows it.
+// The page of a review: of each photograph its reader chooses whether it is left out, or of another class. The
+// choices are kept in this browser, and saved as the list that --data.exclude and --apply read. Nothing is
+// changed or deleted here.
+// The element "data" has the first line of the list, the name of its file, what follows it, the classes, and
+// the label of each photograph.
 "use strict";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const figures = [...document.querySelectorAll("figure[data-image]")];
 const names = new Set(figures.map((figure) => figure.dataset.image));
 const storage = `vitkit review ${data.heading}`;
+const LEAVE_OUT = "leave out"; // a choice; any other is "label", a tab, and the class
 
-// What is marked, by name: a photograph may be shown under several headings
+// What is chosen, by name: a photograph may be shown under several headings
 
-function marksOfBefore() {
+function choicesOfBefore() {
   try {
     return JSON.parse(localStorage.getItem(storage)) ?? [];
   } catch {
@@ -18,28 +21,38 @@ function marksOfBefore() {
   }
 }
 
-const marked = new Set(marksOfBefore().filter((name) => names.has(name)));
+const chosen = new Map(choicesOfBefore().filter(([name]) => names.has(name)));
 
-function mark(name, isMarked) {
-  if (isMarked) marked.add(name);
-  else marked.delete(name);
+function choose(name, choice) {
+  if (choice) chosen.set(name, choice);
+  else chosen.delete(name);
   try {
-    localStorage.setItem(storage, JSON.stringify([...marked]));
+    localStorage.setItem(storage, JSON.stringify([...chosen]));
   } catch {
-    // the marks last as long as the page is open
+    // the choices last as long as the page is open
   }
   show();
 }
 
-// Below each photograph a box, and at the foot of the page what is marked
+// Below each photograph its choices, and at the foot of the page how many are made
+
+function option(text, value) {
+  const each = document.createElement("option");
+  each.textContent = text;
+  each.value = value;
+  return each;
+}
 
 for (const figure of figures) {
-  const label = document.createElement("label");
-  const box = document.createElement("input");
-  box.type = "checkbox";
-  box.addEventListener("change", () => mark(figure.dataset.image, box.checked));
-  label.append(box, " leave out");
-  figure.append(label);
+  const name = figure.dataset.image;
+  const select = document.createElement("select");
+  select.setAttribute("aria-label", `what to do with ${name}`);
+  select.append(option("keep as it is", ""), option("leave out", LEAVE_OUT));
+  for (const label of data.classes) {
+    if (label !== data.labels[name]) select.append(option(`wrong label: ${label}`, `label\t${label}`));
+  }
+  select.addEventListener("change", () => choose(name, select.value));
+  figure.append(select);
   figure.tabIndex = 0;
 }
 
@@ -51,21 +64,30 @@ const hint = document.createElement("small");
 save.textContent = "Save the list";
 forget.textContent = "Forget all";
 hint.textContent = "arrows: next and previous; y: leave out; n: keep";
+if (data.classes.length) {
+  const keys = data.classes.slice(0, 9).map((label, k) => `${k + 1}: ${label}`);
+  hint.textContent += `; ${keys.join(", ")}`;
+}
 foot.append(count, save, forget, hint);
 document.body.append(foot);
 
 function show() {
   for (const figure of figures) {
-    const isMarked = marked.has(figure.dataset.image);
-    figure.classList.toggle("marked", isMarked);
-    figure.querySelector("input").checked = isMarked;
+    const choice = chosen.get(figure.dataset.image) ?? "";
+    figure.classList.toggle("marked", choice === LEAVE_OUT);
+    figure.classList.toggle("relabelled", choice !== "" && choice !== LEAVE_OUT);
+    figure.querySelector("select").value = choice;
   }
-  count.textContent = `${marked.size} of ${names.size} to leave out`;
-  save.disabled = forget.disabled = !marked.size;
+  const out = [...chosen.values()].filter((choice) => choice === LEAVE_OUT).length;
+  count.textContent = `${out} to leave out, ${chosen.size - out} of another class, of ${names.size}`;
+  save.disabled = forget.disabled = !chosen.size;
 }
 
 save.addEventListener("click", () => {
-  const lines = [...marked].sort().map((name) => `${name}\tmarked by hand\n`);
+  const lines = [...chosen].sort().map(([name, choice]) => {
+    const [decision, other = ""] = choice.split("\t");
+    return `${[name, decision, other, data.labels[name]].join("\t")}\n`;
+  });
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([data.heading, "\n", ...lines], { type: "text/plain" }));
   link.download = data.file;
@@ -74,22 +96,28 @@ save.addEventListener("click", () => {
 });
 
 forget.addEventListener("click", () => {
-  for (const name of [...marked]) mark(name, false);
+  for (const name of [...chosen.keys()]) choose(name, "");
 });
 
 // Keys
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !figures.length) return;
+  if (document.activeElement.tagName === "SELECT") return; // which has keys of its own
   const at = figures.indexOf(document.activeElement.closest("figure"));
   const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
   if (step) {
     const next = at < 0 ? 0 : Math.min(Math.max(at + step, 0), figures.length - 1);
     figures[next].focus();
     event.preventDefault();
-  } else if (at >= 0 && (event.key === "y" || event.key === "n")) {
-    mark(figures[at].dataset.image, event.key === "y");
+    return;
   }
+  if (at < 0) return;
+  const name = figures[at].dataset.image;
+  const label = data.classes[Number(event.key) - 1];
+  if (event.key === "y") choose(name, LEAVE_OUT);
+  else if (event.key === "n" || (label !== undefined && label === data.labels[name])) choose(name, "");
+  else if (label !== undefined) choose(name, `label\t${label}`);
 });
 
 show();

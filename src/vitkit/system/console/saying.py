@@ -59,6 +59,25 @@ def say(sentence: str) -> None:
         _listener.get()(sentence)
 
 
+_details: ContextVar[bool] = ContextVar("details", default=True)
+
+
+def say_detail(sentence: str) -> None:
+    """Tell a sentence that most can do without, unless the block that goes on is to be brief."""
+    if _details.get():
+        say(sentence)
+
+
+@contextmanager
+def brief(is_brief: bool = True) -> Iterator[None]:
+    """A block in which details are not told."""
+    before = _details.set(_details.get() and not is_brief)
+    try:
+        yield
+    finally:
+        _details.reset(before)
+
+
 def announce(sentence: str) -> None:
     """Tell what a call that goes on was made for, such as the address of a server: of a command it is
     the output, which another program may wait for."""

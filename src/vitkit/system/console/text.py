@@ -1,10 +1,12 @@
 """Text from files of strangers, as a terminal may show it."""
 
 import math
+import re
 import shlex
 import unicodedata
 from pathlib import Path
 
+NOUNS = r"\b(file|folder|image|example|member)s\b"
 LONGEST = 2000  # characters of a sentence
 LONGEST_NAME = 200  # characters of the name of a class or a file
 CONTROL = ("Cc", "Cs", "Zl", "Zp")  # Unicode's categories: control, surrogates, separators of lines
@@ -34,6 +36,15 @@ def counted(count: int, thing: str) -> str:
     if count == 1:
         return f"1 {thing}"
     return f"{count:,} {thing}s"
+
+
+def counted_kind(count: int, things: str) -> str:
+    """The same of a kind that is named in the plural: "1 .txt file", "2 hidden folders", "1 example
+    without an image"."""
+    if count != 1:
+        return f"{count:,} {things}"
+    thing = re.sub(NOUNS, r"\1", things, count=1)
+    return f"1 {thing}"
 
 
 def readable(value: float) -> str:

@@ -11,7 +11,16 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from vitkit.curation import Survey, repeats, survey
+from vitkit.curation import (
+    Move,
+    Survey,
+    move,
+    moves,
+    moves_back,
+    read_corrections,
+    repeats,
+    survey,
+)
 from vitkit.data import Columns, Source, Splits, open_splits, subset, write_list
 from vitkit.evaluation import (
     KINDS,
@@ -62,6 +71,14 @@ class Review:
     """Seed of the test part that is made if the data set has none; give `vitkit train` the same
     number as --data.split-seed."""
     device: Device = "auto"
+    apply: Path | None = None
+    """List that was saved on the page: say which files of DATA, a folder of classes, go where. No
+    MODEL is needed."""
+    undo: bool = False
+    """With --apply: the same files back to where they were."""
+    yes: bool = False
+    """With --apply: move the files. Nothing is deleted or replaced: photographs to leave out go to
+    the folder DATA-left-out."""
     json: bool = False
     """Print the findings as JSON, a line each."""
     hints: ModelHints = field(default_factory=Hints)
@@ -104,8 +121,8 @@ class Reviewed:
         exclude = self.settings.exclude
         if exclude is None:
             yield (
-                f"next: open {as_word(self.path)}, mark there what to train without and save the list; or "
-                "give --exclude FILE for a list of all"
+                f"next: open {as_word(self.path)}, choose there what is wrong and save the list; or give "
+                "--exclude FILE for a list of all"
             )
         else:
             yield (
@@ -120,11 +137,73 @@ class Reviewed:
             yield f"wrote {counted(self.listed, 'training image')} into {self.settings.exclude}"
 
 
+@result
+@dataclass(frozen=True)
+class Applied:
+    """What the list of a reader says of the files of a data set."""
+
+    settings: Review
+    moves: tuple[Move, ...]
+    """Each file and where it goes, or has gone."""
+
+    @property
+    def path(self) -> Path:
+        """The list."""
+        return self.settings.apply
+
+    def rows(self) -> list[dict]:
+        """A row for each file."""
+        return [{"before": str(each.before), "after": str(each.after)} for each in self.moves]
+
+    def shown(self) -> Iterator[str]:
+        """Every file and where it goes; and what is next."""
+        settings = self.settings
+        count = counted(len(self.moves), "file")
+        if not self.moves:
+            yield f"nothing of {as_word(settings.apply)} is to be moved"
+            return
+        for before, after in self.moves:
+            yield printable(f"{before} -> {after}")
+        words = f"vitkit data review {as_word(settings.data)} --apply {as_word(settings.apply)}"
+        if not settings.yes:
+            undo = " --undo" if settings.undo else ""
+            yield f"{count} would be moved, and none was; next: {words}{undo} --yes"
+        elif settings.undo:
+            yield f"moved {count} back"
+        else:
+            yield f"moved {count}; {words} --undo --yes moves them back"
+
+
+def _applied(settings: Review) -> Applied:
+    """Say where files go, or move them."""
+    root = Path(settings.data)
+    if not root.is_dir():
+        raise ValueError(
+            f"--apply moves files of a folder of classes, and {settings.data} is none; --data.exclude "
+            f"{as_word(settings.apply)} trains without what the list names"
+        )
+    corrections = read_corrections(settings.apply)
+    if settings.undo:
+        planned = moves_back(root, corrections)
+    else:
+        there = [each for each in corrections if each.path.exists()]
+        planned = moves(root, there)
+    if settings.yes:
+        move(planned)
+    return Applied(settings, tuple(planned))
+
+
 @verb
-def review(settings: Review) -> Reviewed:
+def review(settings: Review) -> Reviewed | Applied:
     """Look at every image: labels that are probably wrong, judged by what all other images make of
     each; the same picture twice; images unlike all others. Nothing is trained, and nothing changed.
-    Raises ValueError without a model."""
+    With `apply`, what a reader has decided on its page is done to the files. Raises ValueError without
+    a model."""
+    if settings.apply is not None:
+        return _applied(settings)
+    if settings.undo or settings.yes:
+        raise ValueError("--undo and --yes go with --apply FILE")
+
     # What is to be looked at, and by which model
     model = _model_of(settings)
     if settings.output.suffix.lower() != ".html":
@@ -144,8 +223,7 @@ def review(settings: Review) -> Reviewed:
 
     # Look, and write what was seen
     findings, facts = _look(splits, classifier)
-    title = f"A second look at {settings.data}"
-    page = write_review(settings.output, title, _parts(splits), findings, facts)
+    page = write_review(settings.output, settings.data, _parts(splits), findings, facts)
     listed = None
     if settings.exclude is not None:
         listed = _write_list(settings.exclude, splits.train, findings)

@@ -17,6 +17,7 @@ from vitkit.data import (
     open_parts,
     open_source,
     open_splits,
+    subset,
 )
 from vitkit.evaluation import (
     EVALUATORS,
@@ -94,6 +95,8 @@ class Evaluate:
     split: Literal["train", "val", "test"] | None = None
     """Part of the data to evaluate. Default: the test part, else the val part, else the images that
     were held out when the model was trained, else all images."""
+    limit: int = 0
+    """Largest number of images, chosen evenly from all; 0 is all."""
     columns: DataColumns = field(default_factory=Columns)
     on_bad_image: OnBadImage = "fail"
     on_unknown_class: Literal["fail", "skip"] = "fail"
@@ -123,6 +126,8 @@ def evaluate(settings: Evaluate) -> Evaluation:
         raise ValueError(f"--batch is {settings.batch}; it is a number of images, at least 1")
     if settings.workers < -1:
         raise ValueError(f"--workers is {settings.workers}; it is a number of processes, or -1")
+    if settings.limit < 0:
+        raise ValueError(f"--limit is {settings.limit}; it is a number of images, or 0 for all")
     check_files(settings.report, settings.calibrate)
     is_file = isinstance(settings.model, str) and is_exported(settings.model)
     if settings.calibrate and (is_file or settings.runtime not in ("auto", "torch")):
@@ -218,7 +223,12 @@ def images_of(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str
         source = without_broken(source)
     if settings.on_unknown_class == "skip" and classifier.labels:
         source = without_unknown(source, classifier.labels)
-    return source, f"{counted(len(source), 'image')} of {settings.data}{note}"
+    count = counted(len(source), "image")
+    if 0 < settings.limit < len(source):
+        chosen = np.arange(settings.limit) * len(source) // settings.limit
+        count = f"{settings.limit:,} of {count}"
+        source = subset(source, chosen)
+    return source, f"{count} of {settings.data}{note}"
 
 
 def _opened(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
@@ -275,6 +285,8 @@ def named_images(settings: "Evaluate", classifier: Classifier) -> tuple["Named",
         raise ValueError(
             f"--real has labels for ImageNet's validation images, and --as says {settings.named}"
         )
+    if settings.limit:
+        raise ValueError(f"--as {settings.named} measures all of its images; leave out --limit")
     if settings.on_unknown_class != "fail":
         raise ValueError(
             f"--as {settings.named} says itself which classes count; leave out --on-unknown-class"

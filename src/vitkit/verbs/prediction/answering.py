@@ -23,7 +23,7 @@ from vitkit.prediction import (
     spread,
 )
 from vitkit.runtimes import Runtime, is_exported, takes_pictures
-from vitkit.system.console.saying import say
+from vitkit.system.console.saying import brief, say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.machine import pick_device
 from vitkit.verbs import arguments
@@ -80,6 +80,8 @@ class Answering:
     precision: Precision = "auto"
     device: Device = "auto"
     ok_if_unreadable: OkIfUnreadable = False
+    verbose: Annotated[bool, arg(aliases=["-v"])] = False
+    """Say what the model is, how images are prepared for it, and in which precision it is computed."""
     hints: ModelHints = field(default_factory=Hints)
 
 
@@ -222,6 +224,12 @@ def runtime_of(settings: Answering, looking: bool = False, in_batches: bool = Fa
     looking: it keeps what the model looks at, too. in_batches: refuse a file that takes whole
     pictures, one at a time.
     """
+    with brief(not settings.verbose):
+        return _runtime_of(settings, looking, in_batches)
+
+
+def _runtime_of(settings: Answering, looking: bool, in_batches: bool) -> Runtime:
+    """The same, with all details said."""
     if isinstance(settings.model, str) and is_exported(settings.model):
         if looking:
             raise ValueError(

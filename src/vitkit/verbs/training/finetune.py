@@ -17,6 +17,7 @@ from vitkit.system.machine import pick_device
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span
+from vitkit.system.storage.files import nearest
 from vitkit.training import Recipe, default_run_dir, tidied
 from vitkit.training import report as report_of_run
 from vitkit.verbs.arguments import Data, DataColumns, Device, Model, ModelHints, name_on_disk
@@ -29,7 +30,7 @@ from vitkit.verbs.training.train import (
     with_evals,
     with_length,
 )
-from vitkit.verbs.words import is_model
+from vitkit.verbs.words import is_model, kind_of
 from vitkit.weights import Hints, load
 
 
@@ -137,6 +138,9 @@ def _model_for(data: str, options: Options) -> str:
         raise ValueError(
             f"{data} is a model, and the photographs are missing: vitkit finetune {as_word(data)} DATA"
         )
+    near = nearest(data)
+    if near and not kind_of(data):  # before weights are looked for, which takes longer
+        raise ValueError(f"there is no folder, file or data set {data!r}{near}")
     earlier = earlier_model(data, options.workdir, options.minutes)
     if earlier:
         return earlier

@@ -1,0 +1,120 @@
+"""What a reader has decided on the page of a review: photographs that belong to another class, and those
+to be left out. Files are moved, never deleted or replaced, and moved back by the same list.
+
+A line of the list is NAME, DECISION, CLASS and LABEL, with tabs between them: the photograph, "label" or
+"leave out", the class that it is said to be (empty for one to leave out), and the class that it is in.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+RELABEL = "label"
+LEAVE_OUT = "leave out"
+
+
+class Correction(NamedTuple):
+    """A decision about a photograph."""
+
+    path: Path
+    """The file, as the data set names it."""
+    label: str
+    """The class whose folder it is in."""
+    other: str
+    """The class that it is said to be; empty for one that is to be left out."""
+
+
+class Move(NamedTuple):
+    """A file, and where it goes."""
+
+    before: Path
+    after: Path
+
+
+def read_corrections(path: Path) -> list[Correction]:
+    """The decisions of a list. Raises ValueError for a line that says no decision, OSError."""
+    corrections = []
+    for line in path.read_text("utf-8").splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, decision, other, label = [*line.split("\t"), "", "", ""][:4]
+        is_said = (decision == RELABEL and other) or (decision == LEAVE_OUT and not other)
+        if not is_said or not label:
+            raise ValueError(
+                f"{path}: no decision in the line {line!r}; lists to apply are saved by the page of "
+                "vitkit data review"
+            )
+        corrections.append(Correction(Path(name), label, other))
+    return corrections
+
+
+def left_out_folder(root: Path) -> Path:
+    """Where photographs go that are left out: beside the folder of the data set, where it is no class."""
+    if root.name in ("", ".."):
+        root = root.resolve()
+    return root.with_name(f"{root.name}-left-out")
+
+
+def moves(root: Path, corrections: list[Correction]) -> list[Move]:
+    """Where each file of a folder of classes goes: into the folder of its other class, at the same place
+    below it; or out of the data set. Beside a file of the same name it gets its old class in its
+    name.
+
+    Raises ValueError for a photograph that lies elsewhere, or for a class without a folder.
+    """
+    planned = []
+    taken = set()
+    for each in corrections:
+        after = _destination(root, each)
+        if after.exists() or after in taken:
+            after = _beside(after, each)
+        taken.add(after)
+        planned.append(Move(each.path, after))
+    return planned
+
+
+def moves_back(root: Path, corrections: list[Correction]) -> list[Move]:
+    """The same the other way, of the files that were moved and whose old place is free."""
+    planned = []
+    for each in corrections:
+        plain = _destination(root, each)
+        moved = next((path for path in (_beside(plain, each), plain) if path.exists()), None)
+        if moved is not None and not each.path.exists():
+            planned.append(Move(moved, each.path))
+    return planned
+
+
+def _destination(root: Path, correction: Correction) -> Path:
+    """Where a file goes, whether there is one of its name or not."""
+    # Its folders below the data set's
+    path = correction.path
+    below = path.parent.resolve() / path.name
+    if not below.is_relative_to(root.resolve()):
+        raise ValueError(f"{path} does not lie in {root}")
+    parts = below.relative_to(root.resolve()).parts
+    if correction.label not in parts[:-1]:
+        raise ValueError(
+            f"{path} lies in no folder {correction.label!r}; labels that a table gives are changed there"
+        )
+    if not correction.other:
+        return left_out_folder(root).joinpath(*parts)
+
+    # The folder of the other class, beside that of its own
+    place = parts.index(correction.label)
+    beside = root.joinpath(*parts[:place])
+    if correction.other not in {folder.name for folder in beside.iterdir() if folder.is_dir()}:
+        raise ValueError(f"{beside} has no folder of the class {correction.other!r}")
+    return beside.joinpath(correction.other, *parts[place + 1 :])
+
+
+def _beside(path: Path, correction: Correction) -> Path:
+    """A name beside that of a file that is there."""
+    return path.with_stem(f"{path.stem}-from-{correction.label}")
+
+
+def move(planned: list[Move]) -> None:
+    """Move the files, one after the other. Raises FileExistsError rather than replace one, OSError."""
+    for before, after in planned:
+        after.parent.mkdir(parents=True, exist_ok=True)
+        if after.exists():
+            raise FileExistsError(f"{after} is there already, so {before} stays where it is")
+        before.rename(after)
