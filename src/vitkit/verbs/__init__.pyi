@@ -156,6 +156,12 @@ class ModelList(_ModelList):
     def to_frame(self) -> pandas.DataFrame: ...
 
 
+from vitkit.verbs.files.zoo import PublishedList as _PublishedList
+
+class PublishedList(_PublishedList):
+    def to_frame(self) -> pandas.DataFrame: ...
+
+
 from vitkit.verbs.grids.study import Studies as _Studies
 
 class Studies(_Studies):
@@ -763,29 +769,31 @@ def inspect(
 @overload
 def list_models(
     *names: str,
+    published: bool = False,
     image: int | Sequence[int] = ...,
     classes: int = 1000,
     epochs: float = 7,
     examples: float = 303000000.0,
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
-) -> ModelList:
+) -> ModelList | PublishedList:
     """Named models with their parameters, tokens and multiply-accumulates at each size, and the
-    operations of a training. Raises ValueError if a name does not exist."""
+    operations of a training; or published weights. Raises ValueError if a name does not exist."""
 
 @overload
 def list_models(
     *,
     names: str | Sequence[str] = ...,
+    published: bool = False,
     image: int | Sequence[int] = ...,
     classes: int = 1000,
     epochs: float = 7,
     examples: float = 303000000.0,
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
-) -> ModelList:
+) -> ModelList | PublishedList:
     """Named models with their parameters, tokens and multiply-accumulates at each size, and the
-    operations of a training. Raises ValueError if a name does not exist."""
+    operations of a training; or published weights. Raises ValueError if a name does not exist."""
 
 
 def pack(

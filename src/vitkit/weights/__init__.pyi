@@ -39,6 +39,11 @@ from vitkit.weights.outputs import imagenet_labels as imagenet_labels
 from vitkit.weights.outputs import numbered as numbered
 from vitkit.weights.proof import Proof as Proof
 from vitkit.weights.proof import convert as convert
+from vitkit.weights.published import Published as Published
+from vitkit.weights.published import SOURCES as SOURCES
+from vitkit.weights.published import all_published as all_published
+from vitkit.weights.published import find_published as find_published
+from vitkit.weights.published import nearest_published as nearest_published
 from vitkit.weights.rules import write as write
 from vitkit.weights.store import check_savable as check_savable
 from vitkit.weights.store import create as create
