@@ -1,5 +1,12 @@
 """Written by `cd tests && python -m stubs`: for type checkers and editors."""
 
+from vitkit.curation.corrections import Correction as Correction
+from vitkit.curation.corrections import Move as Move
+from vitkit.curation.corrections import left_out_folder as left_out_folder
+from vitkit.curation.corrections import move as move
+from vitkit.curation.corrections import moves as moves
+from vitkit.curation.corrections import moves_back as moves_back
+from vitkit.curation.corrections import read_corrections as read_corrections
 from vitkit.curation.duplicates import Pair as Pair
 from vitkit.curation.duplicates import different as different
 from vitkit.curation.packing import Packed as Packed

@@ -47,6 +47,7 @@ from vitkit.inspection.figures.token_states import patch_similarity as patch_sim
 from vitkit.inspection.figures.token_states import token_colours as token_colours
 from vitkit.inspection.figures.token_states import token_norms as token_norms
 from vitkit.inspection.pages.explorer import write_explorer as write_explorer
+from vitkit.inspection.pages.html import Active as Active
 from vitkit.inspection.pages.html import Block as Block
 from vitkit.inspection.pages.html import bullets as bullets
 from vitkit.inspection.pages.html import columns as columns

@@ -61,6 +61,8 @@ from vitkit.verbs.settings import MISSING as MISSING
 from vitkit.verbs.settings import Option as Option
 from vitkit.verbs.settings import default_of as default_of
 from vitkit.verbs.settings import docstrings as docstrings
+from vitkit.verbs.settings import is_word as is_word
+from vitkit.verbs.settings import mark as mark
 from vitkit.verbs.settings import option_name as option_name
 from vitkit.verbs.settings import options as options
 from vitkit.verbs.sources import As as As
@@ -88,6 +90,12 @@ from vitkit.verbs.words import kind_of as kind_of
 
 
 from vitkit.verbs.data.pack import PackedData as PackedData
+
+
+from vitkit.verbs.data.review import Applied as _Applied
+
+class Applied(_Applied):
+    def to_frame(self) -> pandas.DataFrame: ...
 
 
 from vitkit.verbs.data.review import Reviewed as _Reviewed
@@ -285,6 +293,7 @@ def batch(
     precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
     device: str | torch.device = 'auto',
     ok_if_unreadable: bool = False,
+    verbose: bool = False,
     image: int | Sequence[int] = ...,
     stride: int | Sequence[int] | None = None,
     channels: int | None = None,
@@ -317,6 +326,7 @@ def batch(
     precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
     device: str | torch.device = 'auto',
     ok_if_unreadable: bool = False,
+    verbose: bool = False,
     image: int | Sequence[int] = ...,
     stride: int | Sequence[int] | None = None,
     channels: int | None = None,
@@ -483,6 +493,7 @@ def evaluate(
     corruptions: Literal['gaussian_noise', 'shot_noise', 'impulse_noise', 'defocus_blur', 'glass_blur', 'motion_blur', 'zoom_blur', 'snow', 'frost', 'fog', 'brightness', 'contrast', 'elastic_transform', 'pixelate', 'jpeg_compression', 'speckle_noise', 'gaussian_blur', 'spatter', 'saturate'] | Literal['common'] | Sequence[Literal['gaussian_noise', 'shot_noise', 'impulse_noise', 'defocus_blur', 'glass_blur', 'motion_blur', 'zoom_blur', 'snow', 'frost', 'fog', 'brightness', 'contrast', 'elastic_transform', 'pixelate', 'jpeg_compression', 'speckle_noise', 'gaussian_blur', 'spatter', 'saturate'] | Literal['common']] = ...,
     evals: Literal['accuracy', 'classification', 'precision', 'errors', 'neighbours', 'fewshot'] | Sequence[Literal['accuracy', 'classification', 'precision', 'errors', 'neighbours', 'fewshot']] = ...,
     split: Literal['train', 'val', 'test'] | None = None,
+    limit: int = 0,
     columns: Columns = ...,
     on_bad_image: Literal['fail', 'skip'] = 'fail',
     on_unknown_class: Literal['fail', 'skip'] = 'fail',
@@ -857,6 +868,7 @@ def predict(
     precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
     device: str | torch.device = 'auto',
     ok_if_unreadable: bool = False,
+    verbose: bool = False,
     image: int | Sequence[int] = ...,
     stride: int | Sequence[int] | None = None,
     channels: int | None = None,
@@ -895,6 +907,7 @@ def predict(
     precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
     device: str | torch.device = 'auto',
     ok_if_unreadable: bool = False,
+    verbose: bool = False,
     image: int | Sequence[int] = ...,
     stride: int | Sequence[int] | None = None,
     channels: int | None = None,
@@ -1003,6 +1016,9 @@ def review(
     groups: Literal['auto', 'none'] | str = 'auto',
     split_seed: int = 0,
     device: str | torch.device = 'auto',
+    apply: str | Path | None = None,
+    undo: bool = False,
+    yes: bool = False,
     json: bool = False,
     image: int | Sequence[int] = ...,
     stride: int | Sequence[int] | None = None,
@@ -1020,10 +1036,11 @@ def review(
     columns__label: str | None = ...,
     columns__target: Literal['auto', 'class', 'classes', 'number', 'none'] = ...,
     columns__group: str | None = ...,
-) -> Reviewed:
+) -> Reviewed | Applied:
     """Look at every image: labels that are probably wrong, judged by what all other images make of
     each; the same picture twice; images unlike all others. Nothing is trained, and nothing changed.
-    Raises ValueError without a model."""
+    With `apply`, what a reader has decided on its page is done to the files. Raises ValueError without
+    a model."""
 
 
 def serve(
@@ -1097,6 +1114,7 @@ def sort(
     precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
     device: str | torch.device = 'auto',
     ok_if_unreadable: bool = False,
+    verbose: bool = False,
     image: int | Sequence[int] = ...,
     stride: int | Sequence[int] | None = None,
     channels: int | None = None,
@@ -1137,6 +1155,7 @@ def sort(
     precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
     device: str | torch.device = 'auto',
     ok_if_unreadable: bool = False,
+    verbose: bool = False,
     image: int | Sequence[int] = ...,
     stride: int | Sequence[int] | None = None,
     channels: int | None = None,
@@ -1326,6 +1345,7 @@ def watch(
     precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
     device: str | torch.device = 'auto',
     ok_if_unreadable: bool = False,
+    verbose: bool = False,
     image: int | Sequence[int] = ...,
     stride: int | Sequence[int] | None = None,
     channels: int | None = None,
@@ -1362,6 +1382,7 @@ def watch(
     precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
     device: str | torch.device = 'auto',
     ok_if_unreadable: bool = False,
+    verbose: bool = False,
     image: int | Sequence[int] = ...,
     stride: int | Sequence[int] | None = None,
     channels: int | None = None,
