@@ -30,7 +30,7 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
         if name in foreign.WORDS and "DATA" in slots_of(command):
             (template,) = foreign.WORDS[name]
             text = _filled(template, _values(word, template, value, waiting))
-            placed[text[0]] = text[1]
+            _place(placed, text[0], text[1])
             tell(f"--{name} {text[1]}", " ".join(text))
             continue
         name = _name_in(command, name)
@@ -67,7 +67,7 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
         if template.startswith("--"):
             others += text
         else:
-            placed[text[0]] = text[1]
+            _place(placed, text[0], text[1])
         typed = [word, *following[: len(following) - len(waiting)]]
         square = [*typed, typed[-1]]  # of an option of vitkit's own, and one number of its two
         if text not in (typed, square):
@@ -137,6 +137,13 @@ def _template(command: Command, name: str, own: set[str]) -> str | None:
         if all(option in own or _has_owner(option, own) for option in options):
             return template
     return None
+
+
+def _place(placed: dict[str, str], slot: str, value: str) -> None:
+    """Take a value as DATA, say. Raises WrongWords if another one is that already."""
+    if placed.get(slot, value) != value:
+        raise WrongWords(f"{placed[slot]} and {value} are both {slot}; give one of them")
+    placed[slot] = value
 
 
 def _has_owner(option: str, own: set[str]) -> bool:

@@ -7,20 +7,12 @@ Legend: B images of a batch, K classes, h w pixels of what the model gets.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from vitkit.curation import different
-from vitkit.data import (
-    BadImage,
-    Preprocessing,
-    open_image,
-    open_parts,
-    open_source,
-    open_splits,
-)
+from vitkit.data import BadImage, Preprocessing, Source, open_image, open_parts, open_source
 from vitkit.evaluation import tango, wilson
 from vitkit.prediction import (
     Examples,
@@ -32,7 +24,7 @@ from vitkit.prediction import (
 from vitkit.runtimes import FileRuntime, Runtime
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
-from vitkit.weights import Classifier, activate_array
+from vitkit.weights import activate_array
 
 CROPS = 64  # of scikit-learn's two photographs
 TRIED = 500  # images to try a file on, at most
@@ -76,39 +68,16 @@ def trial_on(
 
 
 def own_trial(
-    classifier: Classifier, tried: int = TRIED, near: Sequence[Path] = (Path(),)
-) -> Trial | None:
+    left_out: Source, learned: Source, labels: tuple[str, ...], name: str, tried: int = TRIED
+) -> Trial:
     """The images of a model's own run: those that it left out to try a file on, and those that it learned
-    from to calibrate with. None if they are not here, or are others now.
-
-    near: the folders that the name of the data set may be relative to.
-    """
-    origin = classifier.origin
-    name = origin.get("data")
-    if not isinstance(name, str):
-        return None
-    for folder in near:
-        data = folder / name
-        if not data.exists():
-            continue
-        seed = origin.get("split_seed", 0)
-        try:
-            splits = open_splits(str(data), seed=seed, groups=origin.get("groups", "none"))
-        except (ValueError, OSError):
-            continue
-        left_out = splits.test or splits.val
-        if not left_out or not splits.train:
-            continue
-        if splits.made_fingerprint != origin.get("held_out"):  # it has learned from some of them
-            continue
-        labels = classifier.labels
-        return Trial(
-            f"images of {data} that its run left out",
-            _spread(_items(left_out, labels), tried),
-            _spread(_items(splits.train, labels), CALIBRATED),
-            learned=True,
-        )
-    return None
+    from to calibrate with."""
+    return Trial(
+        f"images of {name} that its run left out",
+        _spread(_items(left_out, labels), tried),
+        _spread(_items(learned, labels), CALIBRATED),
+        learned=True,
+    )
 
 
 def to_calibrate(data: str) -> list[Item]:

@@ -38,22 +38,22 @@ class Graph(nn.Module):
         self.register_buffer("shift", mean / std)
         self.limits = None
         if classifier.unknown is not None:
-            self.limits = Limits(classifier.unknown)
+            self.limits = UnknownLimits(classifier.unknown)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Levels from 0 to 255, (B, 3, h, w) -> float32 (B, K); and (B,), above 0 for an unknown
-        image."""
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Levels from 0 to 255, (B, 3, h, w) -> float32 (B, K); with limits for unknown images also (B,),
+        above 0 for one."""
         x = images.float()
         if self.normalises:
             x = x * self.scale - self.shift
         features = self.model.features(x)
         logits = self.model.head(features).float()
         if self.limits is None:
-            return (logits,)
+            return logits
         return logits, self.limits(features, logits)
 
 
-class Limits(nn.Module):
+class UnknownLimits(nn.Module):
     """The limits for unknown images, as part of the network."""
 
     def __init__(self, unknown: Unknown):
@@ -85,10 +85,13 @@ class PictureGraph(nn.Module):
         self.network = Graph(classifier, merge, apart)
         self.activation = classifier.activation
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """uint8 (B, height, width, 3), red first -> float32 (B, K); and (B,), as Graph's."""
-        logits, *strangeness = self.network(self.resize(images))
-        return activate(logits, self.activation), *strangeness
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """uint8 (B, height, width, 3), red first -> float32 (B, K); with limits also (B,), as Graph's."""
+        outputs = self.network(self.resize(images))
+        if self.network.limits is None:
+            return activate(outputs, self.activation)
+        logits, strangeness = outputs
+        return activate(logits, self.activation), strangeness
 
 
 def reading_levels(model: Model, preprocessing: Preprocessing) -> Model:

@@ -234,9 +234,12 @@ class RowsFile:
             self.rows.close()  # a parquet file without its end could not be read
             self.file.close()
             _remember(self.partial)
+        if not self.count:
+            self.partial.unlink(missing_ok=True)
+            return
         say(
-            f"{printable(str(self.partial))} keeps what was answered, {counted(self.count, 'row')}; "
-            "the same command answers all images again, which vitkit batch --into DIR does not"
+            f"{printable(str(self.partial))} keeps what was answered, {counted(self.count, 'row')}; the "
+            "same command answers all images again, vitkit batch --into DIR goes on where it ended"
         )
 
     def _finish(self) -> None:

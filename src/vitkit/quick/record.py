@@ -19,7 +19,7 @@ from vitkit.evaluation import (
     write_report,
 )
 from vitkit.quick.candidates import CLOSED_FORM
-from vitkit.quick.plan import PLAN, Work
+from vitkit.quick.plan import PLAN, Plan, Work, read_plan
 from vitkit.quick.tuning import RUN
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.storage.files import write_json, write_whole
@@ -58,6 +58,8 @@ def write_record(
     data = work.recipe.data
     record = {
         "source": data.source,
+        # Of a folder, from wherever the next command is given
+        "place": str(Path(data.source).resolve()),
         "split_seed": data.split_seed,
         "groups": group_setting(data),
         "target": photographs.target_kind,
@@ -94,7 +96,7 @@ def write_record(
 def _begun(work: Work) -> dict:
     """When the run began, how long it took, and on what. A call that only continues it took less."""
     earlier = read_object(work.run_dir / BEGUN)
-    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time.time() - work.spent()))
     seconds = max(round(work.spent(), 1), earlier.get("seconds", 0.0))
     return {"date": earlier.get("date", date), "seconds": seconds, "device": str(work.device)}
 
@@ -131,13 +133,24 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path | None:
     init = str(run.recipe["init"])
     data = run.data["source"]
     chosen = run.lines[-1]["evaluator"]
+    plan = read_plan(run_dir)
+    if plan is None:
+        raise ValueError(f"{run_dir / PLAN} is damaged, so nothing says how the model was made")
     facts = {
-        "command": f"vitkit finetune {as_word(init)} {as_word(data)}",
+        "command": _command(init, data, plan),
         "model": f"{chosen}, from {init}",
         "preprocessing": str(classifier.preprocessing),
-        "computed on": str(run.begun.get("device", "")),
+        "computed in": f"{plan.precision} on {run.begun.get('device', 'an unknown device')}",
         "date": str(run.begun.get("date", "")),
     }
     title = f"{counted(len(source), 'image')} of {data} ({kept.part})"
     found = report(kept.answers, source, str(run_dir), title, facts)
     return write_report(path or run_dir / "report.html", found, source)
+
+
+def _command(init: str, data: str, plan: Plan) -> str:
+    """The command that makes such a model; settings of the fine-tuning are not in it."""
+    command = f"vitkit finetune {as_word(init)} {as_word(data)} --minutes {plan.minutes:g}"
+    if plan.portable:
+        command += " --portable"
+    return command

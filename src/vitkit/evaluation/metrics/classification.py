@@ -184,14 +184,17 @@ class ClassScore(NamedTuple):
 
 
 def weakest(scores: Sequence[ClassScore]) -> str | None:
-    """A sentence about the class that fared worst for certain, the one whose interval of recall ends
-    lowest; None if every answer is right."""
+    """A sentence about the class that fared worst, by the upper end of its recall's interval: a class of
+    one image is not the worst because of it. None if every answer is right."""
     missed = [score for score in scores if score.recall < 1]
     if not missed:
         return None
     worst = min(missed, key=lambda score: score.interval[1])
-    sentence = f"weakest class: {worst.name}, {worst.recall:.0%} of {worst.images:,} right"
-    return f"{sentence.replace('%', ' %')}; most often taken for {worst.taken_for}"
+    share = math.floor(100 * worst.recall)  # of 1,000 images with one mistake not 100 %
+    return (
+        f"weakest class: {worst.name}, {share} % of {worst.images:,} right; most often taken for "
+        f"{worst.taken_for}"
+    )
 
 
 class Confused(NamedTuple):

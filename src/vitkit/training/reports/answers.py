@@ -145,8 +145,12 @@ def open_part(run: Recorded, name: str) -> Source:
     settings = run.recipe["data"]
     if name not in run.data["counts"]:
         raise ValueError(f"the images of {name} are not the run's own")
+    source = settings["source"]
+    place = run.data.get("place", source)
+    if not Path(source).exists() and Path(place).exists():
+        source = place
     data = Data(
-        source=settings["source"],
+        source=source,
         columns=Columns(**settings["columns"]),
         parts=settings["parts"],
         hold_out=settings["hold_out"],
@@ -154,9 +158,8 @@ def open_part(run: Recorded, name: str) -> Source:
         groups=run.data.get("groups", "none"),
     )
     splits = open_to_divide(data)
-    parts = [
-        getattr(splits, name, None)
-    ]  # of a quick run, which tests on one that it does not divide
+    # A quick run tests on a part that it does not divide
+    parts = [getattr(splits, name, None)]
     with suppress(ValueError):  # nothing can be held out
         parts.insert(0, divide(splits, data).get(name))
     digest = run.data["fingerprint"][name]

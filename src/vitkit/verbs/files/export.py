@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
+from vitkit.evaluation import SHARE
 from vitkit.exporting import (
     FILES,
     Agreement,
@@ -25,6 +26,7 @@ from vitkit.exporting import export as write
 from vitkit.models import tokens_left
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted
+from vitkit.training import Recorded, is_run, open_part, read_run
 from vitkit.verbs.arguments import Model, ModelHints
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import alone, result, verb
@@ -122,12 +124,25 @@ class ExportedModel:
         if self.classifier.activation != "none":
             yield conclusion(self.agreement)
         if self.classifier.unknown is not None:
-            yield "it says which images are unknown, as the model does"
+            yield _unknown_sentence(self.agreement.same_unknown)
         yield f"wrote {self.path}.json: what was measured"
         if self.format == "torch":
-            yield f"next: torch.export.load({str(self.path)!r}).module()(images), in Python"
+            answer = ""
+            if self.classifier.unknown is not None:
+                answer = "logits, strangeness = "
+            yield f"next: {answer}torch.export.load({str(self.path)!r}).module()(images), in Python"
         else:
             yield f"next: vitkit predict {as_word(self.path)} IMAGE..., without PyTorch"
+
+
+def _unknown_sentence(same: float | None) -> str:
+    """How far the file says of an image that it is unknown, as the model does."""
+    sentence = "it says which images are unknown"
+    if same is None:
+        return sentence
+    if same == 1:
+        return f"{sentence}, as the model does of all of these"
+    return f"{sentence}; of {SHARE.text(same)} of these it says as the model does"
 
 
 @verb
@@ -184,19 +199,36 @@ def _own_or_sample_trial(settings: ExportModel, wanted: Export, classifier: Clas
     that come with scikit-learn. Raises ValueError if these would have to calibrate."""
     if settings.precision != "int8":
         return sample_trial()
-    near = [Path()]
-    if isinstance(settings.model, str):
-        near.append(Path(settings.model).resolve().parent.parent)  # of runs/photos
-    own = own_trial(classifier, settings.limit, near)
-    if own is not None:
-        return own
+    why = ""
+    run_dir = _run_of(settings.model)
+    if run_dir is not None:
+        try:
+            return _own_trial(read_run(run_dir), classifier, settings.limit)
+        except (ValueError, OSError) as error:
+            why = f", and those of {run_dir} cannot be opened ({error})"
     if not needs_calibration(wanted):
         return sample_trial()
-    learned = classifier.origin.get("data")
-    missing = ""
-    if learned:
-        missing = f", and those that the model learned from, {learned}, are not here as they were"
     raise ValueError(
-        f"ONNX Runtime's int8 is calibrated and judged on images like those to come{missing}: name some "
-        "with --data DATA"
+        f"ONNX Runtime's int8 is calibrated and judged on images like those to come{why}: name some with "
+        "--data DATA"
     )
+
+
+def _run_of(model: str | Classifier) -> Path | None:
+    """The directory of the run that made a model, if the word names it, or the model in it."""
+    if not isinstance(model, str):
+        return None
+    for folder in (Path(model), Path(model).resolve().parent):
+        if is_run(folder):
+            return folder
+    return None
+
+
+def _own_trial(run: Recorded, classifier: Classifier, tried: int) -> Trial:
+    """The images of a run. Raises ValueError if they are not there, or are others now; OSError."""
+    parts = [name for name in ("test", "val") if name in run.data["counts"]]
+    if not parts:
+        raise ValueError("it left out none")
+    left_out = open_part(run, parts[0])
+    learned = open_part(run, "train")
+    return own_trial(left_out, learned, classifier.labels, str(run.data["source"]), tried)
