@@ -2,13 +2,15 @@
 #   make demo   train, evaluate, save, load again and use a small Vision Transformer (one to three minutes after set-up)
 #   make test   lint and the test suite (five to six minutes on two cores)
 #   make test-slow   the tests that start many processes or take minutes each
+#   make dist   the wheel, the source and an SBOM, a list of all that the wheel installs, in dist/
+#   make docs   the documentation as a site, in build/site
 #   make fuzz   thousands of damaged files, ten minutes; prints a table of what came out
 # An active virtual environment is used as it is; otherwise one is made in .venv.
 VENV   ?= $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),.venv)
 PYTHON ?= python3
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-slow fuzz
+.PHONY: demo test test-slow fuzz dist docs
 demo: $(VENV)/.vitkit-run
 	rm -rf runs/demo
 	$(BIN)/vitkit train digits --workdir runs/demo
@@ -27,6 +29,14 @@ test-slow: $(VENV)/.vitkit-dev
 fuzz: $(VENV)/.vitkit-dev
 	cd tests && $(abspath $(BIN))/python -m fuzzing --seconds 600
 
+dist: $(VENV)/.vitkit-release
+	rm -rf dist build/wheel
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install --quiet dist/*.whl
+	$(BIN)/cyclonedx-py environment build/wheel --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/vitkit.cdx.json
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -37,3 +47,7 @@ $(VENV)/.vitkit-run: pyproject.toml | $(BIN)/python
 $(VENV)/.vitkit-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.vitkit-run
+
+$(VENV)/.vitkit-release: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet 'build>=1.2' 'cyclonedx-bom>=7'
+	touch $@

@@ -1,6 +1,7 @@
-"""Draws docs/models.png, how a model is put together: `python docs/draw_models.py`.
+"""Draws the pictures of docs/models.md: `python docs/draw_models.py`.
 
-The picture has a column for each part of a Vision Transformer, with the values that it may take.
+models.png is how a model is put together: it has a column for each part of a Vision Transformer, with
+the values that it may take. The others are what `vitkit show --draw` makes of two models.
 """
 
 from pathlib import Path
@@ -11,6 +12,9 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+from vitkit.inspection import write_architecture
+from vitkit.models import named
 
 INK = "#20303f"
 FAINT = "#5b6b7a"
@@ -158,4 +162,7 @@ def draw_positions_in_blocks(axes: plt.Axes) -> None:
 
 
 if __name__ == "__main__":
-    draw(Path(__file__).with_name("models.png"))
+    docs = Path(__file__).parent
+    draw(docs / "models.png")
+    write_architecture(docs / "architecture.svg", named("B/16"))
+    write_architecture(docs / "architecture-hybrid.svg", named("R50+B/16"))

@@ -1,5 +1,12 @@
 """What every test may use."""
 
+import gc
+
+# A million objects come with PyTorch and stay. To search them for garbage, again and again while it is
+# imported and while tests run, takes a tenth of the suite's time
+gc.set_threshold(50_000, 10, 10)
+
+import os
 from pathlib import Path
 from secrets import token_hex
 
@@ -9,12 +16,18 @@ from pictures import encoded, make_photographs, photograph
 from rich.console import Console
 
 from vitkit.data import Augmentation, Preprocessing
+from vitkit.data.sources import bursts, outlines
 from vitkit.inspection.pages.html import Block
-from vitkit.models import ViTConfig
+from vitkit.models import ViTConfig, exaflops
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_collection_finish():
+    """What was imported stays, and is not searched for garbage at the end either."""
+    gc.freeze()
 
 
 @pytest.fixture
@@ -69,6 +82,30 @@ def pytorchs_products():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def written_at_leisure():
+    """No file of a test has to survive a loss of power: the system writes it when it likes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compared_once():
+    """Many tests have the same photographs: how alike these are is computed in the first of them."""
+    known = {}
+
+    def correlations(thumbnails, items):
+        asked = (thumbnails.tobytes(), repr(items))
+        if asked not in known:
+            known[asked] = outlines.correlations(thumbnails, items)
+        return known[asked]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bursts, "correlations", correlations)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_thread():
     """Tiny matrices gain nothing from a second thread, and wait for it where the machine is shared.
 
@@ -85,12 +122,23 @@ def processes_may_be_forked():
     torch.ones(1, requires_grad=True).sum().backward()
 
 
-@pytest.fixture
-def without_drawings(monkeypatch):
-    """Curves in reports are empty: drawing them takes longer than the small runs of most tests."""
+@pytest.fixture(autouse=True)
+def small_reports(request, monkeypatch):
+    """A run's report has no curves, and no count of operations but the formula's, unless a test is
+    marked `whole_reports`: these take longer than the small runs of most tests."""
+    if request.node.get_closest_marker("whole_reports"):
+        return
+
+    def empty(figure, alt: str) -> Block:
+        return Block(f'<img class=drawing alt="{alt}">')
+
     for module in ("vitkit.training.reports.report", "vitkit.evaluation.reports.page"):
         monkeypatch.setattr(f"{module}.plot", lambda *_: None)
-        monkeypatch.setattr(f"{module}.drawing", lambda _, alt: Block(f"<p>{alt}</p>"))
+        monkeypatch.setattr(f"{module}.drawing", empty)
+    monkeypatch.setattr(
+        "vitkit.training.record.machine.operations",
+        lambda recipe, images: exaflops(recipe.model, images),
+    )
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,6 @@ def test_a_folder_and_nothing_else(model, photographs, here, capsys):
     assert status == 0 and "this run is finished" in out
 
 
-@pytest.mark.usefixtures("without_drawings")
 @pytest.mark.parametrize("cached", [True, False])
 def test_weights_in_the_hubs_cache_are_found(cached, here, model, photographs, capsys):
     if cached:
@@ -78,7 +77,6 @@ def test_weights_in_the_hubs_cache_are_found(cached, here, model, photographs, c
         assert status == 1
 
 
-@pytest.mark.usefixtures("without_drawings")
 def test_words_in_the_other_order_and_words_that_are_missing(model, photographs, here, capsys):
     status, _, err = say(capsys, "finetune", photographs, model, *FAST)
     assert status == 0, err
@@ -90,7 +88,6 @@ def test_words_in_the_other_order_and_words_that_are_missing(model, photographs,
     assert status == 1 and "--minutes is -1" in err
 
 
-@pytest.mark.usefixtures("without_drawings")
 @pytest.mark.parametrize("kind", ["number", pytest.param("classes", marks=pytest.mark.slow)])
 def test_several_classes_an_image_and_numbers(kind, model, here, capsys):
     torch.manual_seed(0)
@@ -117,7 +114,6 @@ def test_several_classes_an_image_and_numbers(kind, model, here, capsys):
     assert answer["chosen"] in answer["candidates"] and metric.partition("/")[2] in out
 
 
-@pytest.mark.usefixtures("without_drawings")
 def test_the_vtab_preset_knows_its_tasks_and_asks_about_others(model, photographs, here, capsys):
     def fed(images, run, *more):
         """What was said, and what training images went through."""

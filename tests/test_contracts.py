@@ -445,3 +445,17 @@ def test_nothing_is_unpickled_but_tensors():
             if name == "torch.load":
                 safe = {word.arg: ast.unparse(word.value) for word in call.keywords}
                 assert safe.get("weights_only") == "True", f"{file}:{call.lineno}"
+
+
+def test_what_is_to_be_cited_is_this_version_and_the_paper():
+    """CITATION.cff and the page about it name the same version, and each author of the paper."""
+    yaml = pytest.importorskip("yaml")
+    repository = Path(__file__).parents[1]
+    cited = yaml.safe_load((repository / "CITATION.cff").read_text())
+    page = (repository / "docs/citing.md").read_text()
+    assert cited["version"] == vitkit.__version__ and f"{{{vitkit.__version__}}}" in page
+    assert f"## {vitkit.__version__}" in (repository / "CHANGELOG.md").read_text()
+    (paper,) = cited["references"]
+    assert paper["title"] in page and len(paper["authors"]) == 12
+    for author in paper["authors"]:
+        assert f"{author['family-names']}, {author['given-names']}" in page

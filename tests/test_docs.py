@@ -25,7 +25,12 @@ from vitkit.recipes.finetuning import FAMILY
 from vitkit.weights import Classifier, save
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
 
 # Names in commands: folders of photographs, models, and words that stand for another one.
@@ -63,6 +68,18 @@ def test_relative_links_lead_somewhere(page):
         assert path.exists(), f"{page.name} links to {target}"
         if anchor:
             assert anchor in anchors_of(path), f"{page.name} links to {target}#{anchor}"
+
+
+def test_every_promise_of_security_has_its_tests():
+    rows = (
+        (ROOT / "SECURITY.md").read_text().split("| promise |")[1].split("\n\n")[0].splitlines()[2:]
+    )
+    assert len(rows) > 10
+    for row in rows:
+        tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
+        assert tests, row
+        for file, name in tests:
+            assert f"def {name}(" in (ROOT / file).read_text(), (file, name)
 
 
 def anchors_of(page: Path) -> list[str]:
@@ -131,7 +148,7 @@ def status_of(words: list[str]) -> int:
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch, without_drawings):
+def folder(tmp_path, monkeypatch):
     """A working directory with every file that a command names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))

@@ -165,7 +165,7 @@ def test_images_that_teach_nothing(photographs, tmp_path, capsys):
 
 
 def test_a_model_learns_images_by_heart_unless_it_cannot(finished, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("vitkit.verbs.diagnosis.model.TIMED", 0.2)
+    monkeypatch.setattr("vitkit.verbs.diagnosis.model.TIMED", 0.05)
     text = advice(capsys, finished, "--data", "digits", "--model", finished, "--device", "cpu")
     assert "learning 16 images by heart" in text and "images/s are loaded" in text
     assert "does not even learn" not in text

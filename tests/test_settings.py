@@ -580,8 +580,6 @@ def counted(monkeypatch):
         COUNTED.append("compiled")
         return compiled(module, *arguments, **settings | {"backend": "eager"})
 
-    # Only a report names them, and to count them takes longer than the run
-    monkeypatch.setattr("vitkit.training.record.machine.operations", lambda *_: 1.0)
     monkeypatch.setattr(loader, "batches_in_order", streaming)
     monkeypatch.setattr(run_data, "decoded", decoding)
     monkeypatch.setattr(vit, "checkpoint", checkpointing)

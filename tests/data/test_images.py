@@ -146,7 +146,8 @@ def test_a_jpeg_can_be_decoded_smaller(reduce, orientation, decoder):
     rows, columns = np.meshgrid(np.linspace(0, 255, 203), np.linspace(0, 255, 301), indexing="ij")
     # Its colour tells the position, a level or so a pixel.
     slope = np.stack([rows, columns, rows[::-1]], -1).astype(np.uint8)
-    picture = open_image(encoded(slope, quality=95, exif=exif), "x.jpg")
+    data = encoded(slope, quality=95, exif=exif)
+    picture = open_image(data, "x.jpg")
     height, width = picture.size
     assert picture.pixels(reduce=reduce).shape[:2] == (-(-height // reduce), -(-width // reduce))
     box = (30, 20, 120, 100)
@@ -154,7 +155,7 @@ def test_a_jpeg_can_be_decoded_smaller(reduce, orientation, decoder):
     assert abs(part.shape[0] - box[2] / reduce) <= 2 and abs(part.shape[1] - box[3] / reduce) <= 2
     want = Image.fromarray(picture.pixels(box)).resize(part.shape[1::-1], Image.Resampling.BOX)
     assert np.abs(part.astype(float) - np.asarray(want)).mean() < reduce
-    again = open_image(picture.data, "x.jpg")
+    again = open_image(data, "x.jpg")
     assert np.array_equal(picture.pixels(), again.pixels())  # and nothing of it remains
 
 

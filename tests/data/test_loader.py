@@ -247,7 +247,8 @@ def test_workers_outlive_the_signals_of_a_scheduler(photographs):
     next(batches)
     (worker,) = multiprocessing.active_children()
     for name in ("TERM", "INT", "USR1", "TERM"):  # SLURM sends it twice
-        subprocess.run(["kill", f"-{name}", str(worker.pid)], check=True)
+        # By another process than the worker's own parent; the program `kill` may not be installed
+        subprocess.run(["sh", "-c", f"kill -{name} {worker.pid}"], check=True)
     for _ in range(20):
         next(batches)
     assert worker.is_alive()

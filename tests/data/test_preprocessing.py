@@ -3,12 +3,16 @@
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from pictures import encoded, photograph
 from PIL import Image
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms.v2 import Compose
 
 from vitkit.data import BadImage, Preprocessing, open_image, open_source
 from vitkit.data.images import preprocessing
@@ -85,7 +89,8 @@ def test_normalise_is_the_definition():
     assert torch.equal(normalised, (images.float() / 255 - mean) / std)
     ends = Preprocessing().normalise(images)[0, 0].flatten()
     assert ends[0] == -1 and ends[-1] == 1
-    for bad in (images.float(), images[0], images[:, :1]):
+    assert torch.equal(how.normalise(images[0]), normalised[0])
+    for bad in (images.float(), images[0, 0], images[:, :1]):
         with pytest.raises(ValueError, match=r"expected uint8 \(B, 3, h, w\)"):
             how.normalise(bad)
 
@@ -126,3 +131,38 @@ def test_a_square_may_be_cut_too():
     cut = Preprocessing(size=(24, 24), resize=32)(picture)
     whole = Preprocessing(size=(32, 32))(picture)
     assert torch.equal(cut, whole[:, 4:28, 4:28])
+
+
+def test_it_is_a_transform_of_one_image(tmp_path):
+    """Of a Pillow image, an array, a tensor, a path or the bytes of a file: the same pixels."""
+    pixels = photograph(60, 80)
+    image = Image.fromarray(pixels)
+    image.save(tmp_path / "one.png")
+    expected = TIMM(open_image(pixels, "one"))
+    for same in (
+        image,
+        pixels,
+        torch.from_numpy(pixels).permute(2, 0, 1),
+        tmp_path / "one.png",
+        (tmp_path / "one.png").read_bytes(),
+    ):
+        assert torch.equal(TIMM(same), expected)
+    with pytest.raises(ValueError, match="there are 2 images, and a transform takes one"):
+        TIMM([image, image])
+    with pytest.raises(BadImage, match="image 0 is not an image of a format"):
+        TIMM(b"no image")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torchvision_s_folders_and_pytorch_s_loader_take_it(workers, photographs):
+    """ImageFolder opens each file with Pillow, and a loader's processes get a copy of the transform."""
+    how = Preprocessing(size=(24, 32), mean=(0.4, 0.5, 0.6))
+    of_folder = ImageFolder(photographs, transform=how)
+    images, _ = next(iter(DataLoader(of_folder, batch_size=len(of_folder), num_workers=workers)))
+    assert images.dtype == torch.uint8 and images.shape == (len(of_folder), 3, 24, 32)
+    expected = [how(open_image(Path(file).read_bytes(), file)) for file, _ in of_folder.samples]
+    assert torch.equal(images, torch.stack(expected))
+
+    # Beside other transforms, as floats that a network takes
+    floats = ImageFolder(photographs, transform=Compose([how, how.normalise]))
+    assert torch.equal(floats[0][0], how.normalise(images)[0])

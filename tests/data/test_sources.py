@@ -213,7 +213,7 @@ def test_other_encodings_are_refused(folder):
         open_splits(manifest(folder, "image,label\ncat/1.jpg,Köter\n", encoding="latin-1"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.sampled_from([*LABEL, "note", "id", "Split"]), min_size=1, max_size=5, unique=True),
     st.none() | st.text(max_size=5),

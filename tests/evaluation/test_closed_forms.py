@@ -1,10 +1,18 @@
 """Closed forms against scikit-learn."""
 
 import pytest
+import scipy.linalg
 import torch
 from sklearn.linear_model import Ridge as SklearnRidge
 
-from vitkit.evaluation.probes.closed_forms import Moments, centred_ridge, ridge, targets
+from vitkit.evaluation.probes.closed_forms import (
+    Moments,
+    centred_ridge,
+    eigh,
+    in_their_span,
+    ridge,
+    targets,
+)
 
 SHAPES = [(40, 12), (12, 40), (20, 20)]
 
@@ -41,3 +49,47 @@ def test_examples_are_added_and_taken_away_exactly():
     assert moments.counts.tolist() == [5, 5, 5, 5]
     for got, wanted in zip(moments.centred().head(0.5), expected, strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_small_features_have_small_eigenvalues(shape):
+    x, classes = some(*shape)
+    x = 1e-3 * x
+    y = targets(classes, 4)
+    plain = SklearnRidge(1e-5, fit_intercept=False, solver="svd").fit(x, y)
+    fit = ridge(x, y)
+    torch.testing.assert_close(fit.weights(1e-5), torch.from_numpy(plain.coef_).mT)
+    torch.testing.assert_close(fit.basis @ fit.coordinates(1e-5), fit.weights(1e-5))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_a_head_on_coordinates_is_the_one_on_the_features(shape, scale):
+    x, classes = some(*shape)
+    x = scale * x
+    y = targets(classes, 4)
+    counts = torch.linspace(0.5, 2, len(x), dtype=torch.float64)
+    span = in_their_span(x)
+    assert span.x.shape[1] <= min(shape)
+    weight, bias = span.head(*centred_ridge(span.x, y, counts).head(0.5 * scale**2))
+    expected = centred_ridge(x, y, counts).head(0.5 * scale**2)
+    torch.testing.assert_close(x @ weight.mT + bias, x @ expected[0].mT + expected[1])
+    torch.testing.assert_close(weight, expected[0], rtol=1e-6, atol=1e-9)
+
+
+def test_features_that_are_all_the_same_span_one_direction_and_say_nothing():
+    x = torch.full((5, 8), 3.0, dtype=torch.float64)
+    span = in_their_span(x)
+    assert span.x.shape == (5, 1) and span.basis.shape == (8, 1)
+    fit = centred_ridge(span.x, targets(torch.arange(5) % 2, 2), torch.ones(5).double())
+    weight, bias = span.head(*fit.head(1.0))
+    assert torch.isfinite(weight).all() and torch.isfinite(bias).all()
+
+
+def test_eigenvectors_of_float32_are_those_of_lapacks_ssyevd():
+    x, _ = some(30, 12)
+    symmetric = (x.mT @ x).float()
+    values, vectors = scipy.linalg.eigh(symmetric.numpy(), driver="evd")
+    assert torch.equal(eigh(symmetric)[0], torch.from_numpy(values))
+    assert torch.equal(eigh(symmetric)[1], torch.from_numpy(vectors))
+    assert eigh(symmetric.double())[0].dtype == torch.float64

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -157,3 +158,13 @@ def test_the_command_shows_a_table_and_a_curve(photographs, tmp_path, capsys):
 def test_images_that_are_too_small_are_a_sentence():
     with pytest.raises(ValueError, match="gets images of 28 x 28 pixels"):
         check_can_corrupt(Preprocessing(size=(28, 28)))
+
+
+def test_a_library_of_the_system_that_is_missing_is_a_sentence(tmp_path, monkeypatch):
+    missing = "libxcb.so.1: cannot open shared object file"
+    (tmp_path / "cv2.py").write_text(f"raise ImportError({missing!r})")
+    monkeypatch.delitem(sys.modules, "cv2")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=rf"{missing}\. OpenCV needs .* libgl1") as error:
+        check_can_corrupt(PREPROCESSING)
+    assert "pip install" not in str(error.value)

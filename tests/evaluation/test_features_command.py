@@ -68,6 +68,12 @@ def test_features_are_written_with_their_keys_and_labels(
     assert np.array_equal(arrays["features"], x) and arrays["label"].tolist() == y.tolist()
     assert arrays["key"][3] == test.name(3) and arrays["class_names"].tolist() == list(test.labels)
 
+    # Equal runs write equal bytes, whatever the time
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    again = tmp_path / "d.npz"
+    said(capsys, "features", model, colours, "-o", str(again), "--split", "test", *exact)
+    assert again.read_bytes() == (tmp_path / "c.npz").read_bytes()
+
     # In another precision they are others, whatever the cache holds; the file says which
     words = ["features", model, colours, "-o", str(tmp_path / "b.npz"), "--split", "test"]
     said(capsys, *words, "--device", "cpu", "--precision", "bfloat16")

@@ -4,6 +4,7 @@ file as they were."""
 import json
 import math
 
+import numpy as np
 import pytest
 
 from vitkit.evaluation.metrics.metric import (
@@ -14,7 +15,11 @@ from vitkit.evaluation.metrics.metric import (
     UNITS,
     Metric,
     Unit,
+    interval_of,
+    percentiles,
+    turned_percentiles,
     wilson,
+    with_intervals,
 )
 
 
@@ -60,3 +65,33 @@ def test_wilson_is_scipys(right, seen):
 @pytest.mark.parametrize("seen", [1, 6, 7, 1000])
 def test_the_interval_of_none_or_all_right_ends_at_0_or_1(seen):
     assert wilson(0, seen)[0] == 0 and wilson(seen, seen)[1] == 1
+
+
+def test_percentiles_hold_the_middle_95_percent():
+    values = np.arange(1001.0)
+    assert percentiles(values) == (25, 975)
+    assert interval_of(values) == (25, 975)
+    assert interval_of(np.ones(9)) is interval_of(np.array([1.0, np.nan])) is None
+    assert interval_of(np.linspace(0.2, 0.3, 101)) == pytest.approx((0.2025, 0.2975))
+
+
+def test_turned_percentiles_are_as_far_on_the_other_side_and_never_below_0():
+    values = np.arange(1001.0)
+    assert turned_percentiles(600, values) == (225, 1175)
+    assert turned_percentiles(10, values) == (0, 0)
+
+
+def test_a_mean_has_the_interval_that_theory_gives_it():
+    """The mean of N numbers: 1.96 standard errors on each side, as well as 1000 resamples tell."""
+    numbers = np.random.default_rng(0).normal(3, 2, 400)
+
+    def figures(rows):
+        return np.array([numbers[rows].mean(), numbers[rows].max()])
+
+    units = {"mean": SHARE, "most": SHARE}
+    mean, most = with_intervals(units, figures, len(numbers))
+    assert (mean.value, most.value) == (numbers.mean(), numbers.max())
+    error = 1.96 * numbers.std() / 20
+    assert mean.interval == pytest.approx((mean.value - error, mean.value + error), abs=error / 6)
+    assert most.interval[1] == most.value
+    assert with_intervals(units, figures, len(numbers), finite=False)[0].interval is None

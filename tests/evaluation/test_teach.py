@@ -240,6 +240,14 @@ def test_a_broken_photograph_is_left_out_and_named(animals, capsys):
     assert len(load_file(f"{animals}/{FILE}")["features"]) == 40
 
 
+def test_a_large_memory_is_said_before_it_is_computed(animals, capsys, monkeypatch):
+    monkeypatch.setattr("vitkit.verbs.teaching.photographs.MUCH", 4 * 30 * 32 / 2**30)
+    taught("model", animals, "--add", "red", "blue")  # 20 of each, 32 numbers
+    err = capsys.readouterr().err
+    said = "photographs, of each of which the head reads 32 numbers, take"
+    assert f"40 {said}" in err and err.count(said) == 1  # not of the first 20
+
+
 def test_names_that_are_no_text_are_remembered(animals, capsys):
     picture = Path("more/green/1.jpg").read_bytes()
     Path(os.fsdecode(b"red/\xff.jpg")).write_bytes(picture)

@@ -17,6 +17,7 @@ import torch
 from pictures import encoded, photograph
 from PIL import Image
 from rich.console import Console
+from tiffs import tiff
 
 from vitkit.data import (
     Augmentation,
@@ -25,6 +26,7 @@ from vitkit.data import (
     eval_batches,
     open_image,
     open_source,
+    picture_for_people,
 )
 from vitkit.data.sources.stores import read_file
 from vitkit.models import Backbone, ResNetConfig, ViTConfig, create, vit
@@ -142,6 +144,12 @@ def _images(folder: Path) -> None:
         ("image.webp", "WEBP", {}),
         ("image.bmp", "BMP", {}),
         ("image.tif", "TIFF", {"compression": "tiff_deflate"}),
+        ("image.jp2", "JPEG2000", {}),
+        ("image.avif", "AVIF", {}),
+        ("image.ico", "ICO", {}),
+        ("image.ppm", "PPM", {}),
+        ("image.pcx", "PCX", {}),
+        ("image.sgi", "SGI", {}),
     ):
         (folder / name).write_bytes(encoded(PIXELS, kind, **settings))
     exif = Image.Exif()
@@ -150,6 +158,41 @@ def _images(folder: Path) -> None:
     Image.fromarray(PIXELS).convert("CMYK").save(folder / "cmyk.jpg")
     Image.fromarray(PIXELS).convert("P").save(folder / "palette.png")
     Image.fromarray(grey16).save(folder / "deep.png")
+
+
+def _stacks(folder: Path) -> None:
+    """TIFF files of several channels, in every layout, and arrays."""
+    layouts = {
+        "contig": tiff(),
+        "planes": tiff((5, 6, 8), planarconfig="separate"),
+        "pages": tiff((5, 6, 8), planarconfig=None),
+        "big": tiff(bigtiff=True),
+        "motorola": tiff(byteorder=">"),
+        "floats": tiff(numbers="f4"),
+        "doubles": tiff(numbers="f8"),
+        "deflated": tiff(compression="deflate"),
+        "packed": tiff(compression="packbits"),
+        "tiled": tiff((20, 20, 5), tile=(16, 16), compression="lzw"),
+        "colours": tiff((6, 8, 3), photometric="rgb"),
+    }
+    for name, data in layouts.items():
+        (folder / f"{name}.tif").write_bytes(data)
+    np.save(folder / "array.npy", np.ones((6, 8, 5), np.uint16))
+
+
+def _decode_channels(folder: Path) -> None:
+    """Every image with its own channels, and as people see it."""
+    sentences = []
+    for path in sorted(folder.iterdir()):
+        try:
+            picture = open_image(read_file(str(path)), path.name)
+            stored = picture.stored(picture.channels)
+            assert stored.shape[:2] == picture.size, stored.shape
+            assert picture_for_people(picture).shape == (*picture.size, 3)
+        except ValueError as error:
+            sentences.append(str(error))
+    if sentences:
+        raise ValueError("; ".join(sentences))
 
 
 def _decode(folder: Path) -> None:
@@ -301,6 +344,7 @@ SUBJECTS = (
     Subject("timm file", _converted("timm", "model.safetensors"), _load),
     Subject("timm pth", _converted("timm", "model.pth"), _load),
     Subject("images", _images, _decode),
+    Subject("images of several channels", _stacks, _decode_channels),
     Subject("folder", _folder, _read("photos"), ("photos/*/*",)),
     Subject("csv manifest", _manifest("list.csv"), _read("list.csv"), ("list.csv",)),
     Subject("json manifest", _manifest("list.jsonl"), _read("list.jsonl"), ("list.jsonl",)),

@@ -102,7 +102,7 @@ def test_broken_images_are_named_and_the_others_shown(model, photographs, tmp_pa
     (photographs / "blue" / "0.jpg").write_bytes(b"no image")
     words = ("--figures", "rollout", "--no-page", "-o", tmp_path / "out")
     status, out, err = say(capsys, "inspect", model, photographs / "blue", *words)
-    assert status == 1
+    assert status == 3
     assert "left out: " in err and "0.jpg" in err
     assert "rollout.png" in out
     status, _, err = say(capsys, "inspect", model, photographs / "blue" / "0.jpg", *words)

@@ -72,6 +72,7 @@ def test_a_report_shows_what_an_objective_predicts(tmp_path):
         assert gaps.sum() == 2  # three pictures, one below the other
 
 
+@pytest.mark.whole_reports
 def test_report(tmp_path):
     lines = [
         {

@@ -30,10 +30,10 @@ def test_answers_are_the_same_and_the_pictures_are_of_their_images(tmp_path, fol
     photos = folder({"a/1.png": 40, "b/1.png": 44, "c/bad.png": 0})
     looks = photos / "looks"
     words = ["predict", str(model), str(photos), "--device", "cpu", "--json"]
-    assert main(words) == 1
+    assert main(words) == 3
     plain = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     for _ in range(2):  # own pictures are replaced, and are no images to classify
-        assert main([*words, "--attention", str(looks)]) == 1
+        assert main([*words, "--attention", str(looks)]) == 3
         answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         paths = [answer.pop("attention", None) for answer in answers]
         assert paths == [str(looks / "1.png.png"), str(looks / "1.png-2.png"), None]

@@ -25,7 +25,7 @@ from vitkit.weights import Classifier, save
 
 MODEL = make_classifier()
 COUNT = 41
-QUICK = "--workers 0 --device cpu --precision float32".split()
+QUICK = "--workers 0 --device cpu --precision float32 --ok-if-unreadable".split()
 # A part has few images, and takes its time
 SLOW = """
 import sys, time
@@ -105,6 +105,31 @@ def test_one_process(model, photos, tmp_path, capsys):
     assert "is whole: 41 rows for 41 images" in capsys.readouterr().out
     assert predict(model, photos, "--parts", str(answers)) == 0
     assert "wrote 0 parts" in capsys.readouterr().out
+
+
+def test_parts_that_are_empty_or_damaged_are_named(model, photos, tmp_path, capsys):
+    answers = tmp_path / "answers"
+    assert predict(model, photos, "--parts", str(answers)) == 0
+    (answers / "part-0000003.parquet").write_bytes(b"")  # of a full disk: it is computed again
+    assert predict(model, photos, "--parts", str(answers)) == 0
+    assert_whole(answers, photos)
+    part = answers / "part-0000005.parquet"
+    whole = part.read_bytes()
+    for damaged in (b"PAR1", whole[:200], (answers / "part-0000010.parquet").read_bytes()):
+        part.write_bytes(damaged)
+        capsys.readouterr()
+        assert predict(model, photos, "--parts", str(answers)) == 1
+        error = " ".join(capsys.readouterr().err.split())
+        assert f"{part} " in error and "remove it, and the same command computes it again" in error
+    part.unlink()
+    assert predict(model, photos, "--parts", str(answers)) == 0
+    assert_whole(answers, photos)
+
+
+def test_the_status_tells_of_unreadable_images_of_the_whole_folder(model, photos, tmp_path):
+    words = ["batch", str(model), str(photos), "--into", str(tmp_path / "a"), *QUICK[:-1]]
+    assert [main(words) for _ in range(2)] == [3, 3]
+    assert main([*words, "--ok-if-unreadable"]) == 0
 
 
 def test_answers_of_less_work_are_not_gone_on_with(model, photos, tmp_path, capsys):

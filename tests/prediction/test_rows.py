@@ -38,6 +38,17 @@ def test_csv_has_a_row_for_each_and_no_formula(tmp_path):
     assert broken["name"] == 'b\n",\\udcff.jpg' and broken["error"] == BROKEN.error
 
 
+def test_no_control_character_reaches_the_terminal_of_who_prints_a_file(tmp_path):
+    name = "a\x1b[2J\x9b\r\t\x00\u202e.jpg"
+    for suffix in ("csv", "jsonl"):
+        path = tmp_path / f"a.{suffix}"
+        with RowsFile(path, 2) as file:
+            file.write([Prediction(name, ("\x1b]0;cat\x07", "dog"), (0.75, 0.25))], [{}])
+        text = path.read_bytes().decode()
+        assert not any(c.isprintable() is False and c != "\n" for c in text), suffix
+        assert "x1b" in text or "u001b" in text
+
+
 def test_json_lines_and_parquet_have_the_exact_text(tmp_path):
     lines = written(tmp_path / "a.jsonl").read_text().splitlines()
     good, evil, broken = map(json.loads, lines)
@@ -95,7 +106,9 @@ def test_a_full_disk_is_a_sentence(tmp_path, monkeypatch):
     with RowsFile(path, 2) as file:
         file.write([GOOD], [{}])
         monkeypatch.setattr(rows.JsonRows, "write", full)
-        with pytest.raises(OSError, match=r"No space left on device; the first 1 rows are in .*"):
+        with pytest.raises(
+            OSError, match=r"a\.jsonl could not be written: No space left on device"
+        ):
             file.write([GOOD], [{}])
 
 

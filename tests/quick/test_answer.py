@@ -53,10 +53,10 @@ def pretrained(tmp_path):
 
 @pytest.fixture
 def recipe(pretrained):
-    """The quick recipe on the digits, with the batches of larger data sets, and so short that it is
-    fine-tuned in a second."""
+    """The quick recipe on a third of the digits, with the batches of larger data sets, and so short
+    that it is fine-tuned in a second."""
     quick = finetune(pretrained, "digits", "quick")
-    data = replace(quick.data, augmentation=Augmentation(crop="none"), workers=0)
+    data = replace(quick.data, augmentation=Augmentation(crop="none"), workers=0, subset=0.3)
     return replace(quick, data=data, batch=32, length=Span(12, "steps"), precision="float32")
 
 
@@ -96,7 +96,8 @@ def test_fine_tuning_wins_where_features_must_move(recipe, tmp_path):
     """The class token of random weights is a poor feature, and Adam trains it in a second. Its norm
     after the pooling keeps the head from reading more than that."""
     optim = replace(recipe.optim, name="adam", lr=0.003)
-    longer = replace(recipe, length=Span(200, "steps"), optim=optim)
+    whole = replace(recipe.data, subset=1.0)
+    longer = replace(recipe, data=whole, length=Span(200, "steps"), optim=optim)
     config = vit("mu/16", image=(8, 8), patch=2, classes=2, norm="pooled")
     classifier = Classifier(create(config, seed=0), Preprocessing(size=(8, 8)), ("a", "b"))
     pretrained = str(save(classifier, tmp_path / "pooled"))
@@ -253,6 +254,7 @@ def stop_at(monkeypatch, step: int, number: int) -> None:
 
 def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("vitkit.quick.tuning.seconds_of_a_step", lambda *_: 1.0)
+    monkeypatch.setattr("vitkit.quick.plan.Work.spent", lambda self: 0.0)
     by_time = replace(recipe, length=Span(0, "steps"))
     said = []
     answer(by_time, tmp_path / "short", 0.3, CPU, said.append)

@@ -102,9 +102,8 @@ def test_each_is_resolved_and_built(name):
 
 @pytest.mark.parametrize("name", one_of_each_kind())
 def test_two_steps(name, tmp_path, quiet, monkeypatch):
-    # Of more than twenty recipes: other tests measure on the test images, and count operations
+    # Of more than twenty recipes: other tests measure on the test images
     monkeypatch.setattr("vitkit.training.loop.evaluate", lambda *_: None)
-    monkeypatch.setattr("vitkit.training.record.machine.operations", lambda *_: 1.0)
     train(toy(RECIPES[name]()), tmp_path, "cpu", quiet)
     state = json.loads((tmp_path / "checkpoints" / "step-00000002" / "state.json").read_text())
     assert (state["step"], state["skipped"]) == (2, 0)

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,20 @@ def test_several_workers_are_one_server(tmp_path):
     assert len(events(process, "ended")) == 2
 
 
+def ask_until(ended: threading.Event, port: int) -> int:
+    """Ask, each request again until it has its answer, as docs/serving.md says; counts the answers."""
+    answered = 0
+    while not ended.is_set():
+        with (
+            suppress(OSError, HTTPException),
+            closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection,
+        ):
+            answer = ask(connection, "POST", "/predict", DATA, JPEG)
+            assert answer.status == 200 and len(answer.predictions) == 1  # whole, or none
+            answered += 1
+    return answered
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_started_again(tmp_path):
     save(make_classifier(), tmp_path / "model")
@@ -205,8 +220,14 @@ def test_a_worker_that_is_killed_is_started_again(tmp_path):
         }
         workers = [int(pid) for pid in children if is_worker[pid]]
         assert len(workers) == 2
-        os.kill(workers[0], signal.SIGKILL)
-        wait_for(lambda: len(events(process, "ready")) == 3)
+        with ThreadPoolExecutor() as clients:  # who ask again if their worker is gone
+            ended = threading.Event()
+            asking = [clients.submit(ask_until, ended, port) for _ in range(4)]
+            time.sleep(1)
+            os.kill(workers[0], signal.SIGKILL)
+            wait_for(lambda: len(events(process, "ready")) == 3)
+            ended.set()
+            assert all(each.result() > 10 for each in asking)
         (died,) = events(process, "worker died")
         assert died["status"] == -signal.SIGKILL
         with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:

@@ -60,7 +60,6 @@ def test_twelve_channels_are_measured_trained_and_predicted(fields, tmp_path):
     )
 
 
-@pytest.mark.usefixtures("without_drawings")
 def test_bands_go_the_way_of_photographs(fields, tmp_path, capsys):
     """Weights for colours, a folder of bands, and no setting that says how many there are."""
     model = create(vit("mu/8", image=16, classes=3), seed=0)

@@ -245,7 +245,6 @@ def test_images_that_cannot_be_judged_by_are_refused(tiny, quiet, tmp_path, sket
         train(replace(tiny, evals=(Eval(Accuracy(), data="x"),)), tmp_path / "run", "cpu", quiet)
 
 
-@pytest.mark.usefixtures("without_drawings")
 def test_named_on_the_command_line_they_have_settings(tmp_path, capsys):
     words = ["train", "digits", "--evals", "neighbours", "accuracy", "--workdir", str(tmp_path)]
     words += "--evals.0.evaluator.k 3 --evals.0.every 1steps --length 2steps --batch 16".split()

@@ -97,7 +97,6 @@ def test_what_is_asked_for_is_computed(runs, tmp_path, capsys):
     assert re.search(section, page, re.S)[0] == re.search(section, before, re.S)[0]
 
 
-@pytest.mark.usefixtures("without_drawings")
 def test_images_that_are_gone_or_others_are_a_sentence(runs, tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
@@ -125,6 +124,7 @@ def test_images_that_are_gone_or_others_are_a_sentence(runs, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.whole_reports
 def test_masked_pretraining_shows_its_pictures_and_costs_less(runs, tmp_path):
     """A quarter of the patches goes through the encoder: fewer operations an image than
     classification takes, decoder and all."""
@@ -241,6 +241,7 @@ def test_the_best_of_three_and_those_that_may_be_as_good(compared):
     assert sentence == f"{three[1].run_dir} is better than {three[0].run_dir} by test/top1"
 
 
+@pytest.mark.whole_reports
 def test_the_command_prints_and_writes_a_page(compared, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["compare", str(compared / "fast"), str(compared / "slow")]

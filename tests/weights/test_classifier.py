@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitkit.data import BadImage, Preprocessing, open_image
 from vitkit.models import create, vit
-from vitkit.weights import Classifier, adopt, convert, imagenet_labels, load, save
+from vitkit.weights import Classifier, License, adopt, convert, imagenet_labels, load, save
 
 ACTIVATIONS = {
     "softmax": "single_label_classification",
@@ -218,3 +218,25 @@ def test_imagenets_names_are_torchvisions_but_for_those_that_mean_two_things():
     expected = [renamed.get(i, name) for i, name in enumerate(torchvision)]
     assert list(imagenet_labels()) == expected
     assert len(set(expected)) == 1000
+
+
+def test_it_shows_itself_in_five_lines(random_classifier):
+    classifier = random_classifier(vit("mu/8", image=(32, 32), classes=4))
+    classifier = replace(
+        classifier, labels=("ant", "bee\x1b", "cat", "dog"), license=License("mit")
+    )
+    assert repr(classifier).splitlines() == [
+        "Classifier: ViT-mu/8, 19,652 parameters on cpu",
+        f"  images: {classifier.preprocessing}",
+        "  classes: 4 (softmax): ant, bee\\x1b, cat, ...",
+        "  origin: made from its parts",
+        "  licence: mit",
+    ]
+    origin = {"init": "google/vit-base-patch16-224", "data": "photos"}
+    bare = replace(classifier, model=torch.nn.Linear(2, 2), labels=(), origin=origin, license=None)
+    shown = repr(bare)
+    assert len(shown.splitlines()) == 5
+    assert shown.startswith("Classifier: Linear, 6 parameters")
+    assert "  classes: none: it gives features\n" in shown
+    assert "origin: google/vit-base-patch16-224, trained on photos\n" in shown
+    assert shown.endswith("licence: nobody has said")

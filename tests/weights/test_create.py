@@ -1,13 +1,18 @@
 """Published weights with a new head in one line: `load(..., labels=...)`, `create(...,
 weights=...)`."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import vitkit
 from vitkit.models import vit
-from vitkit.weights import create, load, save
+from vitkit.weights import create, format_of, load, save
+from vitkit.weights.destination import tensors_in
+from vitkit.weights.hints import as_arguments
 
 CONFIG = vit("mu/8", image=(32, 32), classes=7, representation=24, gelu="erf", eps=1e-12)
 
@@ -15,6 +20,15 @@ CONFIG = vit("mu/8", image=(32, 32), classes=7, representation=24, gelu="erf", e
 @pytest.fixture
 def published(random_classifier, tmp_path):
     return save(random_classifier(CONFIG), tmp_path / "published")
+
+
+@pytest.fixture
+def bare_file(random_classifier, tmp_path):
+    """A file of timm's tensors with nothing beside them."""
+    config = vit("mu/8", image=(32, 32), classes=7, gelu="erf")
+    path = tmp_path / "bare.safetensors"
+    save_file(tensors_in(format_of("timm", config), random_classifier(config)), path)
+    return path
 
 
 def test_labels_give_a_new_head(published, capsys):
@@ -101,3 +115,57 @@ def test_without_weights_it_is_the_models_rooms_own():
 def test_what_the_weights_are_not_is_refused(model, settings, message, published):
     with pytest.raises(ValueError, match=message):
         create(model, weights=published, **settings)
+
+
+def test_quiet_says_nothing_and_sentences_name_arguments(bare_file, capsys):
+    create("mu/8", weights=bare_file, quiet=True)
+    assert capsys.readouterr() == ("", "")
+    create("mu/8", weights=bare_file)
+    said = capsys.readouterr().err
+    assert "--" not in said and "ViT-mu/8 for 32 x 32 pixels" in said
+    assert 'load(..., statistics="imagenet")' in said  # create has no such argument
+    load(bare_file)
+    said = capsys.readouterr().err
+    assert "--" not in said and "If it is DeiT's, MAE's or DINO's: statistics=\"imagenet\"" in said
+
+
+def test_what_a_file_does_not_say_is_said_by_arguments(bare_file):
+    said = load(bare_file, statistics="imagenet", crop="whole", pool="gap", heads=4, quiet=True)
+    assert said.preprocessing.mean == (0.485, 0.456, 0.406)
+    assert (said.preprocessing.rule, said.preprocessing.resize) == ("square", 0)
+    assert (said.model.config.pool, said.model.config.heads) == ("gap", 4)
+    assert create("mu/8", heads=4, weights=bare_file, quiet=True).config.heads == 4
+
+
+@pytest.mark.parametrize(
+    ("sentence", "own", "in_python"),
+    [
+        ("leave out --heads", None, "leave out heads"),
+        ("12: --heads 12)", None, "12: heads=12)"),
+        ("say --image 40 24", None, "say image=(40, 24)"),
+        ("is for: --image HEIGHT WIDTH", None, "is for: image=(HEIGHT, WIDTH)"),
+        ("otherwise: --statistics half, or", None, 'otherwise: statistics="half", or'),
+        ("(--pool corner)", ("heads",), '(load(..., pool="corner"))'),
+        ("otherwise: --crop", ("heads",), "otherwise: crop of load"),
+        ("--license mit", None, "--license mit"),
+    ],
+)
+def test_a_sentence_about_options_is_one_about_arguments(sentence, own, in_python):
+    assert as_arguments(sentence, own) == in_python
+
+
+def test_channels_are_adapted_as_fine_tuning_does(published, capsys):
+    """A network for grey answers a grey image as the one for colours did, and one for 5 bands has the
+    kernels repeated."""
+    colours = load(published, quiet=True)
+    grey = create("mu/8", channels=1, weights=published).eval()
+    assert "summed: the kernels of red, green and blue" in capsys.readouterr().err
+    adapted = load(published, channels=1, quiet=True)
+    levels = torch.randint(0, 256, (2, 1, 32, 32), dtype=torch.uint8)
+    expected = colours.logits(levels.expand(-1, 3, -1, -1))
+    torch.testing.assert_close(adapted.logits(levels), expected, atol=1e-4, rtol=1e-4)
+    x = adapted.preprocessing.normalise(levels)
+    torch.testing.assert_close(grey(x), adapted.model(x))
+    bands = create(replace(CONFIG, channels=5), weights=published, quiet=True)
+    kernel = colours.model.stem.project.weight
+    torch.testing.assert_close(bands.stem.project.weight[:, 3], kernel[:, 0] * 3 / 5)

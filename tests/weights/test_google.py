@@ -166,5 +166,5 @@ def test_what_a_file_of_big_visions_does_not_say_is_told(
     """The mean of the patches or the first of them, and the size of computed positions."""
     load(shared("reference/big_vision_gap_sincos.weights.npz"), quiet=False)
     err = capsys.readouterr().err
-    assert 'does not tell it from pool_type "0"' in err and "--pool corner" in err
+    assert 'does not tell it from pool_type "0"' in err and 'pool="corner"' in err
     assert "for 224 x 224 pixels, which nothing in the file says" in err

@@ -3,7 +3,7 @@
 Each name is imported when it is first used: an image is read and prepared without PyTorch.
 """
 
-from vitkit.system.errors import WorkerDied
+from vitkit.system.errors import WorkerDied as WorkerDied
 from vitkit.system.lazy import lazily
 
 _FILES = {
@@ -42,5 +42,4 @@ _FILES = {
     "sources.tables": "Columns Table",
     "sources.targets": "Lists TargetKind",
 }
-__all__, __getattr__, __dir__ = lazily(__name__, _FILES)
-__all__ = ["WorkerDied", *__all__]
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES, "WorkerDied")

@@ -40,7 +40,9 @@ from vitkit.exporting.writers import (
 )
 from vitkit.models import check_can_merge, parameters
 from vitkit.runtimes import (
-    FILES,
+    FILES as FILES,
+)
+from vitkit.runtimes import (
     MERGED,
     Exported,
     Limits,

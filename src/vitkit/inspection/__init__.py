@@ -5,6 +5,7 @@ pages, contact sheets.
 from vitkit.system.lazy import lazily
 
 _FILES = {
+    "architecture.drawing": "check_drawing draw_architecture write_architecture",
     "catalogue": "FIGURES FigureKind Plate Subject figure_section missing_section model_sections",
     "comparison": "Comparison compare",
     "figures.alignment": "Alignment alignment draw_alignment",

@@ -11,6 +11,7 @@ _FILES = {
     "ancestors.mixers": "AxialBlock AxialMixer",
     "ancestors.resnet": "Conv ResNet standardised",
     "attention": "Attention ScaledDotProduct attention_weights",
+    "breakdown": "Part parts",
     "config": "ViTConfig WITHOUT_PARAMETERS",
     "construction": (
         "KERNEL_LAYERS KINDS Model build config_from config_to_dict create for_inference "
@@ -26,6 +27,6 @@ _FILES = {
     "states": "Recording formed hidden_states not_compiled recording",
     "tiling": "Grid Tiling as_pair as_side",
     "vision_transformer": "Patches VisionTransformer",
-    "zoo": "ModelConfig NAMES SIZES called named vit",
+    "zoo": "ModelConfig NAMES SIZES backbone_name called named vit",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -55,20 +55,29 @@ def exaflops(config: ModelConfig, images: float) -> float:
 
 
 def vit_cost(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
-    """A Vision Transformer: stem, blocks, pooling, head."""
+    """A Vision Transformer: all of its parts."""
+    rows, columns = config.tiling.grid(image)
+    macs = sum(vit_macs(config, image, padded_taps).values())
+    return Cost(rows * columns + config.prefix, macs)
+
+
+def vit_macs(config: ViTConfig, image: Grid, padded_taps: bool = True) -> dict[str, int]:
+    """The MACs of each part of a Vision Transformer, in the order of the data: "backbone" (of a
+    hybrid), "projection", "attention" and "mlp" (of all blocks), "pool", "representation", "head"."""
     width = config.width
     mlp = config.mlp
     rows, columns = config.tiling.grid(image)
     patches = rows * columns
     tokens = patches + config.prefix
-    macs = 0
+    macs = {}
 
     # Eq. 1: pixels, or a ResNet's features, to embeddings
     channels = config.channels
+    macs["backbone"] = 0
     if config.stem:
-        macs += backbone_macs(config.stem, config.channels, image, padded_taps)
+        macs["backbone"] = backbone_macs(config.stem, config.channels, image, padded_taps)
         channels = config.stem.features
-    macs += patches * prod(config.patches.size) * channels * width
+    macs["projection"] = patches * prod(config.patches.size) * channels * width
 
     # Eq. 2 and 3, the dense layers: q, k, v and U_msa; the MLP. Pairs are tokens that meet.
     layers = config.depth
@@ -79,29 +88,32 @@ def vit_cost(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
     mlp_layers = 2
     if config.swiglu:
         mlp_layers = 3
-    macs += layers * (4 * tokens * width**2 + mlp_layers * tokens * width * mlp)
+    macs["attention"] = layers * 4 * tokens * width**2
+    macs["mlp"] = layers * mlp_layers * tokens * width * mlp
 
     # Eq. 6 and 7: each pair meets for its logit, and for the weighted mean of the values
-    macs += config.depth * 2 * pairs * width
+    macs["attention"] += config.depth * 2 * pairs * width
     if config.positions == "relative":  # and for its offset
-        macs += config.depth * pairs * width
+        macs["attention"] += config.depth * pairs * width
 
     # The pooling: Eq. 4 costs nothing, MAP attends to the patches with one query
+    macs["pool"] = 0
     if config.pool == "map":
         probe = 2 * width**2 + 2 * width * mlp  # q and U_msa of one token; its MLP
         keys_and_values = 2 * patches * width**2
-        macs += probe + keys_and_values + 2 * patches * width
+        macs["pool"] = probe + keys_and_values + 2 * patches * width
 
     # The head, for one answer an image, or for one a token
     answers = 1
     if config.pool == "none":
         answers = tokens
     features = config.pooled_width  # two classifiers of D, or one of 2·D, cost the same
+    macs["representation"] = 0
     if config.representation:
         features = config.representation
-        macs += answers * width * features
-    macs += answers * features * config.classes
-    return Cost(tokens, macs)
+        macs["representation"] = answers * width * features
+    macs["head"] = answers * features * config.classes
+    return macs
 
 
 def lenet_cost(config: LeNetConfig) -> Cost:
@@ -131,6 +143,11 @@ def resnet_cost(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
 
 def backbone_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool) -> int:
     """A root and its stages, on images with so many channels."""
+    return sum(stage_macs(config, channels, image, padded_taps))
+
+
+def stage_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool = True) -> list[int]:
+    """The MACs of a backbone's root, and of each of its stages, on images with so many channels."""
 
     def conv(inputs: int, outputs: int, kernel: int, stride: int, grid: Grid) -> int:
         """A convolution of a feature map whose sides are `grid`."""
@@ -151,7 +168,7 @@ def backbone_macs(config: Backbone, channels: int, image: Grid, padded_taps: boo
         return conv(inner, inner, 3, stride, before)
 
     inputs = config.channels
-    macs = conv(channels, inputs, 7, 2, image)
+    macs = [conv(channels, inputs, 7, 2, image)]
     for stage, (before, after) in enumerate(config.stage_grids(image)):
         inner = config.channels * 2**stage
 
@@ -159,17 +176,17 @@ def backbone_macs(config: Backbone, channels: int, image: Grid, padded_taps: boo
         stride = 2
         if stage == 0:
             stride = 1
-        macs += conv(inputs, inner, 1, 1, before)
-        macs += mixer(inner, stride, stage, before, after)
-        macs += conv(inner, 4 * inner, 1, 1, after)
-        macs += conv(inputs, 4 * inner, 1, stride, before)
+        first = conv(inputs, inner, 1, 1, before)
+        first += mixer(inner, stride, stage, before, after)
+        first += conv(inner, 4 * inner, 1, 1, after)
+        first += conv(inputs, 4 * inner, 1, stride, before)
         inputs = 4 * inner
 
         # The others, all alike
         unit = conv(inputs, inner, 1, 1, after)
         unit += mixer(inner, 1, stage, after, after)
         unit += conv(inner, 4 * inner, 1, 1, after)
-        macs += (config.units[stage] - 1) * unit
+        macs.append(first + (config.units[stage] - 1) * unit)
     return macs
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from vitkit.prediction.predictions import Answered, Prediction, least_open
 from vitkit.prediction.rows import ParquetRows
 from vitkit.runtimes import Runtime
 from vitkit.system.storage.files import MARK, remove_unfinished, write_whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SIZE = 4096  # images of a part
 ABOUT = "_answers.json"  # what reads a folder of parquet leaves such names out
@@ -100,7 +104,12 @@ class Parts:
 
     def missing(self, shard: int = 0, shards: int = 1) -> list[int]:
         """The parts that are not there, of those that a process has to do: shard 0 to shards - 1."""
-        return [part for part in range(shard, len(self), shards) if not self.path(part).exists()]
+        return [part for part in range(shard, len(self), shards) if not self._is_there(part)]
+
+    def _is_there(self, part: int) -> bool:
+        """An empty file is none: what somebody else made of a full disk."""
+        path = self.path(part)
+        return path.exists() and path.stat().st_size > 0
 
     def write(self, part: int, predictions: Sequence[Prediction]) -> None:
         """Write a part, whole or not at all. Raises OSError."""
@@ -111,12 +120,43 @@ class Parts:
         rows.close()
         write_whole(self.path(part), file.getvalue())
 
-    def finish(self) -> int:
-        """All parts are there: remove what killed processes had begun, and count the rows."""
+    def finish(self) -> "Counts":
+        """All parts are there: remove what killed processes had begun, and count the rows. Raises
+        ValueError, with its name, for a part that is damaged."""
+        remove_unfinished(self.folder)
+        rows = 0
+        unreadable = 0
+        for part in range(len(self)):
+            errors = self._errors(part)
+            rows += len(errors)
+            unreadable += len(errors) - errors.null_count
+        return Counts(rows, unreadable)
+
+    def _errors(self, part: int) -> "pa.ChunkedArray":
+        """What is wrong with each image of a part. Raises ValueError if the part is damaged."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        remove_unfinished(self.folder)
-        return sum(pq.read_metadata(self.path(part)).num_rows for part in range(len(self)))
+        path = self.path(part)
+        again = "remove it, and the same command computes it again"
+        try:
+            errors = pq.read_table(path, columns=["error"])["error"]
+        except (pa.ArrowException, OSError, KeyError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"{path} is damaged: {reason}; {again}") from error
+        if len(errors) != len(self.rows(part)):
+            raise ValueError(
+                f"{path} has {len(errors):,} rows, and its images are {len(self.rows(part)):,}; {again}"
+            )
+        return errors
+
+
+class Counts(NamedTuple):
+    """What a whole folder holds."""
+
+    rows: int
+    unreadable: int
+    """Images that could not be read; their rows say why."""
 
 
 @dataclass(frozen=True, eq=False)

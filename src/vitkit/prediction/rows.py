@@ -16,10 +16,12 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 from vitkit.prediction.predictions import Prediction
+from vitkit.system.console.saying import say
+from vitkit.system.console.text import counted, printable
 from vitkit.system.storage.files import MARK, cache_dir, check_replaceable, write_whole
 
 PARTIAL = ".partial"  # ending of a file that is being written
-FORMULA = re.compile(r"[=+\-@\t\r]")  # how a cell begins that a spreadsheet computes
+FORMULA = re.compile(r"[=+\-@]")  # how a cell begins that a spreadsheet computes
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 ROW_GROUP = 1000  # rows of parquet that are written together
 
@@ -37,8 +39,9 @@ class Rows(Protocol):
 class CsvRows:
     """name, label, probability, label_2, probability_2, ..., truth, error, and the extra columns.
 
-    Text that a spreadsheet would take for a formula gets an apostrophe before it, and bytes of a
-    file's name that are not text become escapes.
+    Text that a spreadsheet would take for a formula gets an apostrophe before it. Bytes of a file's
+    name that are not text become escapes, and so do control characters, which would reach the
+    terminal of whoever prints the file.
     """
 
     def __init__(self, file: IO[bytes], top: int, extra: Sequence[str]):
@@ -55,7 +58,7 @@ class CsvRows:
     def _write_lines(self, lines: Iterable[Sequence[Any]]) -> None:
         text = _Text()
         csv.writer(text, lineterminator="\n").writerows(lines)
-        self.file.write("".join(text.parts).encode("utf-8", "backslashreplace"))
+        self.file.write("".join(text.parts).encode())
 
     def close(self) -> None:
         pass
@@ -72,9 +75,12 @@ class _Text:
 
 
 def _cell(value: Any) -> Any:
-    """A value of CSV; text that would be a formula behind an apostrophe, so that it is none."""
-    if isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value):
-        return f"'{value}"
+    """A value of CSV; text without control characters, and what would be a formula behind an
+    apostrophe, so that it is none."""
+    if isinstance(value, str):
+        value = printable(value, len(value))
+        if FORMULA.match(value) and not NUMBER.fullmatch(value):
+            return f"'{value}"
     if isinstance(value, float):
         return f"{value:.6g}"
     return value
@@ -209,10 +215,7 @@ class RowsFile:
             self.rows.write(predictions, extra)
             self.file.flush()
         except OSError as error:
-            raise OSError(
-                f"{self.path} could not be written: {error.strerror or error}; the first "
-                f"{self.count:,} rows are in {self.partial}"
-            ) from error
+            raise OSError(f"{self.path} could not be written: {error.strerror or error}") from error
         self.count += len(predictions)
 
     def __enter__(self) -> "RowsFile":
@@ -231,6 +234,10 @@ class RowsFile:
             self.rows.close()  # a parquet file without its end could not be read
             self.file.close()
             _remember(self.partial)
+        say(
+            f"{printable(str(self.partial))} keeps what was answered, {counted(self.count, 'row')}; "
+            "the same command answers all images again, which vitkit batch --into DIR does not"
+        )
 
     def _finish(self) -> None:
         """All rows are there: the file gets its name."""
@@ -250,12 +257,20 @@ class RowsFile:
 
 def check_rows_file(path: Path) -> None:
     """Raises ValueError for a file of an unknown kind, for one that vitkit did not write or that
-    was edited since, and for one that cannot be written."""
+    was edited since, for one that cannot be written, and for what a command that was killed has
+    left."""
     if path.suffix.lower() not in FORMATS:
         raise ValueError(
             f"--to is {path}; its ending says what it is: {', '.join(FORMATS)}, such as answers.csv"
         )
-    for file in (path, _partial(path)):
+    partial = _partial(path)
+    if partial.is_file() and partial.stat().st_size and not _remembers(partial):
+        raise ValueError(
+            f"{partial} is there: it keeps what a command had answered when it was killed, or is "
+            "somebody's; rename or remove it, and the same command answers all images again, which "
+            "vitkit batch --into DIR does not"
+        )
+    for file in (path, partial):
         if not (file.is_file() and _remembers(file)):
             check_replaceable(file)
 

@@ -5,7 +5,6 @@ more, by the system's own limit; on a GPU it has what the GPU has.
 """
 
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -168,7 +167,9 @@ def _passes(forward: Callable[[int], float], batch: int, seconds: float) -> Iter
 
 
 def _limit(more: int) -> None:
-    """Let this process have so many more bytes of memory, and no more."""
+    """Let this process have so many more bytes of memory, and no more. Needs Linux."""
+    import resource
+
     lines = Path("/proc/self/status").read_text().splitlines()
     now = next(int(line.split()[1]) for line in lines if line.startswith("VmData"))
     resource.setrlimit(resource.RLIMIT_DATA, (now * 1024 + more, resource.RLIM_INFINITY))

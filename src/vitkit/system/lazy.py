@@ -10,10 +10,10 @@ from typing import Any
 
 
 def lazily(
-    room: str, files: Mapping[str, str]
+    room: str, files: Mapping[str, str], *imported: str
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """The `__all__`, `__getattr__` and `__dir__` of a room: by file, "vitkit.ROOM.FILE", the public
-    names that it defines, with spaces between them."""
+    names that it defines, with spaces between them; `imported` are those that are there already."""
     file_of = {name: file for file, names in files.items() for name in names.split()}
 
     def read(name: str) -> Any:
@@ -21,7 +21,9 @@ def lazily(
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
         return getattr(import_module(f"{room}.{file_of[name]}"), name)
 
-    def listed() -> list[str]:
-        return sorted(file_of)
+    public = sorted([*file_of, *imported])
 
-    return sorted(file_of), read, listed
+    def listed() -> list[str]:
+        return public
+
+    return public, read, listed

@@ -1,6 +1,6 @@
 """Recipe -> resolve -> train: one loop, whatever the objective."""
 
-from vitkit.system.errors import Interrupted
+from vitkit.system.errors import Interrupted as Interrupted
 from vitkit.system.lazy import lazily
 
 _FILES = {
@@ -26,5 +26,4 @@ _FILES = {
     "state.checkpoints": "MODEL Occupied earlier_call refuse_other_recipe",
     "state.finish": "model_is_intact",
 }
-__all__, __getattr__, __dir__ = lazily(__name__, _FILES)
-__all__ = ["Interrupted", *__all__]
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES, "Interrupted")

@@ -17,7 +17,7 @@ from torch import nn
 from vitkit.models import exaflops
 from vitkit.objectives import Supervised
 from vitkit.system.machine import autocast
-from vitkit.training.optim import Tune
+from vitkit.training.optim import Tune, apply_tuning
 from vitkit.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -226,7 +226,8 @@ def seconds_of_a_step(
     """
     micro_batch = min(recipe.micro_batch or recipe.batch, recipe.batch)
     copy = deepcopy(model).to(device).train()
-    weights = list(copy.parameters())
+    apply_tuning(copy, recipe.tune)
+    weights = [weight for weight in copy.parameters() if weight.requires_grad]
     optimizer = torch.optim.SGD(weights, lr=0.0, momentum=0.9)
     height, width = recipe.model.image
     images = torch.rand(micro_batch, recipe.model.channels, height, width, device=device)

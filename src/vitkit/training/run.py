@@ -9,6 +9,7 @@ last evaluation), checkpoints/ and LAST (checkpoints.py), model/ (the finished C
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -129,8 +130,9 @@ def record_run(run_dir: Path, recipe: Recipe, data: RunData, say: Say) -> None:
 def locked(run_dir: Path) -> Iterator[None]:
     """Make the directory, and keep every other process from training into it. Raises Occupied if
     another one is training there."""
-    # By fcntl.lockf: the system drops the lock when the process ends, however it ends; data
-    # workers, which are forked, do not hold it; and it works on shared file systems
+    # By fcntl.lockf, or msvcrt.locking on Windows: the system drops the lock when the process ends,
+    # however it ends; data workers, which are forked, do not hold it; and it works on shared file
+    # systems
     handle = from_rank_0(lambda: _lock(run_dir))
     try:
         yield
@@ -141,21 +143,31 @@ def locked(run_dir: Path) -> Iterator[None]:
 
 def _lock(run_dir: Path) -> int:
     """The open file, locked. Raises Occupied if another process holds the lock."""
-    import fcntl  # which Windows does not have
-
     _refuse_somebodys(on_this_machine(run_dir))
     if not run_dir.exists():
         check_can_be_made(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     handle = os.open(run_dir / "LOCK", os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock_file(handle)
     except OSError as error:
         os.close(handle)
         raise Occupied(
             f"another process is training into {run_dir}; wait for it, or choose another --workdir"
         ) from error
     return handle
+
+
+def _lock_file(handle: int) -> None:
+    """Lock an open file for this process. Raises OSError if another one has locked it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _refuse_somebodys(run_dir: Path) -> None:

@@ -27,7 +27,7 @@ _FILES = {
     "files.export": "ExportedModel export",
     "files.push": "Pushed push",
     "files.show": "Description show",
-    "files.zoo": "ModelList list_models",
+    "files.zoo": "ModelList PublishedList list_models",
     "grids.study": "RunStudy Studies StudyTable study study_description",
     "grids.suite": "SuiteTable suite",
     "inspection.compare": "ComparedModels ComparedRuns compare",

@@ -57,6 +57,13 @@ OnBadImage = Annotated[
     Literal["fail", "skip"],
     arg(help="What to do with a broken image: stop, or skip it and print its name."),
 ]
+OkIfUnreadable = Annotated[
+    bool,
+    arg(
+        help="End with the exit status 0, and not 3, if images could not be read; they are named all the "
+        "same."
+    ),
+]
 Precision = Annotated[
     PrecisionChoice,
     arg(
@@ -72,6 +79,17 @@ Runtime = Annotated[
         "an exported file the library that it was written for."
     ),
 ]
+
+
+UNREADABLE = 3
+
+
+def status_of(unreadable: int, ok: bool) -> int:
+    """The exit status of a command that did its work, but for images that could not be read: 1 would
+    be a failure. ok: as --ok-if-unreadable says."""
+    if unreadable and not ok:
+        return UNREADABLE
+    return 0
 
 
 def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.Precision:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.inspection import READER
-from vitkit.system.console.text import LONGEST_NAME, counted, printable
+from vitkit.system.console.text import LONGEST_NAME, counted, printable, printable_name
 from vitkit.webapp import html
 from vitkit.webapp.viewer import (
     Answer,
@@ -185,7 +185,7 @@ def write_zip(corrections: tuple[Correction, ...], path: Path) -> None:
         for number, correction in enumerate(corrections, 1):
             image = f"images/{file_name(number, correction)}"
             file.writestr(f"{FOLDER}/{image}", correction.data)
-            rows.writerow([image, correction.label.strip(), correction.predicted])
+            rows.writerow([image, correction.label.strip(), printable_name(correction.predicted)])
         file.writestr(f"{FOLDER}/{MANIFEST}", table.getvalue())
 
 

@@ -22,6 +22,7 @@ _FILES = {
     ),
     "outputs": "Activation activate activate_array imagenet21k_wordnet imagenet_labels numbered",
     "proof": "Proof convert",
+    "published": "SOURCES Published find_published nearest_published all_published",
     "rules": "write",
     "store": "check_savable create load load_as load_for load_with_account save",
     "unknown": "Unknown",

@@ -15,7 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, as_pictures
-from vitkit.models import Model, ModelConfig, build, config_from, config_to_dict, for_inference
+from vitkit.models import (
+    Model,
+    ModelConfig,
+    build,
+    called,
+    config_from,
+    config_to_dict,
+    for_inference,
+)
+from vitkit.system.console.text import printable_name
 from vitkit.system.storage.private import public
 from vitkit.weights.licenses import License, license_to_json
 from vitkit.weights.outputs import Activation, activate
@@ -64,6 +73,40 @@ class Classifier:
         outputs = getattr(config, "classes", None)
         if self.labels and outputs is not None and len(self.labels) != outputs:
             raise ValueError(f"there are {len(self.labels)} labels for a head of {outputs} outputs")
+
+    def __repr__(self) -> str:
+        """What it is, in five lines: the model, its images, classes, origin and licence."""
+        # The model; another library may have wrapped it
+        config = getattr(self.model, "config", None)
+        name = type(self.model).__name__
+        if isinstance(config, ModelConfig):
+            name = called(config)
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+
+        # Its classes, the first three by name
+        classes = "none: it gives features"
+        if self.labels:
+            first = ", ".join(map(printable_name, self.labels[:3]))
+            if len(self.labels) > 3:
+                first += ", ..."
+            classes = f"{len(self.labels):,} ({self.activation}): {first}"
+
+        # Where it came from, and what may be done with it
+        origin = self.origin.get("file") or self.origin.get("init") or "made from its parts"
+        if data := self.origin.get("data"):
+            origin = f"{origin}, trained on {data}"
+        license = "nobody has said"
+        if self.license:
+            license = self.license.called
+        return "\n".join(
+            [
+                f"Classifier: {name}, {count:,} parameters on {self.device}",
+                f"  images: {self.preprocessing}",
+                f"  classes: {classes}",
+                f"  origin: {printable_name(str(origin))}",
+                f"  licence: {license}",
+            ]
+        )
 
     @property
     def device(self) -> torch.device:

@@ -1,11 +1,16 @@
 """What a user may say of a model."""
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from vitkit.data import Interpolation
 
+Pool = Literal["token", "gap", "corner"]
+Statistics = Literal["imagenet", "half", "clip"]
+Crop = Literal["centre", "whole"]
 LARGEST_SIDE = 16384  # pixels of an image's side; positions of so many patches fit into no memory
 
 
@@ -28,16 +33,16 @@ class Hints:
     heads: int | None = None
     """Attention heads, if the file does not say how many. Default: those of the published model of
     the same width."""
-    pool: Literal["token", "gap", "corner"] | None = None
+    pool: Pool | None = None
     """What the head reads, if the file does not say: the class token, the mean of the patches, or
     the first patch (big_vision's pool_type "0"). Default: what such files usually mean."""
-    statistics: Literal["imagenet", "half", "clip"] | None = None
+    statistics: Statistics | None = None
     """Mean and standard deviation that images are normalised with: ImageNet's (DeiT, MAE, DINO,
     torchvision), 0.5, or CLIP's. Default: the file's, or a guess, which is printed."""
     resize: int | None = None
     """Side in pixels that images are resized to before the centre is cut out, such as 256.
     Default: the file's, or the usual one."""
-    crop: Literal["centre", "whole"] | None = None
+    crop: Crop | None = None
     """centre: the shorter side is resized, and the centre cut out. whole: both sides are resized at
     once to the model's size, as Google's models have it. Default: the file's, or the usual one."""
     interpolation: Interpolation | None = None
@@ -91,3 +96,38 @@ class Hints:
             )
         if isinstance(stride, list):  # as JSON has it
             object.__setattr__(self, "stride", tuple(stride))
+
+
+# A sentence for the command line names options, and one for a program names arguments
+
+CREATE = ("image", "stride", "channels", "heads")
+"""The hints that `create` takes as settings of a model; the others are `load`'s alone."""
+WORDS = r"\d+(?: \d+)?|N|HEIGHT WIDTH|" + "|".join(
+    word for choices in (Pool, Statistics, Crop, Interpolation) for word in get_args(choices)
+)
+OPTION = re.compile(rf"--({'|'.join(field.name for field in fields(Hints))})\b(?: ({WORDS}))?")
+"""An option about a model, and the value that follows it."""
+
+
+def as_arguments(sentence: str, own: Sequence[str] | None = None) -> str:
+    """A sentence about options as one about arguments: "--heads 12" becomes heads=12, and
+    "--statistics half" statistics="half". `own` are those of the function that was called; others
+    are said to be `load`'s. Without, all are."""
+
+    def argument(match: re.Match) -> str:
+        name, value = match.groups()
+        text = name
+        if value and not value.islower():  # a number, or two
+            numbers = value.split()
+            text = f"{name}={value}"
+            if len(numbers) > 1:
+                text = f"{name}=({', '.join(numbers)})"
+        elif value:
+            text = f'{name}="{value}"'
+        if own is None or name in own:
+            return text
+        if value:
+            return f"load(..., {text})"
+        return f"{name} of load"
+
+    return OPTION.sub(argument, sentence)

@@ -6,15 +6,22 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
 from vitkit import models
-from vitkit.data import Preprocessing
+from vitkit.data import Interpolation, Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, named, parameters
 from vitkit.system.console.saying import say, say_detail
-from vitkit.weights.adoption import preprocessing_for_channels, rebuilt, with_labels, with_new_head
+from vitkit.weights.adoption import (
+    adopt,
+    preprocessing_for_channels,
+    rebuilt,
+    with_labels,
+    with_new_head,
+)
 from vitkit.weights.classifier import (
     Classifier,
     Description,
@@ -26,17 +33,17 @@ from vitkit.weights.destination import check_destination, write_model
 from vitkit.weights.files import Opened, Tensors, open_weights
 from vitkit.weights.files.content import DAMAGE
 from vitkit.weights.files.hub import fetch, license_of_download
-from vitkit.weights.fitting import apply_hints, at_stride, check_heads, with_pool
+from vitkit.weights.fitting import apply_hints, check_heads, with_pool
 from vitkit.weights.formats import cannot, format_of, names, recognise
 from vitkit.weights.formats.format import Format, Tidied
-from vitkit.weights.hints import Hints
+from vitkit.weights.hints import CREATE, Crop, Hints, Pool, Statistics, as_arguments
 from vitkit.weights.outputs import counted_classes, numbered
 from vitkit.weights.pretraining import read_pretraining
 from vitkit.weights.rules import read
 from vitkit.weights.unknown import read_unknown
 
 # Settings that a loaded model is fitted to
-FITTED = ("image", "stride", "classes", "head_bias")
+FITTED = ("image", "stride", "channels", "classes", "head_bias")
 # Settings that change no weight's shape, and nothing in evaluation
 FOR_TRAINING = ("dropout", "attention_dropout", "stochastic_depth")
 
@@ -45,7 +52,14 @@ def load(
     source: Path | str,
     *,
     image: tuple[int, int] | int | None = None,
+    stride: tuple[int, int] | int | None = None,
+    channels: int | None = None,
     heads: int | None = None,
+    pool: Pool | None = None,
+    statistics: Statistics | None = None,
+    resize: int | None = None,
+    crop: Crop | None = None,
+    interpolation: Interpolation | None = None,
     labels: Sequence[str] | None = None,
     new_head: bool = False,
     preprocessing: Preprocessing | None = None,
@@ -59,10 +73,11 @@ def load(
     preprocessing) is set, and a short account of that is printed to the standard error unless
     `quiet`. The model is in evaluation mode, on the CPU.
 
-    `heads` is for files that do not say it. `image`, (height, width) or one side of a square, is the
-    size that the position table is for, if that is not known and it can be; else positions are
-    resampled to it.
-    `preprocessing` replaces what the file has.
+    What a file does not say, or you want to be otherwise, are the same settings as those of the
+    commands (`Hints`). `heads` is for files that do not say it. `image`, (height, width) or one side
+    of a square, is the size that the position table is for, if that is not known and it can be; else
+    positions are resampled to it. `channels` adapts weights for colours to other images.
+    `preprocessing` replaces what the file has, and what the other settings say of it.
 
     `labels` are the names of your classes. As many as the head has outputs, they name these. Of
     another number, or with `new_head`, they give the model a new head of zeros, to be trained
@@ -77,9 +92,20 @@ def load(
             "published model. A network becomes a Classifier with its preprocessing and labels: "
             "Classifier(model, preprocessing, labels)"
         )
-    hints = Hints(image=image or (), heads=heads)
-    classifier, account = load_with_account(source, hints)
-    check_heads(source, classifier.model.config, heads)
+    hints = Hints(
+        image=image or (),
+        stride=stride,
+        channels=channels,
+        heads=heads,
+        pool=pool,
+        statistics=statistics,
+        resize=resize,
+        crop=crop,
+        interpolation=interpolation,
+    )
+    with _naming_arguments():
+        classifier, account = load_with_account(source, hints)
+        check_heads(source, classifier.model.config, heads)
 
     # What the caller knows better
     if new_head and labels is None:
@@ -91,7 +117,7 @@ def load(
         classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
 
     if not quiet:
-        _tell(source, account)
+        _tell(source, [as_arguments(line) for line in account])
     return classifier
 
 
@@ -152,6 +178,17 @@ def load_with_account(source: Path | str, hints: Hints) -> tuple[Classifier, lis
     if description.guess:
         account.insert(0, description.guess)
     return classifier, account
+
+
+@contextmanager
+def _naming_arguments() -> Iterator[None]:
+    """A block whose errors name arguments, where those of a command name options."""
+    try:
+        yield
+    except ValueError as error:
+        if error.args and isinstance(error.args[0], str):
+            error.args = (as_arguments(error.args[0]), *error.args[1:])
+        raise
 
 
 @contextmanager
@@ -271,7 +308,8 @@ def create(
     device: torch.device | str = "cpu",
     seed: int | None = None,
     weights: Path | str | None = None,
-    **changes,
+    quiet: bool = False,
+    **changes: Any,
 ) -> Model:
     """A network by its name or configuration: `create("B/16", classes=10)`, with the official
     initial weights; `create("B/16", classes=10, weights="imagenet21k/ViT-B_16")`, with published
@@ -280,10 +318,11 @@ def create(
     It is a bare network, in training mode: `load(weights, labels=...)` gives the same one with the
     preprocessing that belongs to it.
 
-    `weights` is whatever `load` takes, which also prints what it found. It decides what a name
-    leaves open (eps, the form of the GELU, the pooling). `classes` keeps the head if that has as
-    many; positions are resampled to another `image` or `stride`; dropout, attention_dropout and
-    stochastic_depth are as you say. With a configuration in place of a name every setting is
+    `weights` is whatever `load` takes; a short account of what was found is printed to the standard
+    error unless `quiet`. They decide what a name leaves open (eps, the form of the GELU, the pooling).
+    `classes` keeps the head if that has as many; positions are resampled to another `image` or
+    `stride`; weights for colours are adapted to other `channels`, as in fine-tuning; dropout,
+    attention_dropout and stochastic_depth are as you say. With a configuration in place of a name every setting is
     compared. `seed` makes initial weights repeatable, whatever the device, and leaves torch's own
     generator as it was.
 
@@ -309,15 +348,20 @@ def create(
         wanted = model
         asked = {field.name for field in fields(model)}
 
-    # The published model, for the images and classes that are asked for
-    image = None
+    # The published model, for the images that are asked for
+    hints = Hints()
     if "image" in asked:
-        image = wanted.image
-    if getattr(wanted, "stride", None) is None:
-        network = load(weights, image=image).model
-    else:
-        overlapping, _ = at_stride(load(weights), wanted.tiling.stride, image)
-        network = overlapping.model
+        hints = replace(hints, image=wanted.image)
+    if "heads" in asked:
+        hints = replace(hints, heads=wanted.heads)
+    if getattr(wanted, "stride", None) is not None:
+        hints = replace(hints, stride=wanted.tiling.stride)
+    with _naming_arguments():
+        classifier, account = load_with_account(weights, hints)
+    if "channels" in asked:
+        classifier, changes_made = adopt(classifier, channels=wanted.channels)
+        account += changes_made
+    network = classifier.model
     published = network.config
     if called(published) != called(wanted):
         raise ValueError(f"{weights} holds {called(published)}, not {called(wanted)}")
@@ -336,6 +380,8 @@ def create(
     settings = {name: getattr(wanted, name) for name in FOR_TRAINING if name in asked}
     if settings:
         network = rebuilt(network, replace(network.config, **settings))
+    if not quiet:
+        _tell(weights, [as_arguments(line, CREATE) for line in account])
     return network.train().to(device)
 
 

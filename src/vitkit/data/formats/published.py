@@ -7,6 +7,7 @@ the binary one.
 """
 
 import zlib
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +29,23 @@ def read_digits(where: str, columns: Columns) -> Table | None:
     """
     if where != "digits":
         return None
+    levels, labels = _digits()
+    images = (levels * (255 / 16)).round().astype(np.uint8)
+    parts = np.full(len(images), "train", dtype=object)
+    _, test_rows = stratified(labels, TEST_SHARE, seed=0)
+    parts[test_rows] = "test"
+    row_labels = as_row_labels(labels.astype(np.int64), where, columns.target)
+    return Table(Arrays("digits", images), row_labels, parts, tuple("0123456789"), ())
+
+
+@cache
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    """Their levels and labels. They are kept: as compressed text they take longer to read than some
+    runs."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    images = (digits.images * (255 / 16)).round().astype(np.uint8)
-    parts = np.full(len(images), "train", dtype=object)
-    _, test_rows = stratified(digits.target, TEST_SHARE, seed=0)
-    parts[test_rows] = "test"
-    row_labels = as_row_labels(digits.target.astype(np.int64), where, columns.target)
-    return Table(Arrays("digits", images), row_labels, parts, tuple("0123456789"), ())
+    return digits.images, digits.target
 
 
 def read_published(where: str, columns: Columns) -> Table | None:

@@ -29,6 +29,7 @@ HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ORIENTATION = 0x0112  # tag of Exif
+EXIF = 0x8769  # tag of what a camera wrote
 BITS_PER_SAMPLE = 258  # tag of TIFF
 # Bytes for each pixel: 4 in Pillow, 3 in the result, and what the decoders of some formats keep.
 USUAL_MEMORY = 7
@@ -247,8 +248,8 @@ def _extremes(image: Image.Image) -> tuple[float, float]:
 
 @contextmanager
 def as_bad_image(name: str) -> Iterator[None]:
-    """A block in which whatever Pillow raises becomes BadImage. Its warnings are silenced, as the
-    pixels are right nevertheless."""
+    """A block in which whatever a decoder raises becomes BadImage, but not Ctrl-C. Its warnings are
+    silenced, as the pixels are right nevertheless."""
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = -(-max_pixels() // 2)  # Pillow refuses from twice as many on
     try:
@@ -265,11 +266,21 @@ def as_bad_image(name: str) -> Iterator[None]:
         ) from None
     except Image.DecompressionBombError as error:
         raise BadImage(f"{name} is refused as a decompression bomb: {error}; {REMEDY}") from error
+    except MemoryError as error:
+        raise BadImage(f"{name} takes more memory to decode than there is") from error
     except Exception as error:
-        # a damaged file raises nearly anything: SyntaxError, struct.error, KeyError ...
-        raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error
+        raise BadImage(f"{name} cannot be decoded: {_reason(error)}") from error
     finally:
         Image.MAX_IMAGE_PIXELS = before
+
+
+def _reason(error: Exception) -> str:
+    """What a decoder says is wrong. A damaged file makes it raise nearly anything: what is not meant
+    for readers gets its kind before it, as KeyError: 317."""
+    lines = str(error).splitlines() or [""]
+    if isinstance(error, ValueError | OSError | RuntimeError | ImportError | SyntaxError):
+        return lines[0] or type(error).__name__
+    return f"it is damaged ({type(error).__name__}: {lines[0]})"
 
 
 def limit_for_good(max_pixels: int) -> None:

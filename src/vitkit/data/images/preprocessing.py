@@ -11,7 +11,7 @@ Legend: B batch, C channels, h w pixels of what the model gets.
 
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from PIL import Image
@@ -120,15 +120,28 @@ class Preprocessing:
             return as_floats(stored)
         return as_bytes(stored, picture.name)
 
-    def __call__(self, picture: Picture, interpolation: Resampling | None = None) -> "Tensor":
-        """A picture as (C, h, w), uint8 or float32. Raises BadImage.
+    def __call__(self, image: Any, interpolation: Resampling | None = None) -> "Tensor":
+        """An image as (C, h, w), uint8 or float32: a transform, as torchvision's data sets take it.
+
+        The image is a Pillow image, an array (h, w, 3) or (h, w), a tensor (3, h, w), a path, the bytes
+        of a file, or a Picture. Raises BadImage for one that cannot be decoded, and ValueError for
+        several.
 
         interpolation: used instead of its own for something that belongs to the picture, such as a
         mask.
         """
         import torch
 
-        return torch.from_numpy(self.array(picture, interpolation))
+        if not isinstance(image, Picture):
+            from vitkit.data.sources.in_memory import as_pictures
+
+            pictures = list(as_pictures(image))
+            if len(pictures) != 1:
+                raise ValueError(
+                    f"there are {len(pictures)} images, and a transform takes one; call it for each"
+                )
+            image = pictures[0]
+        return torch.from_numpy(self.array(image, interpolation))
 
     def array(self, picture: Picture, interpolation: Resampling | None = None) -> np.ndarray:
         """The same as an array (C, h, w), without PyTorch unless it resizes without
@@ -177,12 +190,13 @@ class Preprocessing:
         return resized_height, resized_width
 
     def normalise(self, images: "Tensor") -> "Tensor":
-        """Prepared images (B, C, h, w) on any device -> float32, levels from 0 to 1 normalised:
-        (x - mean) / std. Raises ValueError for other images."""
+        """Prepared images (B, C, h, w), or one (C, h, w), on any device -> float32, levels from 0 to 1
+        normalised: (x - mean) / std. Raises ValueError for other images."""
         import torch
 
         expected = getattr(torch, self.values)
-        if images.dtype != expected or images.ndim != 4 or images.shape[1] != self.channels:
+        has_channels = images.ndim in (3, 4) and images.shape[-3] == self.channels
+        if images.dtype != expected or not has_channels:
             raise ValueError(
                 f"got {images.dtype} of shape {tuple(images.shape)}; expected {self.values} "
                 f"(B, {self.channels}, h, w)"
@@ -192,10 +206,10 @@ class Preprocessing:
         return self.normalise_(images.clone())
 
     def normalise_(self, images: "Tensor") -> "Tensor":
-        """Float (B, C, h, w) from 0 to 1, changed to (x - mean) / std."""
+        """Float (B, C, h, w) or (C, h, w) from 0 to 1, changed to (x - mean) / std."""
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
             # numbers, not tensors: no copy to the device that would wait for it
-            images[:, channel].sub_(mean).div_(std)
+            images[..., channel, :, :].sub_(mean).div_(std)
         return images
 
     def unnormalise(self, images: "Tensor") -> "Tensor":

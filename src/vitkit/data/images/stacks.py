@@ -8,12 +8,13 @@ Legend: h w pixels, C channels.
 """
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vitkit.data.images.pillow import as_bad_image, quiet
+from vitkit.data.images.pillow import quiet
 from vitkit.data.images.pixels import BadImage, Box, as_bytes, cut, levels, upright, upright_size
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ NPY = b"\x93NUMPY"
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # classic and BigTIFF, in both orders of bytes
 ORIENTATION = 274  # tag of TIFF
 UPRIGHT = 1
+BIG_TIFF = 43  # the third byte of a file whose places have 8 bytes
+MAX_PAGES = 1 << 16  # whose directories are read, which takes seconds
 # Those that imagecodecs decodes into a buffer of the right size: none, LZW, deflate, PackBits, LZMA
 # and Zstandard. tifffile's own decoders let a few bytes grow to any size.
 UNCOMPRESSED = 1
@@ -54,7 +57,8 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """A picture of any number of channels, which Pillow does not read: a TIFF, or a .npy array."""
+    """A Reader of a picture of any number of channels, which Pillow does not read: a TIFF, or a
+    .npy array."""
 
     data: bytes
     name: str
@@ -82,9 +86,12 @@ class Stack:
         """(height, width) of the upright image."""
         return upright_size(self.header.size, self.header.orientation)
 
-    def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
-        """RGB uint8 (h, w, 3), of the whole or of a box, of an image of 1 or 3 channels. `reduce`
-        is for JPEG. Raises BadImage, and for an image of another number of channels."""
+    def exif(self) -> Mapping[int, object]:
+        """None."""
+        return {}
+
+    def pixels(self, box: Box, reduce: int = 1) -> np.ndarray:
+        """As `Picture.pixels`. Raises BadImage for an image of other than 1 or 3 channels."""
         if self.channels not in (1, 3):
             raise BadImage(
                 f"{self.name} has {self.channels} channels, which are no red, green and blue; a model "
@@ -95,11 +102,13 @@ class Stack:
             stored = np.repeat(stored, 3, axis=2)
         return stored
 
-    def stored(self, channels: int, box: Box | None = None) -> np.ndarray:
-        """As `Encoded.stored`, of all channels. Of a TIFF with as many pages as `channels`, each is
+    def stored(self, channels: int, box: Box) -> np.ndarray:
+        """As `Picture.stored`, of all channels. Of a TIFF with as many pages as `channels`, each is
         one of them."""
-        with as_bad_image(self.name):
-            stored = levels(read(self.data, channels), self.name)
+        array = read(self.data, channels)
+        if not array.size:
+            raise ValueError("there are no pixels in it")
+        stored = levels(array, self.name)
         return cut(upright(stored, self.header.orientation), box)
 
 
@@ -120,7 +129,10 @@ def header(data: bytes) -> Header:
         shape, dtype, _ = _npy_header(data)
         return _header_of(shape, dtype)
     with quiet("tifffile"), _opened(data) as file:
-        return _tiff_header(file)
+        said = _tiff_header(file)
+    if said.dtype is None:  # tifffile knows no type of so many bits
+        raise ValueError("its numbers are of a type that is not read here")
+    return said
 
 
 def read(data: bytes, channels: int) -> np.ndarray:
@@ -193,7 +205,32 @@ def _opened(data: bytes) -> "TiffFile":
             "it is a TIFF of more channels or bits than Pillow reads, and tifffile is not "
             "installed: pip install 'vitkit[tiff]'"
         ) from None
+    _check_chain(data)
     return tifffile.TiffFile(io.BytesIO(data))
+
+
+def _check_chain(data: bytes) -> None:
+    """Raises ValueError if the pages of a TIFF cannot be counted. Each has a directory, of entries of
+    one size, which ends in the place of the next: a chain that leads back to itself has no end, and
+    tifffile would follow it."""
+    order = "little" if data[:2] == b"II" else "big"
+    if BIG_TIFF in data[2:4]:
+        first, count_bytes, entry_bytes, place_bytes = 8, 8, 20, 8
+    else:
+        first, count_bytes, entry_bytes, place_bytes = 4, 2, 12, 4
+    place = int.from_bytes(data[first : first + place_bytes], order)
+    bytes_of_directories = 0
+    pages = 0
+    while 0 < place < len(data):
+        entries = place + count_bytes
+        end = entries + entry_bytes * int.from_bytes(data[place:entries], order)
+        bytes_of_directories += end + place_bytes - place
+        pages += 1
+        if bytes_of_directories > len(data):
+            raise ValueError("its pages have no end: it is damaged")
+        if pages > MAX_PAGES:
+            raise ValueError(f"it has more than {MAX_PAGES:,} pages")
+        place = int.from_bytes(data[end : end + place_bytes], order)
 
 
 def _tiff_header(file: "TiffFile") -> Header:
@@ -253,12 +290,17 @@ def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
     return np.stack(planes, -1)
 
 
+def _name_of(compression: object) -> str:
+    """A compression's name; what stands there, if tifffile knows none of that number."""
+    return getattr(compression, "name", f"an unknown method ({compression!r})")
+
+
 def _check_compression(page) -> None:
     """Raises ValueError, or ImportError with a sentence, for a compression that is not read
     here."""
     if page.compression not in COMPRESSIONS:
         raise ValueError(
-            f"it is compressed by {page.compression.name}; save it uncompressed, or by LZW, deflate "
+            f"it is compressed by {_name_of(page.compression)}; save it uncompressed, or by LZW, deflate "
             "or Zstandard"
         )
     if page.compression == UNCOMPRESSED:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data.images.pictures import Encoded, picture_for_people
+from vitkit.data.images.pictures import picture_for_people
 from vitkit.data.images.pixels import BadImage
 from vitkit.data.images.preprocessing import Preprocessing
 from vitkit.data.loading.workers import in_order, ranges, worth_starting
@@ -78,13 +78,15 @@ def look_at(source: Source) -> Seen:
     for i in _spread(len(source), LOOKED_AT):
         try:
             picture = source.picture(i)
-            own = picture.channels
+            own_channels = picture.channels
+            own_colours = picture.colours_are_known
+            own_many_bits = picture.many_bits
+            picture.stored(own_channels)  # a damaged header may say anything
         except BadImage:
             continue
-        channels = max(channels, own)
-        if not isinstance(picture, Encoded) and own not in (1, 3):
-            colours = False
-        many_bits = many_bits or picture.many_bits
+        channels = max(channels, own_channels)
+        colours = colours and own_colours
+        many_bits = many_bits or own_many_bits
     return Seen(channels, colours, many_bits)
 
 

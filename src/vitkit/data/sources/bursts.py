@@ -27,8 +27,7 @@ from PIL import Image
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from vitkit.data.images.pictures import Encoded, Picture, is_stretched, picture_to_look_at
-from vitkit.data.images.pillow import as_bad_image
+from vitkit.data.images.pictures import Picture, is_stretched, picture_to_look_at
 from vitkit.data.images.pixels import BadImage
 from vitkit.data.loading.workers import in_order, ranges, worth_starting
 from vitkit.data.sources.outlines import SIDE, correlations, crops, glances
@@ -45,7 +44,6 @@ LAG = 2  # places apart that are compared
 SECONDS = 60  # between two shots of a burst, if their times are known
 FAR = 20  # places apart at which two images are hardly of one burst, or a quarter of few images
 TIMED = 0.9  # share of images with a time from which the order is that of time
-EXIF = 0x8769
 TAKEN = 0x9003  # DateTimeOriginal
 FRACTION = 0x9291  # SubSecTimeOriginal
 
@@ -159,10 +157,9 @@ def _thumbnail(picture: Picture) -> np.ndarray:
 
 def _taken(picture: Picture) -> float:
     """When a photograph was taken, in seconds, as its Exif says; NaN if it does not."""
-    if not isinstance(picture, Encoded) or picture.jpeg_header:  # that one has no Exif
-        return np.nan
-    with suppress(BadImage, ValueError), as_bad_image(picture.name):
-        exif = picture.image.getexif().get_ifd(EXIF)
+    # No Exif, none that can be read, no time in it, no time at all, or one before computers' times
+    with suppress(BadImage, KeyError, ValueError, OverflowError, OSError):
+        exif = picture.exif()
         taken = datetime.strptime(str(exif[TAKEN])[:19], "%Y:%m:%d %H:%M:%S")
         fraction = str(exif.get(FRACTION, "")).strip()
         return taken.timestamp() + float(f"0.{fraction}" if fraction.isdigit() else 0)

@@ -166,15 +166,13 @@ def pixels_of_pillow(image: Image.Image, name: str) -> np.ndarray:
     """A Pillow image of any mode as uint8 (h, w, 3), made RGB and turned upright as a file is; with
     transparency as uint8 (h, w, 4), and grey of 16 bits as uint16 (h, w). Raises BadImage if its
     file cannot be decoded."""
-    try:
+    with pillow.as_bad_image(name):
         turn = pillow.orientation(image)
         if image.mode == "RGBA":
             return upright(np.asarray(image), turn)
         if image.mode.startswith("I;16"):
             return upright(np.asarray(image)[..., None], turn)[..., 0]
         pixels = pillow.rgb(image, (0, 0, image.height, image.width))
-    except Exception as error:  # a damaged file raises nearly anything
-        raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error
     return upright(pixels, turn)
 
 

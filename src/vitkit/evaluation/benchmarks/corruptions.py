@@ -149,12 +149,18 @@ def uncropped(preprocessing: Preprocessing) -> Preprocessing:
 
 
 def check_can_corrupt(preprocessing: Preprocessing) -> None:
-    """Raises ValueError for images that are too small, and if the library is missing."""
+    """Raises ValueError for images that are too small, and if a library is missing."""
     try:
         import cv2
         import imagecorruptions  # noqa: F401
-    except ImportError:
+    except ModuleNotFoundError:
         raise ValueError("--corruptions needs: pip install 'vitkit[corruptions]'") from None
+    except ImportError as error:
+        # OpenCV loads libraries of the system that containers and servers are often without
+        raise ValueError(
+            f"--corruptions cannot load its packages: {error}. OpenCV needs libraries of the "
+            "system: apt-get install libgl1 libglib2.0-0, on Debian and Ubuntu"
+        ) from None
     cv2.setNumThreads(1)  # each process of several decodes images of its own
     if min(preprocessing.size) < SMALLEST:
         height, width = preprocessing.size

@@ -27,6 +27,7 @@ from vitkit.system.console.progress import bar
 from vitkit.system.console.saying import say
 from vitkit.system.processes.ranks import any_rank, from_every_rank, on_rank_0, world
 from vitkit.system.storage.files import cache_dir, whole
+from vitkit.system.storage.npz import save_npz
 from vitkit.weights import Classifier
 
 BATCH = 64  # images of a forward pass on each rank
@@ -309,8 +310,8 @@ def write_npz(file: Path, parts: dict[str, SourceFeatures], facts: dict[str, str
     }  # first: see files.MARK
     arrays |= {name: np.concatenate(values) for name, values in columns.items()}
     arrays["class_names"] = np.array(source.labels, dtype=np.str_)
-    with whole(file) as new, new.open("wb") as opened:
-        np.savez(opened, **arrays)
+    with whole(file) as new:
+        save_npz(new, arrays)
 
 
 WRITERS: dict[str, Callable[[Path, dict[str, SourceFeatures], dict[str, str]], None]] = {

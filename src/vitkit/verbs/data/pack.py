@@ -13,7 +13,7 @@ from vitkit.data import Columns, open_parts
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import cpus
-from vitkit.verbs.arguments import Data, DataColumns
+from vitkit.verbs.arguments import Data, DataColumns, OkIfUnreadable, status_of
 from vitkit.verbs.definition import result, verb
 
 LISTED = 10  # images left out that are printed
@@ -30,6 +30,7 @@ class Pack:
     columns: DataColumns = field(default_factory=Columns)
     workers: int = -1
     """Processes, each writing a shard; -1 follows the CPU quota."""
+    ok_if_unreadable: OkIfUnreadable = False
 
 
 @result
@@ -48,6 +49,11 @@ class PackedData:
     def path(self) -> Path:
         """The directory of the shards."""
         return self.settings.dest
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command: 3 if images could not be read."""
+        return status_of(len(self.packed.left_out), self.settings.ok_if_unreadable)
 
     def shown(self) -> Iterator[str]:
         """How many images were written, and which were not."""

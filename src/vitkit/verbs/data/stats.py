@@ -36,7 +36,14 @@ from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, printable, printable_name
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import check_replaceable
-from vitkit.verbs.arguments import Data, DataColumns, Groups, check_sheet
+from vitkit.verbs.arguments import (
+    Data,
+    DataColumns,
+    Groups,
+    OkIfUnreadable,
+    check_sheet,
+    status_of,
+)
 from vitkit.verbs.data.pack import training_command
 from vitkit.verbs.definition import result, verb
 
@@ -68,6 +75,7 @@ class Stats:
     number as --data.split-seed."""
     json: bool = False
     """Print everything as one line of JSON."""
+    ok_if_unreadable: OkIfUnreadable = False
 
 
 @result
@@ -85,6 +93,12 @@ class Statistics:
     notes: tuple[str, ...]
     """What was written, in sentences."""
     next_command: str
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command: 3 if images could not be read."""
+        broken = sum(len(part["broken"]) for part in self.description["parts"].values())
+        return status_of(broken, self.settings.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
         """A row for each part: how much there is, of which size, and what is wrong with it."""

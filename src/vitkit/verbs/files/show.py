@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from rich.markup import escape
 from rich.table import Table
 
-from vitkit.models import ModelConfig, ViTConfig, called, config_to_dict, cost, parameters
+from vitkit.inspection import check_drawing, write_architecture
+from vitkit.models import ModelConfig, ViTConfig, called, config_to_dict, cost, parameters, parts
 from vitkit.system.console.text import printable
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.definition import result, verb
@@ -21,6 +23,9 @@ class Show:
     model: Model
     json: bool = False
     """Print one JSON object."""
+    draw: Path | None = None
+    """Draw the architecture, as Figure 1 of the paper has it, with the shapes, parameters and operations
+    of its parts: model.svg, model.png, or model.html, a page."""
     hints: ModelHints = field(default_factory=Hints)
 
 
@@ -32,8 +37,14 @@ class Description:
     settings: Show
     classifier: Classifier
 
+    @property
+    def path(self) -> Path | None:
+        """The drawing of its architecture, if one was asked for."""
+        return self.settings.draw
+
     def to_json(self) -> dict:
-        """All of it as plain values: architecture, cost, preprocessing, labels, origin, licence."""
+        """All of it as plain values: architecture, cost and that of each part, preprocessing, labels,
+        origin, licence."""
         classifier = self.classifier
         config = classifier.model.config
         costs = cost(config)
@@ -42,6 +53,7 @@ class Description:
             "parameters": parameters(config),
             "tokens": costs.tokens,
             "macs": costs.macs,
+            "parts": [asdict(part) for part in parts(config)],
             "preprocessing": classifier.preprocessing.to_json(),
             "labels": classifier.labels,
             "activation": classifier.activation,
@@ -55,6 +67,8 @@ class Description:
             yield json.dumps(self.to_json())
             return
         yield _description(self.classifier)
+        if self.path:
+            yield f"wrote {self.path}"
         if self.classifier.labels:
             yield f"next: vitkit predict {word_of(self.settings.model)} IMAGE..."
         else:
@@ -63,10 +77,15 @@ class Description:
 
 @verb
 def show(settings: Show) -> Description:
-    """A model's description. Raises ValueError if it cannot be loaded."""
+    """A model's description, and a drawing of its architecture. Raises ValueError if it cannot be
+    loaded, or drawn; OSError."""
+    if settings.draw:
+        check_drawing(settings.draw)
     classifier = settings.model
     if not isinstance(classifier, Classifier):
         classifier = load_as(classifier, settings.hints, quiet=settings.json)
+    if settings.draw:
+        write_architecture(settings.draw, classifier.model.config)
     return Description(settings, classifier)
 
 

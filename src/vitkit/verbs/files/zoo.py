@@ -1,4 +1,4 @@
-"""Every named model, and what it costs."""
+"""Every named model, and what it costs; and the published weights that there are to begin with."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,13 +9,17 @@ from tyro.conf import Positional, arg
 
 from vitkit.models import NAMES, ModelConfig, cost, exaflops, named, parameters
 from vitkit.verbs.definition import result, verb
+from vitkit.weights import SOURCES, Published, all_published, find_published, nearest_published
 
 
 @dataclass(frozen=True)
 class Models:
     """List every named model with its parameters, its tokens and multiply-accumulates at each size,
-    and what a training costs."""
+    and what a training costs; or, with --published, the weights that there are to begin with."""
 
+    published: bool = False
+    """List published weights instead: those whose name, family, architecture or pre-training has NAME
+    in it, such as dinov2 or B/16; without NAME a line for each family."""
     image: tuple[int, ...] = (224, 384)
     """Sides of square images in pixels. A side that the patch does not divide is rounded down."""
     classes: int = 1000
@@ -79,13 +83,73 @@ class ModelList:
             "LeNet-5 knows 32 x 32 only. "
             "Any size goes with any patch: vitkit models B/20 R101+B/32 R101x4."
         )
-        yield "next: vitkit train digits"
+        yield "next: vitkit train digits, or vitkit models --published, the weights to begin with"
+
+
+@result
+@dataclass(frozen=True)
+class PublishedList:
+    """Published weights that vitkit opens."""
+
+    weights: tuple[Published, ...]
+    """A row for each, as the table has it."""
+    by_family: bool
+    """Whether it shows families, and not each of the weights."""
+
+    def rows(self) -> list[dict]:
+        """A row for each of the weights: its name, what it is, and how good its authors say it is."""
+        return [
+            {**vars(each), "address": each.where, "here": each.is_here} for each in self.weights
+        ]
+
+    def shown(self) -> Iterator[str | Table]:
+        """A line for each family, or two for each of the weights."""
+        if self.by_family:
+            yield self._families()
+            yield "top-1: on ImageNet, in percent, the best that is stated."
+            yield "MB: 10^6 bytes of a file; where nobody states it, four bytes a parameter."
+            yield "next: vitkit models --published dinov2, or any other NAME, lists each"
+            return
+        for each in self.weights:
+            yield each.name
+            yield f"    {description(each)}"
+
+        # Where that is from, and how to go on
+        sources = sorted({each.source for each in self.weights} - {""})
+        for source in sources:
+            yield f"{source}: {SOURCES[source]}"
+        first = self.weights[0]
+        if first.library == "torchvision":
+            yield f"torchvision's are files: download one from its address, such as {first.where}"
+        yield f"next: vitkit finetune {first.name} photos/"
+
+    def _families(self) -> Table:
+        """Families in the order of the table."""
+        table = Table("family", "weights", "pixels", "MB", "top-1", "licence")
+        for column in table.columns[1:5]:
+            column.justify = "right"
+        families = {}
+        for each in self.weights:
+            families.setdefault(each.family, []).append(each)
+        for family, members in families.items():
+            best = max((each.top1 for each in members if each.top1), default=None)
+            table.add_row(
+                family,
+                str(len(members)),
+                _range([each.pixels for each in members]),
+                _range([each.megabytes for each in members if each.megabytes]),
+                f"{best:.1f}" if best else "",
+                ", ".join(sorted({each.licence for each in members} - {""})),
+            )
+        return table
 
 
 @verb
-def list_models(settings: Models) -> ModelList:
+def list_models(settings: Models) -> ModelList | PublishedList:
     """Named models with their parameters, tokens and multiply-accumulates at each size, and the
-    operations of a training. Raises ValueError if a name does not exist."""
+    operations of a training; or published weights. Raises ValueError if a name does not exist."""
+    if settings.published:
+        return list_published(settings.names)
     if not settings.image or min(settings.image) < 1:
         raise ValueError(
             f"image is {settings.image}; give one or more sides in pixels, such as --image 224 384"
@@ -94,6 +158,52 @@ def list_models(settings: Models) -> ModelList:
     for name in settings.names or NAMES:
         configs[name] = tuple(_at_side(name, side, settings.classes) for side in settings.image)
     return ModelList(settings, configs)
+
+
+def list_published(names: tuple[str, ...]) -> PublishedList:
+    """The published weights that any of these texts names. Raises ValueError if none does."""
+    if not names:
+        return PublishedList(all_published(), by_family=True)
+    found = {}
+    for name in names:
+        rows = find_published(name)
+        if not rows:
+            near = nearest_published(name)
+            question = f"; did you mean {near}?" if near else ""
+            raise ValueError(
+                f"no published weights have {name!r} in their name, family, architecture or "
+                f"pre-training{question}; vitkit models --published lists the families"
+            )
+        found |= {row.name: row for row in rows}
+    return PublishedList(tuple(found.values()), by_family=False)
+
+
+def description(weights: Published) -> str:
+    """What weights are, in a line: "ViT-S/14, 518 pixels; LVD-142M; 81.1 % (a linear probe, DINOv2);
+    apache-2.0; 88 MB; here"."""
+    parts = [f"{weights.model}, {weights.pixels} pixels"]
+    if weights.pretraining:
+        parts.append(weights.pretraining)
+    if weights.top1 is not None:
+        parts.append(f"{weights.top1:.1f} % ({weights.measured}, {weights.source})")
+    if weights.licence:
+        parts.append(weights.licence)
+    if weights.megabytes:
+        parts.append(f"{weights.megabytes:,} MB")
+    if weights.is_here:
+        parts.append("here")
+    return "; ".join(parts)
+
+
+def _range(numbers: list[int]) -> str:
+    """The least and the most: "224 to 518"; "" of none."""
+    if not numbers:
+        return ""
+    least = min(numbers)
+    most = max(numbers)
+    if least == most:
+        return f"{least:,}"
+    return f"{least:,} to {most:,}"
 
 
 def _columns(sizes: tuple[ModelConfig, ...], settings: Models) -> list[str]:

@@ -10,7 +10,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit import inspection
-from vitkit.data import BadImage, Picture, in_memory, open_image
+from vitkit.data import BadImage, Picture, Preprocessing, in_memory, open_image
 from vitkit.inspection import Comparison
 from vitkit.prediction import Item, pictures, spread
 from vitkit.system.console.progress import bar
@@ -25,7 +25,7 @@ from vitkit.training import (
     write_comparison,
 )
 from vitkit.training import settings as different_settings
-from vitkit.verbs.arguments import Images, ModelHints, word_of
+from vitkit.verbs.arguments import Images, ModelHints, OkIfUnreadable, status_of, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.files.convert import check_tolerance
@@ -53,6 +53,7 @@ class Compare:
     """Of two runs: the page to write."""
     json: bool = False
     """Print one JSON object."""
+    ok_if_unreadable: OkIfUnreadable = False
     hints: ModelHints = field(default_factory=Hints)
 
 
@@ -66,6 +67,8 @@ class ComparedModels:
     second: Classifier
     comparison: Comparison
     """Layer by layer."""
+    unreadable: int
+    """Images that could not be read; the others are compared all the same."""
 
     @property
     def same(self) -> bool:
@@ -76,8 +79,10 @@ class ComparedModels:
 
     @property
     def status(self) -> int:
-        """The exit status of the command."""
-        return 0 if self.same else 1
+        """The exit status of the command: 1 if the models differ, 3 if images could not be read."""
+        if not self.same:
+            return 1
+        return status_of(self.unreadable, self.settings.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
         """A row for each layer."""
@@ -188,8 +193,11 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
     items = spread(list(pictures(settings.images)), settings.limit)
     first = classifier_of(settings.one, settings.hints)
     second = classifier_of(settings.two, settings.hints)
-    comparison = inspection.compare(first, second, _decoded(bar("comparing")(items, len(items))))
-    return ComparedModels(settings, first, second, comparison)
+    preparing = (first.preprocessing, second.preprocessing)
+    decoded = _decoded(bar("comparing")(items, len(items)), preparing)
+    comparison = inspection.compare(first, second, decoded)
+    unreadable = len(items) - comparison.images
+    return ComparedModels(settings, first, second, comparison, unreadable)
 
 
 def _compared_runs(settings: Compare) -> ComparedRuns:
@@ -202,11 +210,14 @@ def _compared_runs(settings: Compare) -> ComparedRuns:
     return ComparedRuns(settings, runs, page, notes)
 
 
-def _decoded(items: Iterable[Item]) -> Iterator[Picture]:
-    """The images that can be decoded, decoded once for both models; each other one is said."""
+def _decoded(items: Iterable[Item], preparing: Iterable[Preprocessing]) -> Iterator[Picture]:
+    """The images that both models can be given, decoded once if one picture serves both; each other
+    one is said."""
     for item in items:
         try:
             picture = in_memory(open_image(item.read(), item.name))
+            for preprocessing in preparing:
+                preprocessing.decode(picture)
         except BadImage as error:
             say(f"left out: {printable(str(error))}")
         except OSError as error:

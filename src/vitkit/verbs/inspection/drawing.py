@@ -28,6 +28,7 @@ from vitkit.system.console.progress import bar
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.storage.files import MARK, write_where_said
+from vitkit.system.storage.npz import save_npz
 from vitkit.verbs.arguments import word_of
 from vitkit.weights import Classifier
 
@@ -223,7 +224,7 @@ def _write_arrays(settings: "Inspect", plate: Plate, path: Path) -> Path:
     """Write the numbers of a figure, and return their path."""
     about = {"made": np.array(MARK.encode()), "model": np.array(word_of(settings.model))}
     buffer = io.BytesIO()
-    np.savez(buffer, **about, **plate.arrays)  # the mark first: see files.MARK
+    save_npz(buffer, about | dict(plate.arrays))  # the mark first: see files.MARK
     write_where_said(path, buffer.getvalue())
     return path
 

@@ -13,7 +13,16 @@ from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.machine import pick_device
 from vitkit.system.storage.files import check_can_be_made, check_replaceable
-from vitkit.verbs.arguments import Device, Images, Model, ModelHints, short_name, word_of
+from vitkit.verbs.arguments import (
+    Device,
+    Images,
+    Model,
+    ModelHints,
+    OkIfUnreadable,
+    short_name,
+    status_of,
+    word_of,
+)
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.inspection.drawing import Drawn, draw_all, images_of, subject_of, write_page
@@ -62,6 +71,7 @@ class Inspect:
     page: bool = True
     """Write the page inspect.html, on which the attention of the photographs can be explored."""
     device: Device = "auto"
+    ok_if_unreadable: OkIfUnreadable = False
     hints: ModelHints = field(default_factory=Hints)
 
 
@@ -91,8 +101,8 @@ class Inspected:
 
     @property
     def status(self) -> int:
-        """The exit status of the command: 1 if an image was broken."""
-        return int(self.broken > 0)
+        """The exit status of the command: 3 if images could not be read."""
+        return status_of(self.broken, self.settings.ok_if_unreadable)
 
     def arrays(self, figure: str) -> dict[str, np.ndarray]:
         """The numbers of a figure, such as "distance". Raises KeyError if it was not drawn."""

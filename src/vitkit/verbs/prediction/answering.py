@@ -27,7 +27,15 @@ from vitkit.system.console.saying import brief, say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.machine import pick_device
 from vitkit.verbs import arguments
-from vitkit.verbs.arguments import IMAGES, Device, ModelHints, ModelOrFile, Precision, word_of
+from vitkit.verbs.arguments import (
+    IMAGES,
+    Device,
+    ModelHints,
+    ModelOrFile,
+    OkIfUnreadable,
+    Precision,
+    word_of,
+)
 from vitkit.verbs.computing import (
     any_runtime_of_file,
     classifier_with_head,
@@ -71,6 +79,7 @@ class Answering:
     runtime: arguments.Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"
+    ok_if_unreadable: OkIfUnreadable = False
     verbose: Annotated[bool, arg(aliases=["-v"])] = False
     """Say what the model is, how images are prepared for it, and in which precision it is computed."""
     hints: ModelHints = field(default_factory=Hints)

@@ -10,7 +10,7 @@ from vitkit.prediction import BATCH, Chosen, Parts, answers, from_sequence, writ
 from vitkit.runtimes import FileRuntime, Runtime
 from vitkit.system.console.text import as_word, counted
 from vitkit.verbs import arguments
-from vitkit.verbs.arguments import read_shard
+from vitkit.verbs.arguments import read_shard, status_of
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.prediction.answering import (
     INPUT,
@@ -52,11 +52,21 @@ class BatchState:
     images: int
     rows_written: int
     """Rows of the whole folder; 0 until it is whole."""
+    unreadable: int
+    """Images that could not be read: of the whole folder, or, until it is whole, of what this process
+    wrote."""
 
     @property
     def path(self) -> Path:
         """The folder."""
         return self.settings.into
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command: 3 if images could not be read. Of several processes that
+        torchrun started it is 0 all the same, for it would start them again."""
+        ok = self.settings.ok_if_unreadable or int(os.environ.get("WORLD_SIZE", 1)) > 1
+        return status_of(self.unreadable, ok)
 
     def rows(self) -> list[dict]:
         """A row for each image, of all parts that are there."""
@@ -78,7 +88,10 @@ class BatchState:
             yield f"next: when the other processes have ended, {again} does what is missing"
             return
         rows = counted(self.rows_written, "row")
-        yield f"{self.path} is whole: {rows} for {counted(self.images, 'image')}"
+        whole = f"{self.path} is whole: {rows} for {counted(self.images, 'image')}"
+        if self.unreadable:
+            whole += f", {self.unreadable:,} of them not classified: column error says why"
+        yield whole
         yield (
             'next: python -c "import pyarrow.parquet as pq; '
             f"print(pq.read_table('{as_word(self.path)}'))\""
@@ -117,9 +130,14 @@ def batch(settings: Batch) -> BatchState:
             progress.count(len(predictions), len(unreadable))
     progress.wipe()
     still = len(parts.missing())
-    rows = parts.finish() if not still else 0
+    rows = 0
+    unreadable = progress.unreadable
+    if not still:
+        rows, unreadable = parts.finish()
     summary = progress.summary() if progress.done else ""
-    return BatchState(settings, len(missing), summary, len(parts), still, len(items), rows)
+    return BatchState(
+        settings, len(missing), summary, len(parts), still, len(items), rows, unreadable
+    )
 
 
 def shard_of(text: str) -> tuple[int, int]:

@@ -1,7 +1,9 @@
 """What becomes of answers: a value for a program, and on the way rows, files, folders and pictures."""
 
+import signal
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -20,6 +22,8 @@ from vitkit.prediction import (
 from vitkit.runtimes import Runtime
 from vitkit.system.console.saying import live_output, say
 from vitkit.system.console.text import as_word, counted, printable_name
+from vitkit.system.processes.signals import signals_are_ours
+from vitkit.verbs.arguments import status_of
 from vitkit.verbs.definition import result
 from vitkit.verbs.prediction.terminal import UNKNOWN, AnswerTable, Progress, number
 from vitkit.weights import Activation
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
 @result
 @dataclass(frozen=True)
-class Predictions(Sequence):
+class Predictions(Sequence[Prediction]):
     """A model's answers to images, in their order."""
 
     answers: tuple[Prediction, ...]
@@ -48,9 +52,13 @@ class Predictions(Sequence):
     """Beside each answer, the files that were written for its image, by what they are."""
     json: bool = False
     """Whether it is printed as lines of JSON."""
+    ok_if_unreadable: bool = False
+    """Whether images that could not be read leave the exit status at 0."""
 
     @classmethod
-    def of(cls, taking: "Taking", path: Path | None, notes: tuple[str, ...]) -> "Predictions":
+    def of(
+        cls, taking: "Taking", path: Path | None, notes: tuple[str, ...], ok_if_unreadable: bool
+    ) -> "Predictions":
         """All that was taken."""
         return cls(
             tuple(taking.kept),
@@ -61,6 +69,7 @@ class Predictions(Sequence):
             notes,
             tuple(taking.kept_extra),
             taking.json,
+            ok_if_unreadable,
         )
 
     def __len__(self) -> int:
@@ -71,8 +80,8 @@ class Predictions(Sequence):
 
     @property
     def status(self) -> int:
-        """The exit status of the command: 1 if an image was broken."""
-        return int(self.unreadable > 0)
+        """The exit status of the command: 3 if images could not be read."""
+        return status_of(self.unreadable, self.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
         """A row for each image, with the columns of CSV and JSON lines: its name, its likeliest class
@@ -101,6 +110,21 @@ class Predictions(Sequence):
             if len(errors) > LISTED:
                 yield f"not classified: {len(errors) - LISTED:,} more"
         yield from self.notes
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """A block that SIGTERM, as a service gets it, ends as Ctrl-C does: the file that is being written
+    gets its end, so that what was answered can be read."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not signals_are_ours():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 LISTED = 50  # unreadable images, by name
@@ -171,6 +195,7 @@ class Taking:
                 self.take(answered)
 
     def __enter__(self) -> "Taking":
+        self.files.enter_context(_termination_as_interrupt())
         if self.rows is not None:
             self.files.enter_context(self.rows)
         return self

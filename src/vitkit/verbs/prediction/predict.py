@@ -70,4 +70,9 @@ def predict(settings: Predict) -> Predictions:
     with taking:
         taking.take_all(batches)
     notes = taking.conclude(word_of(settings.model))
-    return Predictions.of(taking, settings.to or settings.attention or settings.sheet, notes)
+    return Predictions.of(
+        taking,
+        settings.to or settings.attention or settings.sheet,
+        notes,
+        settings.ok_if_unreadable,
+    )

@@ -94,7 +94,7 @@ def sort(settings: Sort) -> Predictions:
     with taking:
         taking.take_all(batches)
     notes = taking.conclude(word_of(settings.model))
-    return Predictions.of(taking, settings.into, notes)
+    return Predictions.of(taking, settings.into, notes, settings.ok_if_unreadable)
 
 
 def sorter_for(

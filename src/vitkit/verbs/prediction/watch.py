@@ -1,9 +1,6 @@
 """A folder that is watched: what is there and what arrives is classified."""
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,7 +9,6 @@ from tyro.conf import Positional, arg
 
 from vitkit.prediction import arrivals
 from vitkit.system.console.saying import say
-from vitkit.system.processes.signals import signals_are_ours
 from vitkit.verbs.arguments import check_folder, check_rows, word_of
 from vitkit.verbs.definition import verb
 from vitkit.verbs.prediction.answering import (
@@ -72,21 +68,9 @@ def watch(settings: Watch) -> Predictions:
     names = arrivals(folder, batch_for(runtime), written_to)
     batches = answers_to_names(settings, runtime, names, settings.limit, written_to)
     taking = Taking(runtime, None, settings.top, to=settings.to, sorter=sorter, json=settings.json)
-    with taking, suppress(KeyboardInterrupt), _termination_as_interrupt():
+    with taking, suppress(KeyboardInterrupt):
         taking.take_all(batches)
     notes = taking.conclude(word_of(settings.model))
-    return Predictions.of(taking, settings.to or settings.sort_into, notes)
-
-
-@contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """A block that SIGTERM, as a service gets it, ends as Ctrl-C does."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or not signals_are_ours():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return Predictions.of(
+        taking, settings.to or settings.sort_into, notes, settings.ok_if_unreadable
+    )

@@ -16,6 +16,8 @@ from vitkit.system.storage.private import public
 from vitkit.verbs.sources import broken_images
 from vitkit.weights import Classifier
 
+MUCH = 1.0  # GiB of features, from which on it is said before they are computed
+
 
 class Batch(NamedTuple):
     """Photographs that one word of --add stands for."""
@@ -183,6 +185,7 @@ def new_photographs(
         label_of[memory.examples[i].digest] = memory.label_of(i)
 
     found = []
+    count = len(memory.rows)
     for word in words:
         batch = photographs_of(word, memory)
         for note in batch.notes:
@@ -190,11 +193,25 @@ def new_photographs(
         source, digests = _unknown(word, batch.source, label_of)
         if not len(source):
             continue
+        _say_memory(count, count + len(source), classifier)
+        count += len(source)
         names = [public(source.name(i)) for i in range(len(source))]
         labels = [source.labels[target] for target in source.targets]
         x = _features(source, digests, memory, classifier)
         found.append(NewExamples(x, digests, names, labels))
     return found
+
+
+def _say_memory(before: int, after: int, classifier: Classifier) -> None:
+    """Say what so many photographs take, before their features are computed: once it is much."""
+    numbers = classifier.model.head.weight.shape[1]
+    gib = 4 * numbers / 2**30
+    if before * gib <= MUCH < after * gib:
+        say(
+            f"{counted(after, 'photograph')}, of each of which the head reads {numbers:,} numbers, take "
+            f"{after * gib:.1f} GiB of memory, and minutes whenever a head is solved for on them; vitkit "
+            "finetune --portable makes a model whose head reads fewer"
+        )
 
 
 def _unknown(word: str, source: Source, label_of: dict[str, str]) -> tuple[Source, list[str]]:

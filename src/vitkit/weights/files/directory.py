@@ -4,13 +4,13 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from vitkit.system.storage.files import refuse_special, whole
+from vitkit.system.storage.npz import save_npz
 from vitkit.weights.files.content import (
     CONFIG,
     DAMAGE,
@@ -278,8 +278,7 @@ def write_tensors(file: Path, tensors: dict[str, Tensor], description: dict) -> 
     comment = comment_of(description)
     with whole(file) as new:
         if file.suffix == ".npz":
-            with new.open("wb") as opened:
-                np.savez(opened, **{name: tensor.numpy() for name, tensor in tensors.items()})
+            save_npz(new, {name: tensor.numpy() for name, tensor in tensors.items()})
         else:
             # Clones: torch.save writes the whole storage of a tensor that is a part of another
             torch.save({name: tensor.clone() for name, tensor in tensors.items()}, new)

@@ -16,6 +16,7 @@ from vitkit.system.storage.files import cache_dir, nearest
 from vitkit.system.storage.private import paths_of_this_machine
 from vitkit.weights.files.directory import UNKNOWN
 from vitkit.weights.licenses import CARD, NAMES, License
+from vitkit.weights.published import meant, published_called
 
 # Google's files: the buckets that https://github.com/google-research/vision_transformer lists
 ENDPOINT = "https://storage.googleapis.com/vit_models"
@@ -49,8 +50,8 @@ def fetch(source: Path | str) -> Path:
         try:
             return from_hub(repository)
         except ValueError as error:
-            raise ValueError(f"{error}{nearest(name)}") from error
-    if near := nearest(name):
+            raise ValueError(f"{error}{nearest(name) or meant(repository)}") from error
+    if near := nearest(name) or meant(name):
         raise ValueError(f"there is nothing at {name}{near}")
     raise ValueError(
         f"there is nothing at {name}, and it is not the name of a model; give a run, "
@@ -111,12 +112,26 @@ def from_hub(name: str) -> Path:
         raise ValueError(
             f"{name} is not on this machine, and the Hugging Face hub cannot be reached: "
             f"{_first_line(error.__cause__ or error)}; give a run, a directory or a file of weights "
-            "that is here"
+            f"that is here{_where_to_get(repository)}"
         ) from error
     except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError, OSError) as error:
         raise ValueError(
             f"{name} is neither a local path nor a model that the hub gives: {_first_line(error)}"
         ) from error
+
+
+def _where_to_get(name: str) -> str:
+    """ "; or get it from ADDRESS" for the name of published weights, with the files and their size."""
+    row = published_called(name)
+    if row is None:
+        return ""
+    size = ""
+    if row.megabytes:
+        size = f" ({row.megabytes:,} MB)"
+    return (
+        f"; or get config.json and model.safetensors{size} from {row.where} on another machine, and "
+        "give the directory that they are in"
+    )
 
 
 def _hub(purpose: str) -> ModuleType:

@@ -68,7 +68,7 @@ def heads_of(width: int, mlp: int, hint: int | None) -> tuple[int, list[str]]:
     if width == 0 or width % 64:
         raise ValueError(
             f"nothing in it says how many attention heads share its width of {width}, "
-            "and no published model has that width; say so: heads=..., or --heads"
+            "and no published model has that width; say so: --heads N"
         )
     heads = width // 64
     note = f"heads: {heads}, of 64 channels each; nothing in the file says so (otherwise: --heads)"
@@ -92,7 +92,7 @@ def grid_of(patches: int, patch: Grid, hint: tuple[int, int] | None) -> Grid:
     if rows * columns != patches or rows * down != columns * across or not rows:
         raise ValueError(
             f"its position table has {patches} patches, which make no square; say the size in "
-            "pixels that it is for: image=(height, width), or --image HEIGHT WIDTH"
+            "pixels that it is for: --image HEIGHT WIDTH"
         )
     return rows, columns
 

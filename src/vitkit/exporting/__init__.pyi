@@ -1,0 +1,33 @@
+"""Written by `cd tests && python -m stubs`: for type checkers and editors."""
+
+from vitkit.exporting.agreement import Agreement as Agreement
+from vitkit.exporting.agreement import Trial as Trial
+from vitkit.exporting.agreement import agree as agree
+from vitkit.exporting.agreement import own_trial as own_trial
+from vitkit.exporting.agreement import prepared_images as prepared_images
+from vitkit.exporting.agreement import sample_trial as sample_trial
+from vitkit.exporting.agreement import to_calibrate as to_calibrate
+from vitkit.exporting.agreement import trial_on as trial_on
+from vitkit.exporting.bounds import LEAST as LEAST
+from vitkit.exporting.bounds import conclusion as conclusion
+from vitkit.exporting.bounds import keeps_accuracy as keeps_accuracy
+from vitkit.exporting.bounds import wrong as wrong
+from vitkit.exporting.exporting import ENDINGS as ENDINGS
+from vitkit.exporting.exporting import Export as Export
+from vitkit.exporting.exporting import FILES as FILES
+from vitkit.exporting.exporting import check as check
+from vitkit.exporting.exporting import described as described
+from vitkit.exporting.exporting import export as export
+from vitkit.exporting.exporting import missing_packages as missing_packages
+from vitkit.exporting.exporting import needs_calibration as needs_calibration
+from vitkit.exporting.exporting import size_of as size_of
+from vitkit.exporting.exporting import write as write
+from vitkit.exporting.int8 import calibrated_openvino as calibrated_openvino
+from vitkit.exporting.int8 import load_nncf as load_nncf
+from vitkit.exporting.int8 import quantise_onnx as quantise_onnx
+from vitkit.exporting.temporary import exported_temporarily as exported_temporarily
+from vitkit.exporting.temporary import features_on as features_on
+from vitkit.exporting.temporary import open_runtime as open_runtime
+from vitkit.exporting.writers import LARGEST_BATCH as LARGEST_BATCH
+from vitkit.exporting.writers import OPSET as OPSET
+from vitkit.exporting.writers import quiet as quiet

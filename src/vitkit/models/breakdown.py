@@ -1,0 +1,157 @@
+"""A model as its parts, in the order of the data: what each gives, what it learns, and what it costs."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from vitkit.models.ancestors.backbone import ResNetConfig
+from vitkit.models.ancestors.lenet import LeNetConfig
+from vitkit.models.config import ViTConfig
+from vitkit.models.construction import build, parameters
+from vitkit.models.operations import cost, stage_macs, vit_macs
+from vitkit.models.zoo import ModelConfig
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a model. The parameters and MACs of all parts add up to the model's."""
+
+    name: str
+    """What it is, in a few words."""
+    output: tuple[int, ...]
+    """The shape of what it gives for one image: (h, w, C) of a feature map, (T, D) of tokens, (D,) of a
+    vector."""
+    parameters: int
+    """How many numbers it learns; of a part that is there `times` times, all together."""
+    macs: int
+    """Its multiply-accumulates for one image, all together; see `cost`."""
+    times: int = 1
+    """How often it is there."""
+
+
+def parts(config: ModelConfig) -> list[Part]:
+    """The parts of a model for images of its own size, in the order of the data. Takes no memory."""
+    if isinstance(config, LeNetConfig):
+        return [Part("LeNet-5", (config.classes,), parameters(config), cost(config).macs)]
+    if isinstance(config, ResNetConfig):
+        return _resnet_parts(config)
+    return _vit_parts(config)
+
+
+def _vit_parts(config: ViTConfig) -> list[Part]:
+    """From patches to classes (Figure 1)."""
+    learned = _learned_by(config, _part_of)
+    macs = vit_macs(config, config.image)
+    rows, columns = config.grid
+    patches = (rows * columns, config.width)
+    tokens = (rows * columns + config.prefix, config.width)
+    layers = config.depth
+    if config.mixer == "axial":  # a block for the rows and one for the columns
+        layers = 2 * config.depth
+
+    # Eq. 1
+    listed = []
+    if config.stem is not None:
+        grid = config.stem.last_grid(config.image)
+        shape = (*grid, config.stem.features)
+        listed.append(Part("ResNet", shape, learned["backbone"], macs["backbone"]))
+    listed.append(Part("linear projection", patches, learned["projection"], macs["projection"]))
+    if config.has_class_token:
+        listed.append(Part("class token", tokens, learned["cls"], 0))
+    if config.registers:
+        name = "registers"
+        if config.pool == "distilled" and config.registers == 1:
+            name = "distillation token"
+        listed.append(Part(name, tokens, learned["registers"], 0, config.registers))
+    if config.positions != "none":
+        listed.append(Part("position embedding", tokens, learned["positions"], 0))
+    if config.embedding_norm:
+        listed.append(Part("norm before the blocks", tokens, learned["embedding_norm"], 0))
+
+    # Eq. 2 and 3
+    norms = "block norms"
+    if config.layer_scale is not None:
+        norms = "norms, scales"
+    listed.append(Part(norms, tokens, learned["norms"], 0, 2 * layers))
+    listed.append(Part("attention", tokens, learned["attention"], macs["attention"], layers))
+    listed.append(Part("MLP", tokens, learned["mlp"], macs["mlp"], layers))
+
+    # Eq. 4, and the head
+    answers = ()
+    if not config.pools:
+        answers = (tokens[0],)
+    norm = Part("last norm", tokens, learned["norm"], 0)
+    pooled = (*answers, config.pooled_width)
+    pool = Part("pooling", pooled, learned["pool"], macs["pool"])
+    if config.norm == "tokens":
+        listed += [norm, pool]
+    else:
+        listed += [pool, Part("last norm", pooled, learned["norm"], 0)]
+    if config.representation:
+        shape = (*answers, config.representation)
+        listed.append(
+            Part("hidden layer", shape, learned["representation"], macs["representation"])
+        )
+    if config.classes:
+        listed.append(Part("head", (*answers, config.classes), learned["head"], macs["head"]))
+    return listed
+
+
+def _part_of(name: str) -> str:
+    """The part of a Vision Transformer that a parameter belongs to, by its name."""
+    room, *rest = name.split(".")
+    if room == "stem" and rest[0] == "project":
+        return "projection"
+    if room == "stem":
+        return "backbone"
+    if room != "blocks":
+        return room
+    words = [word for word in rest[1:] if word not in ("row", "column")]
+    if words[0] in ("attention", "mlp"):
+        return words[0]
+    return "norms"  # and the factors of LayerScale
+
+
+def _resnet_parts(config: ResNetConfig) -> list[Part]:
+    """From the root's convolution to the head."""
+    backbone = config.backbone
+    macs = stage_macs(backbone, config.channels, config.image)
+    stage_of_unit = [
+        f"stage {stage}" for stage, units in enumerate(backbone.units, 1) for _ in range(units)
+    ]
+
+    def part_of(name: str) -> str:
+        room, number, *_ = name.split(".")
+        if room == "blocks":
+            return stage_of_unit[int(number)]
+        return room
+
+    learned = _learned_by(config, part_of)
+    root = (*backbone.root_grid(config.image), backbone.channels)
+    listed = [Part("root", root, learned["root"], macs[0])]
+    for stage, (_, grid) in enumerate(backbone.stage_grids(config.image)):
+        shape = (*grid, 4 * backbone.channels * 2**stage)
+        name = f"stage {stage + 1}"
+        units = backbone.units[stage]
+        listed.append(Part(name, shape, learned[name], macs[stage + 1], units))
+    if learned["norm"]:
+        listed.append(Part("last norm", listed[-1].output, learned["norm"], 0))
+    answers = ()
+    if not config.pools:
+        answers = config.grid
+    listed.append(Part("pooling", (*answers, backbone.features), 0, 0))
+    if config.classes:
+        rest = cost(config).macs - sum(macs)
+        listed.append(Part("head", (*answers, config.classes), learned["head"], rest))
+    return listed
+
+
+def _learned_by(config: ModelConfig, part_of: Callable[[str], str]) -> Counter[str]:
+    """How many numbers each part learns; `part_of` says to which one a parameter belongs."""
+    learned = Counter()
+    with torch.device("meta"):
+        for name, parameter in build(config).named_parameters():
+            learned[part_of(name)] += parameter.numel()
+    return learned

@@ -1,0 +1,33 @@
+"""Written by `cd tests && python -m stubs`: for type checkers and editors."""
+
+from vitkit.studies.budget import Plan as Plan
+from vitkit.studies.budget import duration as duration
+from vitkit.studies.drawing import write_figure as write_figure
+from vitkit.studies.grid import Cell as Cell
+from vitkit.studies.grid import Measurement as Measurement
+from vitkit.studies.grid import check_shard as check_shard
+from vitkit.studies.grid import most_shards as most_shards
+from vitkit.studies.grid import run_grid as run_grid
+from vitkit.studies.jobs import check_submitit as check_submitit
+from vitkit.studies.jobs import run_jobs as run_jobs
+from vitkit.studies.laws import fit as fit
+from vitkit.studies.paper import STUDIES as STUDIES
+from vitkit.studies.rows import RESULTS as RESULTS
+from vitkit.studies.rows import Row as Row
+from vitkit.studies.rows import read_rows as read_rows
+from vitkit.studies.rows import write_table as write_table
+from vitkit.studies.selection import Regularisation as Regularisation
+from vitkit.studies.selection import USUAL as USUAL
+from vitkit.studies.selection import regularised as regularised
+from vitkit.studies.selection import select as select
+from vitkit.studies.study import Ask as Ask
+from vitkit.studies.study import RECORD as RECORD
+from vitkit.studies.study import Results as Results
+from vitkit.studies.study import Study as Study
+from vitkit.studies.study import begin as begin
+from vitkit.studies.study import results as results
+from vitkit.studies.study import run_study as run_study
+from vitkit.studies.transfer_protocol import Transfer as Transfer
+from vitkit.studies.transfer_protocol import transfer as transfer
+from vitkit.studies.uncertainty import LEVEL as LEVEL
+from vitkit.studies.uncertainty import range_test as range_test

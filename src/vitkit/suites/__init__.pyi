@@ -1,0 +1,15 @@
+"""Written by `cd tests && python -m stubs`: for type checkers and editors."""
+
+from vitkit.suites.robustness import ROBUSTNESS as ROBUSTNESS
+from vitkit.suites.run import FINE_TUNING as FINE_TUNING
+from vitkit.suites.run import Outcome as Outcome
+from vitkit.suites.run import run_suite as run_suite
+from vitkit.suites.table import cells as cells
+from vitkit.suites.table import columns as columns
+from vitkit.suites.table import lines as lines
+from vitkit.suites.table import markdown as markdown
+from vitkit.suites.table import sentences as sentences
+from vitkit.suites.task import Suite as Suite
+from vitkit.suites.task import Task as Task
+from vitkit.suites.task import read_suite as read_suite
+from vitkit.suites.vtab import VTAB as VTAB

@@ -1,0 +1,155 @@
+"""Published weights that vitkit opens: what one types, what they are, and how good their authors say
+they are.
+
+The table is published.csv beside this file; benchmarks/published_weights.py writes it, of facts alone.
+What no source states is empty.
+"""
+
+import csv
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from vitkit.system.storage.files import cache_dir
+
+FILE = Path(__file__).with_name("published.csv")
+
+SOURCES = {
+    "the paper": "Table 5, fine-tuned at 384 pixels",
+    "Google": "README of github.com/google-research/vision_transformer",
+    "timm": "results/results-imagenet.csv of github.com/huggingface/pytorch-image-models, 2026-08-08",
+    "torchvision": "the metadata of torchvision's weights",
+    "DeiT": "README_deit.md of github.com/facebookresearch/deit",
+    "DINO": "README of github.com/facebookresearch/dino",
+    "DINOv2": "README of github.com/facebookresearch/dinov2",
+    "MAE": "README of github.com/facebookresearch/mae",
+}
+"""Where the accuracies are stated."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """Weights that somebody has published."""
+
+    name: str
+    """What one types: a name that `vitkit.load` takes, or of torchvision's the file's."""
+    library: Literal["google", "transformers", "torchvision", "timm"]
+    """Whose format the file has."""
+    family: str
+    """What people call such models, such as "DINOv2"."""
+    model: str
+    """Its architecture, as `vitkit models` writes it."""
+    pixels: int
+    """The side of its images."""
+    pretraining: str = ""
+    """The data that it has learned from, and how; empty if its name does not tell."""
+    top1: float | None = None
+    """Accuracy on ImageNet's validation images, in percent, as the source states it."""
+    measured: Literal["", "its head", "a linear probe", "fine-tuned"] = ""
+    """What has that accuracy: the file as it is, a linear probe of its features, or the model after
+    fine-tuning on ImageNet."""
+    source: str = ""
+    """Who states it: one of SOURCES."""
+    licence: str = ""
+    """As the hub calls it; empty if nobody has said."""
+    megabytes: int | None = None
+    """The size of the file, of 10^6 bytes; None if it is not known."""
+    address: str = ""
+    """Where the file is to be had, if the name does not say it."""
+
+    @property
+    def where(self) -> str:
+        """The address of the file, or of its repository."""
+        if self.address:
+            return self.address
+        if self.library == "google":
+            return f"https://storage.googleapis.com/vit_models/{self.name.replace('+', '%2B')}.npz"
+        return f"https://huggingface.co/{self.name}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the file is in this machine's cache: vitkit's own, the hub's or PyTorch's."""
+        if self.library == "google":
+            return (cache_dir() / "google" / f"{self.name}.npz").is_file()
+        if self.library == "torchvision":
+            return (_torch_hub() / self.name).is_file()
+        folder = _hub_cache() / f"models--{self.name.replace('/', '--')}" / "snapshots"
+        return any(folder.glob("*/*.safetensors")) or any(folder.glob("*/*.bin"))
+
+
+@cache
+def all_published() -> tuple[Published, ...]:
+    """All rows of the table."""
+    with FILE.open(newline="", encoding="utf-8") as file:
+        return tuple(_row(values) for values in csv.DictReader(file))
+
+
+def _row(values: dict[str, str]) -> Published:
+    """A row from the text of its cells; an empty one has the default."""
+    cells = {name: text for name, text in values.items() if text}
+    for number, kind in (("pixels", int), ("megabytes", int), ("top1", float)):
+        if number in cells:
+            cells[number] = kind(cells[number])
+    return Published(**cells)
+
+
+def find_published(words: str) -> list[Published]:
+    """The rows whose name, family, architecture or pre-training holds this text, whatever its
+    case."""
+    wanted = words.lower()
+    found = []
+    for row in all_published():
+        texts = (row.name, row.family, row.model, row.pretraining)
+        if any(wanted in text.lower() for text in texts):
+            found.append(row)
+    return found
+
+
+def published_called(name: str) -> Published | None:
+    """The row of exactly this name, with or without timm/ before it; None if there is none."""
+    for row in all_published():
+        if name in (row.name, row.name.removeprefix("timm/")):
+            return row
+    return None
+
+
+def nearest_published(name: str) -> str:
+    """The published name that a misspelt one most likely means; "" if none is near."""
+    names = {}
+    for row in all_published():
+        names[row.name.lower()] = row.name
+        names[row.name.rpartition("/")[2].lower()] = row.name
+    near = get_close_matches(name.lower(), names, 1, 0.8)
+    if not near:
+        return ""
+    return names[near[0]]
+
+
+def meant(name: str) -> str:
+    """ "; did you mean NAME?" for a name that is nearly one of the table; of a file of torchvision's where
+    it is to be had; else ""."""
+    row = published_called(name)
+    if row is not None and row.library == "torchvision":
+        return f"; it is torchvision's: download it from {row.where}"
+    near = nearest_published(name)
+    if not near or near == name:
+        return ""
+    return f"; did you mean {near}?"
+
+
+def _hub_cache() -> Path:
+    """The folder of the hub's client, which is asked if it is installed."""
+    try:
+        from huggingface_hub.constants import HF_HUB_CACHE
+    except ImportError:
+        return Path.home() / ".cache" / "huggingface" / "hub"
+    return Path(HF_HUB_CACHE)
+
+
+def _torch_hub() -> Path:
+    """The folder to which torchvision downloads."""
+    from torch.hub import get_dir
+
+    return Path(get_dir()) / "checkpoints"
