@@ -9,8 +9,11 @@ hashes differs in at most MAX_BITS bits from the hash of another image.
 Candidates are aligned, from where the hashes say that one lies in the other, by the affine map of
 least squares (Lucas and Kanade, 1981). They are near-duplicates if their details then correlate by
 MIN_CORRELATION; by more if most images have a candidate, as digits and X-rays do, whose details are
-alike without being copies. What has no contrast is the same only if the files are. Among more than
-MOST_PAIRS pairs of images, copies that are turned or cropped are not looked for.
+alike without being copies. Of a thing on plain ground the outline is nearly all that there is to
+align, and any can may be moved and stretched onto any other: there more is asked too, and the map must
+be one that a copy has, to a part of the picture in its own shape. What has no contrast is the same
+only if the files are. Among more than MOST_PAIRS pairs of images, copies that are turned or cropped
+are not looked for.
 
 Legend: N, M images of two sets, P pairs of them, V variants of each.
 """
@@ -36,6 +39,9 @@ SIDE_OF_DETAILS = SIDE - 2 * MARGIN
 MIN_CORRELATION = 0.92  # of the details of near-duplicates
 CROWDED = 0.5  # candidates for each image, on average, from which the pictures are of one kind
 MIN_OF_ONE_KIND = 0.975  # the same, of pictures of one kind
+NOTHING = 0.2  # standard deviations of a picture's details: a pixel with less has none
+PLAIN = 0.4  # share of such pixels from which a picture is a thing on plain ground
+SLACK = 0.05  # of an image's sides, by which a copy may lie outside of it, or be stretched
 FLAT = 1.0  # levels: an image whose thumbnail varies less shows nothing
 MIN_SPREAD = (
     0.05  # share of the pixels that have the details: a corner of land beside the sea is less
@@ -210,14 +216,19 @@ def _near(
 
     # Those whose details correlate once they are aligned
     correlations = np.zeros(len(i))
+    is_part = np.zeros(len(i), bool)
     for start in range(0, len(i), ALIGNED_AT_ONCE):
         chunk = slice(start, start + ALIGNED_AT_ONCE)
         places = np.stack(variants)[variant[chunk]]
-        correlations[chunk] = _correlations(greys[i[chunk]], copied[j[chunk]], places)
-    least = MIN_CORRELATION
+        best, fitted = _aligned(greys[i[chunk]], copied[j[chunk]], places)
+        correlations[chunk] = best
+        is_part[chunk] = _is_part(fitted)
+    least = np.full(len(i), MIN_CORRELATION)
     if len(i) > len(rows) * CROWDED:
-        least = MIN_OF_ONE_KIND
-    keep = correlations >= least
+        least[:] = MIN_OF_ONE_KIND
+    is_plain = _is_plain(greys)[i] | _is_plain(copied)[j]
+    least[is_plain] = MIN_OF_ONE_KIND
+    keep = (correlations >= least) & (is_part | ~is_plain)
     return rows[i[keep]], columns[j[keep]], bits[keep]
 
 
@@ -276,9 +287,12 @@ def _candidates(
     return tuple(np.concatenate(arrays) for arrays in zip(*found, strict=True))
 
 
-def _correlations(images: np.ndarray, copies: np.ndarray, places: np.ndarray) -> np.ndarray:
+def _aligned(
+    images: np.ndarray, copies: np.ndarray, places: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """How the details of copies (P, SIDE, SIDE) correlate with those of images (P, SIDE, SIDE) at the
-    places (P, 2, 3) that fit best, by least squares from where they are said to be: (P,)."""
+    places that fit best, by least squares from where they are said to be, (P, 2, 3): (P,), and these
+    places, (P, 2, 3)."""
     images = _smooth(images, FINE)
     copies = _smooth(copies, FINE)
     images = np.stack([images, *np.gradient(images, axis=(1, 2))], axis=1)  # (P, 3, S, S)
@@ -287,6 +301,7 @@ def _correlations(images: np.ndarray, copies: np.ndarray, places: np.ndarray) ->
     points = np.stack([y.ravel(), x.ravel(), np.ones(SIDE**2)]).astype(np.float32)  # (3, S S)
     places = places.astype(np.float32)
     best = np.full(len(places), -1.0)
+    fitted = places.copy()
     open_pairs = np.arange(len(places))
     for step in range(STEPS):
         if step >= HOPELESS_AFTER:
@@ -298,7 +313,9 @@ def _correlations(images: np.ndarray, copies: np.ndarray, places: np.ndarray) ->
         seen, down, right = _sampled(images[open_pairs], there).transpose(1, 0, 2)  # (P, S S)
         wanted = copies[open_pairs]
         correlation = _detail_correlation(seen, wanted)
-        best[open_pairs] = np.maximum(best[open_pairs], correlation)
+        is_better = correlation > best[open_pairs]
+        best[open_pairs[is_better]] = correlation[is_better]
+        fitted[open_pairs[is_better]] = here[is_better]
 
         # A step of Gauss and Newton, in units of the image's contrast
         contrast = seen.std(axis=1, keepdims=True) + 1e-6
@@ -309,7 +326,17 @@ def _correlations(images: np.ndarray, copies: np.ndarray, places: np.ndarray) ->
         damping = 1e-3 * np.trace(normal, axis1=1, axis2=2)[:, None, None] * np.eye(6)
         move = np.linalg.solve(normal + damping, jacobian @ error[:, :, None])
         places[open_pairs] = here + move.reshape(-1, 2, 3).astype(np.float32)
-    return best
+    return best, fitted
+
+
+def _is_part(places: np.ndarray) -> np.ndarray:
+    """Whether what lies at these places (P, 2, 3) is a part of the image, but for SLACK, in the shape
+    that it has there: bool (P,)."""
+    corners = np.array([[0, 0, 1], [0, 1, 1], [1, 0, 1], [1, 1, 1]]).T
+    there = places @ corners  # (P, 2, 4)
+    is_inside = ((there > -SLACK) & (there < 1 + SLACK)).all((1, 2))
+    shrinking = np.linalg.svd(places[:, :, :2], compute_uv=False)  # (P, 2), along two axes
+    return is_inside & (shrinking[:, 0] < (1 + SLACK) * shrinking[:, 1])
 
 
 def _sampled(images: np.ndarray, there: np.ndarray) -> np.ndarray:
@@ -338,6 +365,12 @@ def _details(smoothed: np.ndarray) -> np.ndarray:
     """The details of smoothed thumbnails (P, SIDE, SIDE), without the edges."""
     details = smoothed - _smooth(smoothed, COARSE)
     return details[:, MARGIN:-MARGIN, MARGIN:-MARGIN]
+
+
+def _is_plain(greys: np.ndarray) -> np.ndarray:
+    """Which thumbnails (N, SIDE, SIDE) are mostly without details: bool (N,)."""
+    details = _details(_smooth(greys, FINE)).reshape(len(greys), -1)
+    return (np.abs(details) < NOTHING * details.std(1, keepdims=True)).mean(1) > PLAIN
 
 
 def _standardised(thumbnails: np.ndarray) -> np.ndarray:

@@ -80,7 +80,10 @@ def verdict(runs: Sequence[Recorded]) -> str:
     if not name or any(name not in points for points in measured):
         return f"they were not measured by the same metric, so {none} is better"
     if any(run.measured_on() != runs[0].measured_on() for run in runs):
-        return "they were measured on different images, so their results cannot be compared"
+        return (
+            "the results in the table were measured on different images, each run's own test part, so "
+            f"by them {none} is better"
+        )
     reached = [points[name][-1][1] for points in measured]
     first = reached[0]
     if any(metric.unit != first.unit for metric in reached):

@@ -161,8 +161,7 @@ class ComparedRuns:
         if self.settings.json:
             yield json.dumps(self.to_json())
             return
-        yield from side_by_side(self.runs)
-        yield from map(printable, self.notes)
+        yield from side_by_side(self.runs, self.notes)
         yield f"wrote {self.path}"
         one = word_of(self.settings.one)
         two = word_of(self.settings.two)

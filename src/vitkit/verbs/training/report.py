@@ -128,8 +128,9 @@ def _check(run_dir: Path) -> None:
     )
 
 
-def side_by_side(runs: Sequence[Recorded]) -> Iterator[str | Table]:
-    """What runs reached, in what they differ, and which is best."""
+def side_by_side(runs: Sequence[Recorded], notes: Sequence[str] = ()) -> Iterator[str | Table]:
+    """What runs reached, in what they differ, and which is best. notes: what is to be said before
+    that."""
     names = [escape(printable(name)) for name in run_names(runs)]
     different = settings(runs)
     for title, rows in (("", results(runs)), ("setting", different)):
@@ -142,6 +143,7 @@ def side_by_side(runs: Sequence[Recorded]) -> Iterator[str | Table]:
             yield table
     if not different:
         yield "their settings are the same"
+    yield from map(printable, notes)
     yield printable(verdict(runs))
 
 
