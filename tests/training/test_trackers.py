@@ -14,7 +14,7 @@ from vitkit.system.span import Span
 from vitkit.training import train
 from vitkit.training.recipe import check_packages
 from vitkit.training.record.metrics import read_lines
-from vitkit.training.record.trackers import open_trackers
+from vitkit.training.record.trackers import TensorBoard, open_trackers
 
 
 @pytest.fixture
@@ -76,6 +76,28 @@ def test_what_a_function_raises_ends_the_run(short, tmp_path):
 
     with pytest.raises(KeyError, match="enough"):
         vitkit.train(short, workdir=tmp_path, track=stop, device="cpu", quiet=True)
+
+
+def test_a_tracker_that_fails_does_not_end_the_run(short, tmp_path, monkeypatch):
+    def full(self, step, values):
+        raise OSError("no space left\non the disk")
+
+    monkeypatch.setattr(TensorBoard, "scalars", full)
+    told = []
+    made = vitkit.train(
+        short, workdir=tmp_path, track="tensorboard", device="cpu", progress=told.append
+    )
+    assert made.run.steps() == 6
+    (sentence,) = [text for text in told if "gets no more" in str(text)]
+    assert sentence == "TensorBoard gets no more of this run, which goes on: no space left"
+
+
+def test_one_that_cannot_begin_is_a_sentence(short, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="track .*file/board cannot begin: "):
+        vitkit.train(
+            short, workdir=tmp_path / "run", track=str(tmp_path / "file/board"), quiet=True
+        )
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,7 @@ def _train(
             state.wait()
             if trackers:
                 mistaken = pictures_of_mistakes(run_dir / ANSWERS, state.step, data.held_out)
-                for tracker in trackers:
-                    tracker.pictures(state.step, mistaken)
+                log.to_trackers(lambda tracker: tracker.pictures(state.step, mistaken))
         except Interrupted:
             if not stop.is_an_end():
                 _save_interrupted(recipe, run_dir, state, log)

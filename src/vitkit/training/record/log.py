@@ -18,7 +18,7 @@ from vitkit.system.console.saying import bars_are_shown, console_of_listener, pr
 from vitkit.system.console.text import printable
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.training.record.metrics import read_lines, to_line
-from vitkit.training.record.trackers import Tracker
+from vitkit.training.record.trackers import FunctionTracker, Tracker, first_line
 
 Say = Callable[[str], None]
 """Prints a sentence for the person who watches."""
@@ -86,7 +86,7 @@ class Log:
     ):
         self.console = console or console_of_listener()
         self.total = total
-        self.trackers = trackers
+        self.trackers = list(trackers)
         """Where else the numbers go, of rank 0."""
 
         # The file, on rank 0 only; all ranks read what it holds
@@ -153,8 +153,20 @@ class Log:
 
     def _draw(self, step: int, numbers: dict[str, float]) -> None:
         if numbers:
-            for tracker in self.trackers:
-                tracker.scalars(step, numbers)
+            self.to_trackers(lambda tracker: tracker.scalars(step, numbers))
+
+    def to_trackers(self, tell: Callable[[Tracker], None]) -> None:
+        """Tell each tracker something. One that fails, for its server is gone or a disk full, is told
+        nothing more: the training goes on. What a function of the program raises is raised."""
+        for tracker in tuple(self.trackers):
+            try:
+                tell(tracker)
+            except Exception as error:  # whatever a library raises
+                if isinstance(tracker, FunctionTracker):
+                    raise
+                self.trackers.remove(tracker)
+                kind = type(tracker).__name__
+                self.say(f"{kind} gets no more of this run, which goes on: {first_line(error)}")
 
     def training(self, step: int, images: int, loss: float, norm: float, lr: float) -> None:
         """Write a point of the training curve, with the speed since the last one; `images` is the
@@ -220,8 +232,7 @@ class Log:
         """Close the files and remove the bar."""
         self.bar.stop()
         self.file.close()
-        for tracker in self.trackers:
-            tracker.close()
+        self.to_trackers(lambda tracker: tracker.close())
 
 
 def clock(seconds: float) -> str:

@@ -72,18 +72,21 @@ def open_trackers(
 ) -> list[Tracker]:
     """The tracker of this name or directory, and the program's own function, for a run that begins or
     goes on at this step. `begun` is the file that says when it began; the settings are those of
-    recipe.json, by their whole names."""
+    recipe.json, by their whole names. Raises ValueError if a library cannot begin."""
     trackers: list[Tracker] = []
-    if track == "wandb":
-        trackers.append(WeightsAndBiases(run_dir, identity(run_dir, begun), settings))
-    elif track == "mlflow":
-        trackers.append(MLflow(run_dir, identity(run_dir, begun), settings))
-    elif track == "tensorboard":
-        trackers.append(TensorBoard(run_dir / "tensorboard", step, settings))
-    elif track:
-        trackers.append(TensorBoard(Path(track), step, settings))
+    try:
+        if track == "wandb":
+            trackers.append(WeightsAndBiases(run_dir, identity(run_dir, begun), settings))
+        elif track == "mlflow":
+            trackers.append(MLflow(run_dir, identity(run_dir, begun), settings))
+        elif track == "tensorboard":
+            trackers.append(TensorBoard(run_dir / "tensorboard", step, settings))
+        elif track:
+            trackers.append(TensorBoard(Path(track), step, settings))
+    except Exception as error:  # whatever a library raises, of an account or a server
+        raise ValueError(f"--track {track} cannot begin: {first_line(error)}") from error
     if callback := current_callback():
-        trackers.append(Callback(callback))
+        trackers.append(FunctionTracker(callback))
     return trackers
 
 
@@ -199,7 +202,7 @@ class MLflow:
         self.client.set_terminated(self.run_id)
 
 
-class Callback:
+class FunctionTracker:
     """A function of the program's own, of the step and its numbers."""
 
     def __init__(self, function: Any):
@@ -239,3 +242,9 @@ def pictures_of_mistakes(answers: Path, step: int, parts: dict[str, Source]) -> 
         caption = f"{name}, {mistake.true}, taken for {mistake.predicted}"
         mistaken.append(Mistaken(pixels, caption))
     return mistaken
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says; its type if it says nothing."""
+    lines = str(error).strip().splitlines()
+    return next(iter(lines), type(error).__name__)
