@@ -168,7 +168,7 @@ def folder(tmp_path, monkeypatch):
     for name in MODELS:
         save(classifier, tmp_path / name)
     # What `vitkit finetune photos/` takes where there is no network
-    weights = f"{FAMILY[-1].name.partition('/')[2]}.safetensors"
+    weights = f"{FAMILY[-1].partition('/')[2]}.safetensors"
     shutil.copy(tmp_path / "MODEL" / "model.safetensors", tmp_path / weights)
     for name in ("holiday.jpg", "digit.png"):
         Path(name).write_bytes(encoded(photograph(40, 30)))

@@ -56,7 +56,9 @@ NEEDED = [
     ("serve", "uvicorn", "serve MODEL"),
     ("serve", "python_multipart", "serve MODEL"),
     ("serve", "prometheus_client", "serve MODEL"),
-    ("track", "tensorboard", f"train scratch photos --tensorboard {RUN}"),
+    ("track", "tensorboard", f"train scratch photos --track tensorboard {RUN}"),
+    ("track", "wandb", f"train scratch photos --track wandb {RUN}"),
+    ("track", "mlflow", f"train scratch photos --track mlflow {RUN}"),
     ("cluster", "submitit", "study pooling --data photos --jobs 2 --workdir written"),
     ("corruptions", "imagecorruptions", "evaluate MODEL photos --corruptions fog"),
 ]

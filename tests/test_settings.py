@@ -273,7 +273,7 @@ CHANGES = {
         "save_every": Change(Span(1)),
         "keep": Change(1),
         "log_every": Change(1),
-        "tensorboard": Change(True),
+        "track": Change("tensorboard"),
     },
 }
 

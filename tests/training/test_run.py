@@ -469,7 +469,7 @@ class TestOptions:
         "changes",
         [
             {"precision": "bfloat16"},
-            {"tensorboard": True},
+            {"track": "tensorboard"},
             pytest.param({"compile": True}, marks=pytest.mark.slow),
         ],
         ids=lambda c: next(iter(c)),
@@ -478,7 +478,7 @@ class TestOptions:
         few = replace(tiny, length=Span(15), evaluate_every=Span(15))
         train(replace(few, **changes), tmp_path, "cpu", quiet)
         assert losses(tmp_path)[-1] < losses(tmp_path)[0]
-        assert any(tmp_path.glob("tensorboard/events*")) == ("tensorboard" in changes)
+        assert any(tmp_path.glob("tensorboard/events*")) == ("track" in changes)
 
     def test_a_run_goes_on_in_the_precision_that_it_began_in(
         self, tiny, quiet, tmp_path, monkeypatch

@@ -3,6 +3,7 @@ for photographs of your own; and which weights, when none are given.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -31,12 +32,14 @@ from vitkit.training import Data, Optim, Recipe, adapted_to
 from vitkit.weights import (
     COLOURS,
     Hints,
+    Published,
     adopt,
     changed_preprocessing,
     hub_answers,
     load_as,
     numbered,
     preprocessing_for,
+    published_called,
 )
 
 LOSS = {"classes": "sigmoid", "number": "squared"}  # by the kind of targets; softmax for one class
@@ -233,25 +236,10 @@ SIDE = 1024  # of the matrices whose product says how fast the machine is
 EFFICIENCY = 0.5  # of a training step, beside such a product
 
 
-class Published(NamedTuple):
-    """Weights on the Hugging Face hub: AugReg's, pre-trained on ImageNet-21k, fine-tuned on
-    ImageNet-1k (Steiner and others 2021)."""
-
-    name: str
-    size: str
-    """The model's, as `named` takes it."""
-    megabytes: int
-
-    @property
-    def file(self) -> str:
-        """Its name as a file of the working directory."""
-        return self.name.partition("/")[2] + ".safetensors"
-
-
-FAMILY = (  # the largest first
-    Published("timm/vit_base_patch16_224.augreg_in21k_ft_in1k", "B/16", 346),
-    Published("timm/vit_small_patch16_224.augreg_in21k_ft_in1k", "S/16", 88),
-    Published("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", "Ti/16", 23),
+# AugReg's, pre-trained on ImageNet-21k, fine-tuned on ImageNet-1k (Steiner and others 2021), on the
+# Hugging Face hub; the largest first
+FAMILY = tuple(
+    f"timm/vit_{size}_patch16_224.augreg_in21k_ft_in1k" for size in ("base", "small", "tiny")
 )
 
 
@@ -266,11 +254,12 @@ class Choice(NamedTuple):
 def choose_pretrained(minutes: float, device: torch.device) -> Choice:
     """Choose pretrained weights when none are given: the largest of one family that this machine
     can train in the time, of those that can be reached. Raises ValueError if there are none."""
-    fitting = _fitting(minutes, device)
-    smaller = FAMILY[FAMILY.index(fitting) :]
+    family = [row for row in map(published_called, FAMILY) if row is not None]
+    fitting = _fitting(family, minutes, device)
+    smaller = family[family.index(fitting) :]
 
     # On this machine, the one that fits best
-    if _is_cached(fitting):
+    if fitting.is_here:
         return Choice(fitting.name, f"{fitting.name}, which is in the cache")
 
     # By download
@@ -282,23 +271,29 @@ def choose_pretrained(minutes: float, device: torch.device) -> Choice:
         return Choice(fitting.name, why)
 
     # Another of this machine: the next smaller one, then the next larger
-    larger = FAMILY[: FAMILY.index(fitting)][::-1]
+    larger = family[: family.index(fitting)][::-1]
     for published in (*smaller, *larger):
-        if _is_cached(published):
+        if published.is_here:
             why = f"{published.name}, which is in the cache; the Hugging Face hub cannot be reached"
             return Choice(published.name, why)
-        file = Path(published.file)
+        file = Path(_file_of(published))
         if file.is_file():
             why = f"{file}, which is in this directory; the Hugging Face hub cannot be reached"
             return Choice(str(file), why)
     raise ValueError(
         "no pre-trained weights: the Hugging Face hub cannot be reached, and none of vitkit's "
         f"choice are in its cache. Say which: vitkit finetune MODEL DATA, where MODEL is a file "
-        f"such as {FAMILY[-1].file}, from another machine"
+        f"such as {_file_of(family[-1])}: on another machine, it is model.safetensors at "
+        f"{family[-1].where} ({family[-1].megabytes} MB)"
     )
 
 
-def _fitting(minutes: float, device: torch.device) -> Published:
+def _file_of(published: Published) -> str:
+    """What weights are called as a file of the working directory."""
+    return published.name.partition("/")[2] + ".safetensors"
+
+
+def _fitting(family: Sequence[Published], minutes: float, device: torch.device) -> Published:
     """The largest model that makes enough steps in the time; the smallest if none does."""
     # How fast the device multiplies matrices, in its best precision; a tenth of a second
     a = torch.ones(SIDE, SIDE, device=device)
@@ -310,18 +305,9 @@ def _fitting(minutes: float, device: torch.device) -> Published:
             fastest = min(fastest, time.perf_counter() - began)
     speed = 2 * SIDE**3 / fastest
 
-    for published in FAMILY:
-        macs = cost(named(published.size)).macs
+    for published in family:
+        macs = cost(named(published.model)).macs
         step = 3 * 2 * macs * BATCH / (EFFICIENCY * speed)  # forward, and twice that backward
         if step * STEPS < 60 * minutes:
             return published
-    return FAMILY[-1]
-
-
-def _is_cached(published: Published) -> bool:
-    """Whether the hub's cache has these weights."""
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return False
-    return isinstance(try_to_load_from_cache(published.name, "model.safetensors"), str)
+    return family[-1]

@@ -24,10 +24,12 @@ from vitkit.system.processes.watchdog import watchdog
 from vitkit.system.span import due
 from vitkit.training.choices import as_decided, with_augmentation, with_channels, with_precision
 from vitkit.training.data import RunData, about_classes, open_data, refuse_one_class
-from vitkit.training.evaluation import check_best, evaluate, gains_no_more
+from vitkit.training.evaluation import ANSWERS, check_best, evaluate, gains_no_more
 from vitkit.training.recipe import Recipe, check_numbers, check_packages, output_names, resolve
 from vitkit.training.record.log import Log
-from vitkit.training.record.machine import compute_as_begun, record_beginning
+from vitkit.training.record.machine import BEGUN, compute_as_begun, record_beginning
+from vitkit.training.record.trackers import open_trackers, pictures_of_mistakes
+from vitkit.training.record.values import flat, to_json
 from vitkit.training.run import Run, locked, record_run
 from vitkit.training.schedule import LAST_STEP, Ends, Schedule, stoppable
 from vitkit.training.state.checkpoints import checkpoints, earlier_call
@@ -99,15 +101,26 @@ def _train(
 
     # What is about to run, for the person who watches
     schedule = Schedule(run_dir, recipe.length.n, ends.deadline, say)
-    log = Log(run_dir, state.step, schedule.last, recipe.tensorboard, console)
+    trackers = []
+    if on_rank_0():
+        trackers = open_trackers(
+            recipe.track, run_dir, run_dir / BEGUN, state.step, flat(to_json(recipe))
+        )
+    log = Log(run_dir, state.step, schedule.last, trackers, console)
     for sentence in _summary(recipe, data, state):
         log.say(sentence)
+    for tracker in trackers:
+        if tracker.sentence:
+            log.say(tracker.sentence)
 
     # The steps, until the last one or until the run is asked to stop
     with stoppable(ends) as stop:
         try:
             _steps(Run(recipe, run_dir, data, state, schedule, log, stop))
             state.wait()
+            if trackers:
+                mistaken = pictures_of_mistakes(run_dir / ANSWERS, state.step, data.held_out)
+                log.to_trackers(lambda tracker: tracker.pictures(state.step, mistaken))
         except Interrupted:
             if not stop.is_an_end():
                 _save_interrupted(recipe, run_dir, state, log)

@@ -18,6 +18,7 @@ from vitkit.objectives import Objective, Supervised
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.span import Span
 from vitkit.training.optim import Optim, Tune
+from vitkit.training.record.trackers import check_tracker
 
 # Seeds of dropout are `seed` times a million and more, and PyTorch's have 64 bits (step.py)
 MAX_SEED = 10**12
@@ -154,8 +155,10 @@ class Recipe:
     one. An interruption's is kept beside them until the next is written."""
     log_every: int = 50
     """Steps between lines of the log."""
-    tensorboard: bool = False
-    """Write TensorBoard events beside metrics.jsonl (extra `track`)."""
+    track: str = ""
+    """Where else the run is written (extra `track`): tensorboard, for events in its directory; wandb or
+    mlflow, which stay on this machine where there is no account; or a directory, for TensorBoard's
+    events there. Each gets the numbers of metrics.jsonl, the settings, and pictures of mistakes."""
 
 
 class Facts(NamedTuple):
@@ -292,8 +295,7 @@ def check_packages(recipe: Recipe) -> None:
     """Raises ValueError if the run needs a package that is not installed."""
     if recipe.tune.lora and find_spec("peft") is None:
         raise ValueError("tune.lora needs peft: pip install 'vitkit[lora]'")
-    if recipe.tensorboard and find_spec("tensorboard") is None:
-        raise ValueError("--tensorboard needs tensorboard: pip install 'vitkit[track]'")
+    check_tracker(recipe.track)
 
 
 def check_numbers(recipe: Recipe) -> None:

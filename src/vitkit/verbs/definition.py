@@ -28,7 +28,9 @@ from vitkit.system.console.saying import (
     Listener,
     Progress,
     bars_are_shown,
+    current_callback,
     current_listener,
+    followed_by,
     heard_by,
     say,
     to_nobody,
@@ -139,6 +141,11 @@ class Verb:
             raise TypeError(f"progress is {progress!r}; it is a function that is told what happens")
         listener = progress or (to_nobody if quiet else current_listener())
 
+        # A run is followed by the program itself: track=FUNCTION
+        callback = current_callback()
+        if self.begin is not None and callable(values.get("track")):
+            callback = values.pop("track")
+
         def in_python(told: str | Progress) -> None:
             if isinstance(told, str):
                 told = arguments_for_options(told, self.settings)
@@ -147,6 +154,7 @@ class Verb:
         in_python.shows_bars = bars_are_shown(listener)
         with (
             heard_by(in_python),
+            followed_by(callback),
             leaving_signals(),
             _leaving_generators(),
             _naming_arguments(self.settings),

@@ -22,7 +22,9 @@ _FILES = {
     ),
     "outputs": "Activation activate activate_array imagenet21k_wordnet imagenet_labels numbered",
     "proof": "Proof convert",
-    "published": "SOURCES Published find_published nearest_published all_published",
+    "published": (
+        "SOURCES Published all_published find_published nearest_published published_called"
+    ),
     "rules": "write",
     "store": "check_savable create load load_as load_for load_with_account save",
     "unknown": "Unknown",

@@ -44,6 +44,7 @@ from vitkit.weights.published import SOURCES as SOURCES
 from vitkit.weights.published import all_published as all_published
 from vitkit.weights.published import find_published as find_published
 from vitkit.weights.published import nearest_published as nearest_published
+from vitkit.weights.published import published_called as published_called
 from vitkit.weights.rules import write as write
 from vitkit.weights.store import check_savable as check_savable
 from vitkit.weights.store import create as create

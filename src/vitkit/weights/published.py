@@ -75,8 +75,12 @@ class Published:
             return (cache_dir() / "google" / f"{self.name}.npz").is_file()
         if self.library == "torchvision":
             return (_torch_hub() / self.name).is_file()
-        folder = _hub_cache() / f"models--{self.name.replace('/', '--')}" / "snapshots"
-        return any(folder.glob("*/*.safetensors")) or any(folder.glob("*/*.bin"))
+        cache = _hub_cache()
+        if cache is None:
+            return False
+        folder = cache / f"models--{self.name.replace('/', '--')}" / "snapshots"
+        files = [*folder.glob("*/*.safetensors"), *folder.glob("*/*.bin")]
+        return any(file.is_file() for file in files)  # not a link to what is gone
 
 
 @cache
@@ -139,12 +143,13 @@ def meant(name: str) -> str:
     return f"; did you mean {near}?"
 
 
-def _hub_cache() -> Path:
-    """The folder of the hub's client, which is asked if it is installed."""
+def _hub_cache() -> Path | None:
+    """The folder of the hub's client; None if that is not installed, and nothing there can be
+    opened."""
     try:
         from huggingface_hub.constants import HF_HUB_CACHE
     except ImportError:
-        return Path.home() / ".cache" / "huggingface" / "hub"
+        return None
     return Path(HF_HUB_CACHE)
 
 

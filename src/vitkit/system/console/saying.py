@@ -133,6 +133,27 @@ class _Lines(StringIO):
         return len(text)
 
 
+Callback = Callable[[int, dict[str, float]], object]
+"""A function of the program that follows a run: of the step and its numbers, by name."""
+
+_callback: ContextVar[Callback | None] = ContextVar("callback", default=None)
+
+
+def current_callback() -> Callback | None:
+    """The function that follows the runs of this call; None if there is none."""
+    return _callback.get()
+
+
+@contextmanager
+def followed_by(callback: Callback | None) -> Iterator[None]:
+    """A block whose runs a function follows."""
+    before = _callback.set(callback)
+    try:
+        yield
+    finally:
+        _callback.reset(before)
+
+
 _live: ContextVar[TextIO | None] = ContextVar("live", default=None)
 
 

@@ -1,5 +1,5 @@
-"""What a run tells while it trains: metrics.jsonl always, TensorBoard if the recipe asks for it,
-and a bar on the terminal with the pace of the training."""
+"""What a run tells while it trains: metrics.jsonl always, trackers if anybody asks for one, and
+a bar on the terminal with the pace of the training."""
 
 import os
 import time
@@ -18,6 +18,7 @@ from vitkit.system.console.saying import bars_are_shown, console_of_listener, pr
 from vitkit.system.console.text import printable
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.training.record.metrics import read_lines, to_line
+from vitkit.training.record.trackers import FunctionTracker, Tracker, first_line
 
 Say = Callable[[str], None]
 """Prints a sentence for the person who watches."""
@@ -80,11 +81,13 @@ class Log:
         run_dir: Path,
         step: int,
         total: int,
-        tensorboard: bool = False,
+        trackers: Sequence[Tracker] = (),
         console: Console | None = None,
     ):
         self.console = console or console_of_listener()
         self.total = total
+        self.trackers = list(trackers)
+        """Where else the numbers go, of rank 0."""
 
         # The file, on rank 0 only; all ranks read what it holds
         self.path = run_dir / "metrics.jsonl"
@@ -100,13 +103,6 @@ class Log:
         evaluations = [line for line in past if line["event"] == "evaluation"]
         self.evaluated = {(line["step"], line["evaluator"]) for line in evaluations}
         """At which steps evaluators have measured: (step, title of the evaluator)."""
-
-        # TensorBoard, which forgets the events of later steps too
-        self.board = None
-        if tensorboard and on_rank_0():
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.board = SummaryWriter(run_dir / "tensorboard", purge_step=step + 1)
 
         # The bar with a text after it, in one line of a terminal; nothing elsewhere
         width = min(max(self.console.width - TEXT_WIDTH, 4), 30)
@@ -137,7 +133,7 @@ class Log:
         self.bar.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def __call__(self, event: str, step: int, **values: float | int | str | list) -> None:
-        """Write `values` as a line of this event and step; numbers to TensorBoard too."""
+        """Write `values` as a line of this event and step; numbers to the trackers too."""
         self.file.write(to_line({"event": event, "step": step, **values}))
         numbers = {name: x for name, x in values.items() if isinstance(x, int | float)}
         self._draw(step, numbers)
@@ -156,9 +152,21 @@ class Log:
         self._draw(step, {metric.name: metric.value for metric in metrics})
 
     def _draw(self, step: int, numbers: dict[str, float]) -> None:
-        if self.board:
-            for name, value in numbers.items():
-                self.board.add_scalar(name, value, step)
+        if numbers:
+            self.to_trackers(lambda tracker: tracker.scalars(step, numbers))
+
+    def to_trackers(self, tell: Callable[[Tracker], None]) -> None:
+        """Tell each tracker something. One that fails, for its server is gone or a disk full, is told
+        nothing more: the training goes on. What a function of the program raises is raised."""
+        for tracker in tuple(self.trackers):
+            try:
+                tell(tracker)
+            except Exception as error:  # whatever a library raises
+                if isinstance(tracker, FunctionTracker):
+                    raise
+                self.trackers.remove(tracker)
+                kind = type(tracker).__name__
+                self.say(f"{kind} gets no more of this run, which goes on: {first_line(error)}")
 
     def training(self, step: int, images: int, loss: float, norm: float, lr: float) -> None:
         """Write a point of the training curve, with the speed since the last one; `images` is the
@@ -224,8 +232,7 @@ class Log:
         """Close the files and remove the bar."""
         self.bar.stop()
         self.file.close()
-        if self.board:
-            self.board.close()
+        self.to_trackers(lambda tracker: tracker.close())
 
 
 def clock(seconds: float) -> str:

@@ -23,7 +23,7 @@ FREE_ON_RESUME = (
     "data.check",
     "keep",
     "log_every",
-    "tensorboard",
+    "track",
 )
 
 
@@ -72,6 +72,7 @@ def with_defaults(ran: dict, asked: Any) -> dict:
     `asked` has the settings of today. Parts of another class than there stay as they are.
     """
     filled = dict(ran)
+    filled.pop("tensorboard", None)  # which became track, and no weight depends on
     types = get_type_hints(type(asked))
     for setting in fields(asked):
         value = getattr(asked, setting.name)

@@ -8,6 +8,7 @@ from tyro.conf import arg
 
 from vitkit.data import Columns
 from vitkit.evaluation import EvaluatorName
+from vitkit.quick import RUN
 from vitkit.recipes import PRESETS, SIDES, SWEEP, TABLE_4, Like, choose_pretrained, vtab_task
 from vitkit.recipes import finetune as recipe_of
 from vitkit.studies import transfer
@@ -191,7 +192,11 @@ def finetune(settings: Finetune) -> Finetuned:
     Raises ValueError if no classifier can be made of the images, Interrupted after a stop.
     """
     if settings.preset == "quick":
-        return finetune_quick(settings)
+        made = finetune_quick(settings)
+        track = settings.recipe.track
+        if track and not (made.run_dir / RUN).exists():
+            say(f"nothing was fine-tuned, so --track {track} has nothing to show")
+        return made
     return _by_protocol(settings)
 
 

@@ -1,0 +1,250 @@
+"""Trackers: where else a run is written than in its directory: TensorBoard, Weights & Biases, MLflow, and
+a function of the program's own.
+
+Each gets the scalars of metrics.jsonl, the settings of recipe.json, and at the end pictures of the
+mistakes. Nothing is read back: a run does not depend on what tracks it.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from vitkit.data import Source, open_image, picture_for_people
+from vitkit.evaluation import MISTAKES, mistakes, read_answers
+from vitkit.system.console.saying import current_callback
+from vitkit.system.console.text import as_word
+from vitkit.training.record.values import as_typed
+
+PROJECT = "vitkit"  # what runs are under, where there are several projects
+SIDE = 256  # pixels of a picture, a square as all are shown side by side
+LIBRARIES = ("tensorboard", "wandb", "mlflow")
+
+
+class Mistaken(NamedTuple):
+    """A picture of a mistake."""
+
+    pixels: np.ndarray
+    """uint8 (SIDE, SIDE, 3)."""
+    caption: str
+    """Its name, its class and the answer."""
+
+
+class Tracker(Protocol):
+    """Gets what a run tells."""
+
+    sentence: str
+    """How to look at it; "" if that is not for us to say."""
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        """Numbers of a step, by name: "loss", "val/top1"."""
+
+    def pictures(self, step: int, mistaken: Sequence[Mistaken]) -> None:
+        """The most confident mistakes, when the run ends."""
+
+    def close(self) -> None:
+        """The end of this call; the run may go on in another."""
+
+
+def check_tracker(track: str) -> None:
+    """Raises ValueError for what is neither a tracker nor a directory, and for a library that is not
+    installed."""
+    library = track
+    if track and track not in LIBRARIES:
+        if "/" not in track and os.sep not in track and not Path(track).is_dir():
+            raise ValueError(
+                f"--track is {track!r}; it is {', '.join(LIBRARIES)}, or a directory for TensorBoard's "
+                f"events, such as ./{track}"
+            )
+        library = "tensorboard"
+    if library and find_spec(library) is None:
+        raise ValueError(f"--track {track} needs {library}: pip install 'vitkit[track]'")
+
+
+def open_trackers(
+    track: str, run_dir: Path, begun: Path, step: int, settings: dict[str, Any]
+) -> list[Tracker]:
+    """The tracker of this name or directory, and the program's own function, for a run that begins or
+    goes on at this step. `begun` is the file that says when it began; the settings are those of
+    recipe.json, by their whole names. Raises ValueError if a library cannot begin."""
+    trackers: list[Tracker] = []
+    try:
+        if track == "wandb":
+            trackers.append(WeightsAndBiases(run_dir, identity(run_dir, begun), settings))
+        elif track == "mlflow":
+            trackers.append(MLflow(run_dir, identity(run_dir, begun), settings))
+        elif track == "tensorboard":
+            trackers.append(TensorBoard(run_dir / "tensorboard", step, settings))
+        elif track:
+            trackers.append(TensorBoard(Path(track), step, settings))
+    except Exception as error:  # whatever a library raises, of an account or a server
+        raise ValueError(f"--track {track} cannot begin: {first_line(error)}") from error
+    if callback := current_callback():
+        trackers.append(FunctionTracker(callback))
+    return trackers
+
+
+class TensorBoard:
+    """Event files in a directory, for `tensorboard --logdir`. Events of later steps than it begins at are
+    forgotten: they are of steps that are done again."""
+
+    def __init__(self, directory: Path, step: int, settings: dict[str, Any]):
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(directory, purge_step=step + 1)
+        self.sentence = f"to look at the run as it goes: tensorboard --logdir {as_word(directory)}"
+        rows = [f"| {name} | {as_typed(value)} |" for name, value in settings.items()]
+        text = "\n".join(["| setting | value |", "|---|---|", *rows])
+        self.writer.add_text("recipe", text, step)
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def pictures(self, step: int, mistaken: Sequence[Mistaken]) -> None:
+        for number, each in enumerate(mistaken, 1):
+            name = f"mistakes/{number:02} {each.caption}"
+            self.writer.add_image(name, each.pixels, step, dataformats="HWC")
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WeightsAndBiases:
+    """A run of the project "vitkit" of wandb.ai, or of WANDB_PROJECT. Without an account, or with
+    WANDB_MODE=offline, it is a folder wandb/ in the run's directory, for `wandb sync`."""
+
+    def __init__(self, run_dir: Path, identity: str, settings: dict[str, Any]):
+        import wandb
+
+        self.wandb = wandb
+        mode = os.environ.get("WANDB_MODE")
+        if mode is None and not wandb.login(prompt=False):
+            mode = "offline"
+        self.run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=run_dir.name,
+            id=identity,
+            resume="allow",
+            dir=run_dir,
+            mode=mode,
+            config=settings,
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+        self.run.define_metric("*", step_metric="step")  # a run may go back to an earlier step
+        if self.run.offline:
+            folder = as_word(Path(self.run.dir).parent)
+            self.sentence = (
+                "Weights & Biases knows no account here, or is told to be offline: the run stays on "
+                f"this machine, and wandb sync {folder} sends it"
+            )
+        else:
+            self.sentence = f"to look at the run as it goes: {self.run.url}"
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        self.run.log({"step": step, **values})
+
+    def pictures(self, step: int, mistaken: Sequence[Mistaken]) -> None:
+        images = [self.wandb.Image(each.pixels, caption=each.caption) for each in mistaken]
+        self.run.log({"step": step, "mistakes": images})
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class MLflow:
+    """A run of the experiment "vitkit", or of MLFLOW_EXPERIMENT_NAME, where MLFLOW_TRACKING_URI says;
+    without that where MLflow itself writes, so that `mlflow ui` in the same folder shows it."""
+
+    def __init__(self, run_dir: Path, identity: str, settings: dict[str, Any]):
+        from mlflow import MlflowClient
+
+        self.client = MlflowClient()
+        where = as_word(self.client.tracking_uri)
+        self.sentence = f"to look at the run as it goes: mlflow ui --backend-store-uri {where}"
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment is not None:
+            experiment_id = experiment.experiment_id
+        else:
+            experiment_id = self.client.create_experiment(name)
+
+        # The run that this directory already has, or a new one
+        earlier = self.client.search_runs([experiment_id], f"tags.`vitkit.run` = '{identity}'")
+        if earlier:
+            self.run_id = earlier[0].info.run_id
+            self.client.set_terminated(self.run_id, "RUNNING")
+            return
+        tags = {"vitkit.run": identity}
+        run = self.client.create_run(experiment_id, run_name=run_dir.name, tags=tags)
+        self.run_id = run.info.run_id
+        for setting, value in settings.items():
+            self.client.log_param(self.run_id, setting, as_typed(value)[:500])
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            allowed = re.sub(r"[^\w\-. /:]", "_", name)
+            self.client.log_metric(self.run_id, allowed, value, step=step)
+
+    def pictures(self, step: int, mistaken: Sequence[Mistaken]) -> None:
+        for number, each in enumerate(mistaken, 1):
+            words = re.sub(r"[^\w\-. ]", "_", each.caption)
+            file = f"mistakes/{number:02} {words[:80]}.png"
+            self.client.log_image(self.run_id, each.pixels, artifact_file=file)
+
+    def close(self) -> None:
+        self.client.set_terminated(self.run_id)
+
+
+class FunctionTracker:
+    """A function of the program's own, of the step and its numbers."""
+
+    def __init__(self, function: Any):
+        self.function = function
+        self.sentence = ""
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        self.function(step, dict(values))
+
+    def pictures(self, step: int, mistaken: Sequence[Mistaken]) -> None:
+        """Not for a function of numbers."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def identity(run_dir: Path, begun: Path) -> str:
+    """What a run is known by, the same if it goes on and another if its directory is used anew."""
+    digest = hashlib.sha256(str(run_dir.resolve()).encode())
+    digest.update(begun.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def pictures_of_mistakes(answers: Path, step: int, parts: dict[str, Source]) -> list[Mistaken]:
+    """The most confident mistakes of a run's last evaluation, if it was at this step, of those parts
+    of its images."""
+    kept = read_answers(answers)
+    if kept is None or kept.step != step or kept.part not in parts:
+        return []
+    source = parts[kept.part]
+    mistaken = []
+    for mistake in mistakes(kept.answers, source)[:MISTAKES]:
+        data, _ = source[mistake.index]
+        whole = picture_for_people(open_image(data, mistake.image))
+        pixels = np.asarray(ImageOps.pad(Image.fromarray(whole), (SIDE, SIDE)))
+        name = Path(mistake.image).name
+        caption = f"{name}, {mistake.true}, taken for {mistake.predicted}"
+        mistaken.append(Mistaken(pixels, caption))
+    return mistaken
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says; its type if it says nothing."""
+    lines = str(error).strip().splitlines()
+    return next(iter(lines), type(error).__name__)
