@@ -98,3 +98,27 @@ def test_windows_locks_a_run_too(monkeypatch, tmp_path):
             locked(tmp_path / "run"),
         ):
             pass
+
+
+# The site
+
+
+def test_every_page_is_in_the_site():
+    """Zensical refuses a page that is not there, and says nothing of one that is not named."""
+
+    def pages(entries: list) -> list[str]:
+        found = []
+        for entry in entries:
+            if isinstance(entry, dict):
+                for value in entry.values():
+                    found += [value] if isinstance(value, str) else pages(value)
+            else:
+                found.append(entry)
+        return found
+
+    named = pages(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"])
+    assert len(named) == len(set(named))
+    written = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert written <= set(named)
+    notebooks = {f"notebooks/{path.stem}.md" for path in (ROOT / "docs").glob("*.ipynb")}
+    assert notebooks <= set(named)
