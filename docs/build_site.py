@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import vitkit
 from vitkit.commands import COMMANDS
-from vitkit.verbs import options
+from vitkit.verbs import MISSING, Option, options
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -163,23 +163,23 @@ def verbs_page() -> str:
     for command in COMMANDS:
         verb = command.load_verb()
         lines += [f"## vitkit.{command.verb}", "", f"`vitkit {command.name} {command.words}`", ""]
-        lines += [inspect.getdoc(verb.run), "", "| argument | default | |", "|---|---|---|"]
+        lines += [inspect.getdoc(verb.run), ""]
         for option in options(verb.first):
-            lines.append(f"| `{option.argument}` | {default_of(option)} | {cell(option.help)} |")
+            lines.append(f"- `{option.argument}`{default_of(option)}: {one_line(option.help)}")
         lines.append("")
     return "\n".join(lines)
 
 
-def default_of(option: object) -> str:
-    """The default of an argument, for a table."""
-    if repr(option.value) == "MISSING" or "MISSING" in repr(option.value):
-        return "needed"
-    return f"`{cell(repr(option.value))}`"
+def default_of(option: Option) -> str:
+    """The default of an argument, if it has one."""
+    if option.value is MISSING:
+        return ""
+    return f" = `{option.value!r}`"
 
 
-def cell(text: str) -> str:
-    """Text for a cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+def one_line(text: str) -> str:
+    """Text of several lines or paragraphs as one line of a list."""
+    return " ".join(text.split()).replace("<", "&lt;")
 
 
 # Whether everything on the built pages leads somewhere
@@ -237,5 +237,7 @@ def leads_somewhere(address: str, path: Path, pages: dict[Path, Page]) -> bool:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
         lines = broken()
-        sys.exit("\n".join(lines))
-    build()
+        if lines:
+            sys.exit("\n".join(lines))
+    else:
+        build()
