@@ -29,6 +29,12 @@ test-slow: $(VENV)/.vitkit-dev
 fuzz: $(VENV)/.vitkit-dev
 	cd tests && $(abspath $(BIN))/python -m fuzzing --seconds 600
 
+docs: $(VENV)/.vitkit-docs
+	$(BIN)/python docs/build_site.py
+	$(BIN)/zensical build --clean --strict
+	$(BIN)/python docs/build_site.py --check
+	@echo "The site is in build/site: $(BIN)/python -m http.server --directory build/site"
+
 dist: $(VENV)/.vitkit-release
 	rm -rf dist build/wheel
 	$(BIN)/python -m build --outdir dist
@@ -51,3 +57,7 @@ $(VENV)/.vitkit-dev: pyproject.toml | $(BIN)/python
 $(VENV)/.vitkit-release: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet 'build>=1.2' 'cyclonedx-bom>=7'
 	touch $@
+
+$(VENV)/.vitkit-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@ $(VENV)/.vitkit-run

@@ -245,13 +245,14 @@ def test_scripts_have_the_settings_that_a_page_gives_them(page):
 # Python
 
 
-def test_the_readme_s_python_runs(folder, capsys, monkeypatch):
+def test_the_python_of_readme_and_tour_runs(folder, capsys, monkeypatch):
     monkeypatch.setattr(vitkit, "create", partial(vitkit.create, depth=4))  # of its 12 blocks
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 1
     Path("runs").mkdir()
-    Path("runs/digits").symlink_to(folder / "MODEL")
+    for run in ("digits", "photos"):
+        Path("runs", run).symlink_to(folder / "MODEL")
     names = {}
-    exec(blocks[0], names)
-    assert capsys.readouterr().out.split()[0] in ("0", "1")
+    for page, first in (("README.md", "more-photos/"), ("docs/tour.md", "0 1")):
+        [block] = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+        exec(block, names)
+        assert capsys.readouterr().out.split()[0].startswith(tuple(first.split()))
     assert names["record"].attention[3].shape == (2, 12, 193, 193)

@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 EXTRAS = {
     extra: [Requirement(line).name for line in lines]
     for extra, lines in PROJECT["optional-dependencies"].items()
-    if extra != "dev"
+    if extra not in ("dev", "docs")
 }
 RUN = "--length 1steps --batch 16 --model S/16 --data.workers 0 --device cpu --workdir written"
 # Where the package is needed: the extra, the package as it is imported, and a command

@@ -139,7 +139,7 @@ def _packages() -> Iterator[Finding]:
     if not _is_installed("vitkit"):
         return  # run from its source, whose extras nobody has written down
     for extra in metadata.metadata("vitkit").get_all("Provides-Extra") or []:
-        if extra == "dev":
+        if extra in ("dev", "docs"):
             continue
         packages = _requirements(extra)
         missing = [name for name in packages if not _is_installed(name)]

@@ -1,0 +1,243 @@
+"""Puts the pages of the site together, in build/docs, for Zensical: `make docs`.
+
+The pages are those of docs/ and of the repository's root, as a forge shows them. Added are the
+notebooks, and a page of the reference for each room: its public names with their docstrings.
+"""
+
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib import import_module
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import vitkit
+from vitkit.commands import COMMANDS
+from vitkit.verbs import MISSING, Option, options
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+BUILT = ROOT / "build/docs"
+SITE = ROOT / "build/site"
+# Pages outside of docs/, as they are called in the site
+OTHERS = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+}
+NOTEBOOKS = ("first_steps", "verbs")
+LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+
+
+def build() -> None:
+    """Write all pages."""
+    shutil.rmtree(BUILT, ignore_errors=True)
+    BUILT.mkdir(parents=True)
+    for path in DOCS.iterdir():
+        if path.suffix == ".md":
+            write(path.name, pointed(path.read_text(), path))
+        elif path.suffix not in (".py", ".ipynb"):
+            shutil.copy(path, BUILT)
+    for name, page in OTHERS.items():
+        if (ROOT / name).exists():
+            write(page, pointed((ROOT / name).read_text(), ROOT / name))
+    write("licence.md", f"# Licence\n\n```text\n{(ROOT / 'LICENSE').read_text()}```\n")
+    for name in NOTEBOOKS:
+        render_notebook(name)
+    write_reference()
+
+
+def write(name: str, text: str) -> None:
+    """Write a page."""
+    path = BUILT / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def pointed(text: str, page: Path) -> str:
+    """The text of a page whose links lead where the other pages are in the site."""
+
+    def target(match: re.Match) -> str:
+        before, link, after = match.groups()
+        address, mark, anchor = link.partition("#")
+        if "://" in address or not address:
+            return match.group()
+        path = (page.parent / address).resolve()
+        return f"{before}{place_of(path)}{mark}{anchor}{after}"
+
+    text = LINK.sub(target, text)
+    return text.replace('src="docs/', 'src="')
+
+
+def place_of(path: Path) -> str:
+    """Where a file of the repository is in the site, from its front page. A file that is no page is
+    copied there. Raises ValueError for one that does not exist."""
+    if path.parent == ROOT and path.name in OTHERS:
+        return OTHERS[path.name]
+    if path == ROOT / "LICENSE":
+        return "licence.md"
+    if path.parent == DOCS and path.suffix == ".ipynb":
+        return f"notebooks/{path.stem}.md"
+    if path.parent == DOCS:
+        return path.name
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist")
+    copy = BUILT / "files" / path.relative_to(ROOT)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, copy)
+    return copy.relative_to(BUILT).as_posix()
+
+
+def render_notebook(name: str) -> None:
+    """A notebook as a page, with what it has printed and drawn."""
+    folder = BUILT / "notebooks"
+    command = [sys.executable, "-m", "nbconvert", "--to", "markdown", "--log-level", "WARN"]
+    notebook = DOCS / f"{name}.ipynb"
+    subprocess.run([*command, f"--output-dir={folder}", notebook], check=True)
+
+
+# The reference
+
+
+def write_reference() -> None:
+    """A page for the functions of commands, and one for each room."""
+    rooms = [room for room in vitkit._ROOMS if room != "verbs"]
+    lines = [
+        "# Reference",
+        "",
+        "From the docstrings. `import vitkit` is enough for all of it.",
+        "",
+        "- [Commands as functions](verbs.md): what `vitkit` itself has, with every argument",
+    ]
+    for room in sorted(rooms):
+        module = import_module(f"vitkit.{room}")
+        lines.append(f"- [vitkit.{room}]({room}.md): {first_sentence(module)}")
+        write(f"reference/{room}.md", room_page(room, module))
+    write("reference/index.md", "\n".join(lines) + "\n")
+    write("reference/verbs.md", verbs_page())
+
+
+def first_sentence(module: object) -> str:
+    """What a room says of itself."""
+    words = " ".join(inspect.getdoc(module).split("\n\n")[0].split())
+    return words.split(". ")[0].rstrip(".")
+
+
+def room_page(room: str, module: object) -> str:
+    """The public names of a room, file by file."""
+    lines = [f"# vitkit.{room}", "", inspect.getdoc(module), ""]
+    for file, names in module._FILES.items():
+        for name in names.split():
+            place = where_it_is(module, room, file, name)
+            if place:
+                lines += [f"::: {place}", "    options:"]
+                lines += [f"      heading: {name}", f"      toc_label: {name}", ""]
+    return "\n".join(lines)
+
+
+def where_it_is(module: object, room: str, file: str, name: str) -> str:
+    """The full name of a public name in the file that defines it; empty for a value of another room,
+    which is on the page of that one."""
+    value = getattr(module, name)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        return f"{value.__module__}.{value.__qualname__}"
+    source = Path(import_module(f"vitkit.{room}.{file}").__file__).read_text()
+    if not re.search(rf"^{name}\b", source, re.MULTILINE):
+        return ""
+    return f"vitkit.{room}.{file}.{name}"
+
+
+def verbs_page() -> str:
+    """What each command's function does, and its arguments with their defaults."""
+    lines = [
+        "# Commands as functions",
+        "",
+        "Each function does what the command does, and returns a frozen value "
+        "([how to call them](../python.md#every-command-is-a-function)).",
+        "",
+    ]
+    for command in COMMANDS:
+        verb = command.load_verb()
+        lines += [f"## vitkit.{command.verb}", "", f"`vitkit {command.name} {command.words}`", ""]
+        lines += [inspect.getdoc(verb.run), ""]
+        for option in options(verb.first):
+            lines.append(f"- `{option.argument}`{default_of(option)}: {one_line(option.help)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def default_of(option: Option) -> str:
+    """The default of an argument, if it has one."""
+    if option.value is MISSING:
+        return ""
+    return f" = `{option.value!r}`"
+
+
+def one_line(text: str) -> str:
+    """Text of several lines or paragraphs as one line of a list."""
+    return " ".join(text.split()).replace("<", "&lt;")
+
+
+# Whether everything on the built pages leads somewhere
+
+
+class Page(HTMLParser):
+    """The addresses on a page, and the places on it that addresses may name."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.addresses: list[str] = []
+        self.places: set[str] = set()
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = dict(attributes)
+        for name in ("href", "src"):
+            if values.get(name):
+                self.addresses.append(values[name])
+        for name in ("id", "name"):
+            if values.get(name):
+                self.places.add(values[name])
+
+
+def broken() -> list[str]:
+    """A line for each address on the built site that leads nowhere in it."""
+    pages = {path: Page(path) for path in SITE.rglob("*.html")}
+    lines = []
+    for path, page in pages.items():
+        if path.name == "404.html":  # its addresses are from the site's root
+            continue
+        for address in page.addresses:
+            if not leads_somewhere(address, path, pages):
+                lines.append(f"{path.relative_to(SITE)}: {address}")
+    return lines
+
+
+def leads_somewhere(address: str, path: Path, pages: dict[Path, Page]) -> bool:
+    """Whether an address on a page is elsewhere, or a file of the site, and a place on it."""
+    parts = urlsplit(address)
+    if parts.scheme or parts.netloc:
+        return True
+    target = path
+    if parts.path:
+        target = (path.parent / unquote(parts.path)).resolve()
+    if target.is_dir():
+        target /= "index.html"
+    if not target.exists():
+        return False
+    if not parts.fragment or target not in pages:
+        return True
+    return unquote(parts.fragment) in pages[target].places
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        lines = broken()
+        if lines:
+            sys.exit("\n".join(lines))
+    else:
+        build()

@@ -1,0 +1,58 @@
+"""docs/from-*.md: every line of vitkit's column is tried, and every setting exists."""
+
+import re
+import shlex
+
+import pytest
+from test_docs import ONE_RUN, ROOT, SHORT, folder, shortened, status_of  # noqa: F401
+
+from vitkit.commands import COMMANDS, Command
+
+PAGES = sorted((ROOT / "docs").glob("from-*.md"))
+ROW = re.compile(r"^\| .* \| `([^`]+)`(?: and then `([^`]+)`)? \|$", re.MULTILINE)
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def lines_of(page) -> list[str]:
+    """The right cells of a page's tables below "Commands" and "In Python"."""
+    _, _, text = page.read_text().partition("## Commands")
+    return ["\n".join(filter(None, cells)) for cells in ROW.findall(text)]
+
+
+def commands_of(page) -> list[list[str]]:
+    """The words of its commands."""
+    lines = [line for line in lines_of(page) if line.startswith("vitkit ")]
+    return [shlex.split(line)[1:] for line in lines]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_its_settings_exist(page, folder, monkeypatch, capsys):  # noqa: F811
+    assert len(lines_of(page)) >= 20
+    settings = {command.name: command.load_settings() for command in COMMANDS}
+    monkeypatch.setattr(Command, "load_settings", lambda self: settings[self.name])
+    monkeypatch.setattr(Command, "load_action", lambda self: lambda settings: 0)
+    for words in commands_of(page):
+        assert status_of(words) == 0, f"{words}: {capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_its_python_runs(page, folder):  # noqa: F811
+    names = {}
+    for block in BLOCK.findall(page.read_text()):
+        exec(block, names)
+    lines = [line for line in lines_of(page) if not line.startswith("vitkit ")]
+    assert len(lines) >= 5
+    for line in lines:
+        exec(line, names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_its_commands_work(page, folder, capsys):  # noqa: F811
+    for number, words in enumerate(commands_of(page)):
+        if words[0] in ("train", "finetune") and "--workdir" not in words:
+            words = [*words, "--workdir", f"runs/{number}"]  # each is a run of its own
+        short = shortened(words)
+        if words[:2] == ["finetune", "photos/"]:  # nothing but the folder
+            short = [*words, "--minutes", "0.02"]
+        assert status_of(short) == 0, f"{words}: {capsys.readouterr().err}"
