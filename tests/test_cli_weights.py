@@ -159,7 +159,7 @@ def test_a_stride_is_one_number_or_two(model, photographs, capsys):
     """Before the names of images too, as --image."""
     image = photographs / "blue" / "3.jpg"
     for numbers, every in ((["8"], "8 x 8"), (["8", "16"], "8 x 16")):
-        words = ("predict", "--stride", *numbers, model, image, "--device", "cpu")
+        words = ("predict", "-v", "--stride", *numbers, model, image, "--device", "cpu")
         status, _, err = say(capsys, *words)
         assert status == 0 and f"patches of 16 x 16 pixels every {every}, cut by" in err
     status, _, err = say(capsys, "predict", model, image, "--stride", "8", "4", "2")

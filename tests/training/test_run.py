@@ -506,7 +506,7 @@ class TestOptions:
 class TestResolve:
     def test_size_and_classes_must_fit(self, tiny):
         larger = replace(tiny.data, preprocessing=Preprocessing(size=(16, 16)))
-        message = "set both: --model.image 16 16 --data.preprocessing.size 16 16"
+        message = "or --model.image 16 16 --data.preprocessing.size 16 16"
         with pytest.raises(ValueError, match=message):
             resolve(replace(tiny, data=larger), FACTS)
         with pytest.raises(ValueError, match="the model has 7 classes, the data 10"):

@@ -235,7 +235,6 @@ class RowsFile:
             self.file.close()
             _remember(self.partial)
         if not self.count:
-            self.partial.unlink(missing_ok=True)
             return
         say(
             f"{printable(str(self.partial))} keeps what was answered, {counted(self.count, 'row')}; the "

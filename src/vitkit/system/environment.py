@@ -54,6 +54,11 @@ INTERNAL = (
     "PROMETHEUS_MULTIPROC_DIR",  # the server to its own processes
     *("GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED"),  # the page to gradio
     "HF_HUB_DISABLE_TELEMETRY",  # the page to the hub's library
+    *(
+        "WANDB_MODE",
+        "WANDB_PROJECT",
+        "MLFLOW_EXPERIMENT_NAME",
+    ),  # the trackers' own, as they document
 )
 
 
