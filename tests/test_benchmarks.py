@@ -329,7 +329,7 @@ def test_every_reading_has_its_head(run, tmp_path):
     (heads,) = run("heads", f"--model {model} --data digits")["heads"].values()
     for name in ("token of 1", "token-gap of 2", "token-gap-quarters of 2"):
         assert heads[name]["test"] > 50
-    assert heads["chosen"] in heads and heads["scikit-learn"] > 50
+    assert heads["chosen"] in heads and min(heads["scikit-learn"].values()) > 50
 
 
 def tiny(path):

@@ -177,6 +177,7 @@ def folder(tmp_path, monkeypatch):
     Path("tags.csv").write_text("\n".join(["file_name,label", *tags]))
     ages = [f"{file},{20 + i}" for i, file in enumerate(files)]
     Path("ages.csv").write_text("\n".join(["file_name,label", *ages]))
+    Path("reviewed.txt").write_text("photos/train/0/3.jpg\tlabel\t1\t0\n")
     Path("mine.toml").write_text('[tasks.photos]\n[tasks.more-photos]\ngroup = "own"')
     Path("mine.py").write_text(
         "def flowers():\n    return [('holiday.jpg', i % 2) for i in range(12)]"

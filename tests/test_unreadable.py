@@ -88,11 +88,14 @@ def test_a_server_says_which_it_cannot_read(damaged):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_what_was_answered_is_kept(number, suffix, model, photographs, tmp_path):
+def test_what_was_answered_is_kept(number, suffix, model, photographs, tmp_path, request):
     file = tmp_path / f"answers.{suffix}"
     partial = Path(f"{file}.partial")
     names = [str(photographs / "red" / "1.jpg")] * 5000
     words = ["predict", str(model), *names, "--to", str(file), "--workers", "0", *QUICK]
+    # A shell lets what it starts in the background ignore Ctrl-C, these tests too
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     process = subprocess.Popen(
         [sys.executable, "-m", "vitkit", *words], stderr=subprocess.PIPE, text=True
     )

@@ -31,7 +31,10 @@ class Move(NamedTuple):
 
 
 def read_corrections(path: Path) -> list[Correction]:
-    """The decisions of a list. Raises ValueError for a line that says no decision, OSError."""
+    """The decisions of a list. Raises ValueError if it is not there, or for a line that says no decision;
+    OSError."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; the page of vitkit data review saves one")
     corrections = []
     for line in path.read_text("utf-8").splitlines():
         if not line.strip() or line.startswith("#"):
