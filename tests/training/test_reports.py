@@ -93,7 +93,7 @@ def test_what_is_asked_for_is_computed(runs, tmp_path, capsys):
     for title in ("Filters", "Position embeddings", "Attention distance"):
         assert title in headings(page)
     (tmp_path / "answers").rename(run_dir / "answers.safetensors")
-    section = r"Which classes are confused.*?</table>.*?</table>"
+    section = r"Which classes are confused.*?</table>"
     assert re.search(section, page, re.S)[0] == re.search(section, before, re.S)[0]
 
 
