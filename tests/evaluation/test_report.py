@@ -59,6 +59,7 @@ def test_the_json_holds_what_was_counted(whole):
     assert values["calibration"]["temperature"] > 0
 
 
+@pytest.mark.whole_reports
 def test_the_page_shows_all_and_obeys_no_name(whole, tmp_path):
     found, given, source = whole
     page = write_report(tmp_path / "page.html", found, source).read_text()

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,14 @@ EVIL = Prediction("=cmd|' /C calc'!A0.jpg", ("+1", "@x"), (0.5, 0.5))
 BROKEN = Prediction('b\n",\udcff.jpg', error="b.jpg is missing")
 ALL = [GOOD, EVIL, BROKEN]
 LIMITS = ("unknown", "possible")  # fields of a prediction that are left out where there are none
+
+
+def test_a_file_of_answers_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path = tmp_path / "a.csv"
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(path.exists()))
+    written(path)
+    assert synced == [False] and path.exists()
 
 
 def written(path, extra=()):

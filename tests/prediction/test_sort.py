@@ -112,6 +112,15 @@ def test_names_of_classes_lead_nowhere_else(tmp_path):
     assert len(folder_names([f"class {i}" for i in range(10_000)])) == 10_000
 
 
+def test_a_class_called_unknown_is_told_from_unknown_photographs(photos, tmp_path):
+    sorter = Sorter(tmp_path / "sorted", ("unknown", "dog"), 0.5)
+    assert sorter.renamed() == []
+    known = Prediction(str(photos[0]), ("unknown", "dog"), (0.9, 0.1))
+    assert sorter.file(photos[0], known).parent.name == "unknown-2"
+    assert sorter.file(photos[1], known._replace(unknown=True)).parent.name == "unknown"
+    assert sorter.renamed() == ["photographs of the class unknown are in unknown-2"]
+
+
 def test_a_probability_beyond_one_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"--sure is 50; it is a probability"):
         Sorter(tmp_path, LABELS, 50)

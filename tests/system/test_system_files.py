@@ -12,6 +12,7 @@ from vitkit.system.storage.files import (
     mark_of,
     remove_unfinished,
     write_where_said,
+    write_whole,
 )
 
 
@@ -74,3 +75,17 @@ def test_only_what_was_left_unfinished_is_removed(tmp_path):
         (tmp_path / name).touch()
     remove_unfinished(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"photographs.new", "list.new"}
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """Else a loss of power could leave a name with nothing behind it."""
+    path = tmp_path / "file"
+    path.write_bytes(b"earlier")
+    synced = []
+
+    def fsync(handle):
+        synced.append((os.pread(handle, 9, 0), path.read_bytes()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_whole(path, b"later")
+    assert synced == [(b"later", b"earlier")] and path.read_bytes() == b"later"

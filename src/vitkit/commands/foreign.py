@@ -269,7 +269,7 @@ ANSWERS = {
     "links or copies, and the photographs stay where they are",
     "train dry-run": "vitkit plan {leading} says what the run needs, and runs nothing",
     "finetune dry-run": "vitkit data stats DATA says what the images are, and vitkit finetune DATA "
-    "--minutes 0 makes the first model alone, in seconds",
+    "--minutes 0.1 makes the first model alone, in seconds",
     "gpus": "one process computes on one GPU: torchrun --nproc-per-node {} -m vitkit {words}",
     "pretrained": "vitkit finetune and vitkit probe always begin with published weights, and "
     "vitkit train does with --init WEIGHTS; leave out --pretrained",

@@ -269,8 +269,8 @@ def check_rows_file(path: Path) -> None:
     if partial.is_file() and partial.stat().st_size and not _remembers(partial):
         raise ValueError(
             f"{partial} is there: it keeps what a command had answered when it was killed, or is "
-            "somebody's; rename or remove it, and the same command answers all images again, which "
-            "vitkit batch --into DIR does not"
+            "somebody's; rename or remove it, and the same command answers all images again (vitkit "
+            "batch --into DIR goes on where it ended)"
         )
     for file in (path, partial):
         if not (file.is_file() and _remembers(file)):

@@ -92,6 +92,14 @@ class Sorter:
                 self.already += 1
                 return target
 
+    def renamed(self) -> list[str]:
+        """A sentence about each class that is not in a folder of its name, which has another meaning."""
+        return [
+            f"photographs of the class {printable(label)} are in {folder}"
+            for label, folder in self.folders.items()
+            if label in (UNSURE, UNKNOWN) and self.counts[folder]
+        ]
+
     def summary(self) -> str:
         """How many were filed where, in a sentence."""
         counts = [f"{count:,} {printable(name)}" for name, count in self.counts.most_common(10)]

@@ -7,7 +7,7 @@ _FILES = {
     "first": "guess",
     "from_folder": "Answer answer measured_by",
     "plan": "OtherPlan read_plan",
-    "record": "is_quick weakest_class write_page",
+    "record": "check_recorded is_quick weakest_class write_page",
     "reading": "TOKEN kinds_for part_of widest_of",
     "tuning": "RUN",
 }

@@ -128,10 +128,10 @@ def read(work: Work) -> Reading:
     weights = weights * readings[0][2].known.numpy()
     chosen = from_rank_0(lambda: kinds[tried.index(best(tried, weights))])
     if work.plan.portable:
-        kind, learned, whole = readings[kinds.index(TOKEN)]
+        _, learned, whole = readings[kinds.index(TOKEN)]
         if chosen != TOKEN:
-            others = readings[kinds.index(chosen)][2]
-            _say_cost(work, asked, chosen, whole, others, every.y, groups)
+            wide = readings[kinds.index(chosen)][2]
+            _say(work, asked, chosen, whole, wide, every.y, groups)
         return Reading(asked, _bare(work, TOKEN, asked), learned, whole)
     if decided is None:
         decided = chosen
@@ -198,42 +198,26 @@ def _say(
     asked: Probing,
     kind: Kind,
     token: Probe,
-    whole: Probe,
+    wide: Probe,
     y: np.ndarray,
     groups: np.ndarray | None,
 ) -> None:
-    """Say what is read, and what it gains."""
-    before = asked.left_out_quality(token, y, groups)[0]
-    after = asked.left_out_quality(whole, y, groups)[0]
+    """Say what is read, and what reading more than the class token gains, or would gain."""
+    of_token = asked.left_out_quality(token, y, groups)[0]
+    of_wide = asked.left_out_quality(wide, y, groups)[0]
+    with_token = of_token.unit.text(of_token.value)
+    with_more = of_wide.unit.text(of_wide.value)
+    more = WORDS[kind.pool].format(counted(kind.blocks, "block"))
+    if work.plan.portable:
+        work.say(
+            f"its head reads the class token alone, as in other libraries (--portable): {with_token} "
+            f"instead of {with_more} with {more}, by fits without each image"
+        )
+        return
     work.say(
-        f"its head reads {_words(kind)}: {after.unit.text(after.value)} instead of "
-        f"{before.unit.text(before.value)} with the class token alone, by fits without each image "
-        "(other libraries do not have that; --portable keeps to the class token)"
+        f"its head reads {more}: {with_more} instead of {with_token} with the class token alone, by fits "
+        "without each image (other libraries do not have that; --portable keeps to the class token)"
     )
-
-
-def _say_cost(
-    work: Work,
-    asked: Probing,
-    kind: Kind,
-    token: Probe,
-    whole: Probe,
-    y: np.ndarray,
-    groups: np.ndarray | None,
-) -> None:
-    """Say what is not read so that other libraries open the model, and what that costs."""
-    now = asked.left_out_quality(token, y, groups)[0]
-    otherwise = asked.left_out_quality(whole, y, groups)[0]
-    work.say(
-        f"its head reads the class token alone, as in other libraries (--portable): "
-        f"{now.unit.text(now.value)} instead of {otherwise.unit.text(otherwise.value)} with "
-        f"{_words(kind)}, by fits without each image"
-    )
-
-
-def _words(kind: Kind) -> str:
-    """What a head reads that is more than the class token, in words."""
-    return WORDS[kind.pool].format(counted(kind.blocks, "block"))
 
 
 def settle_reading(work: Work, reading: Reading) -> Work:

@@ -43,6 +43,15 @@ def is_quick(run_dir: Path) -> bool:
     return (run_dir / PLAN).is_file()
 
 
+def check_recorded(run_dir: Path) -> None:
+    """Raises ValueError for a quick run that has not written down what it reached."""
+    if is_quick(run_dir) and not is_run(run_dir):
+        raise ValueError(
+            f"{run_dir} has not ended, or was made by an earlier version, which did not keep what a page "
+            "needs; the vitkit finetune command that made it, given once more, goes on and writes it"
+        )
+
+
 def write_record(
     work: Work, chosen: str, classifier: Classifier, measured: Metric | None, logits: Tensor | None
 ) -> None:
@@ -117,11 +126,7 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path | None:
     path: the file to write; None is report.html in the directory. Raises ValueError for a run of before
     that was written down, and for images that have changed since.
     """
-    if not is_run(run_dir):
-        raise ValueError(
-            f"{run_dir} was made by an earlier version, which did not keep what a page needs; the vitkit "
-            "finetune command that made it, given once more, writes it"
-        )
+    check_recorded(run_dir)
     run = read_run(run_dir)
     kept = read_answers(run_dir / ANSWERS)
     if kept is None:

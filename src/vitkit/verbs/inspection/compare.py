@@ -13,6 +13,7 @@ from vitkit import inspection
 from vitkit.data import BadImage, Picture, Preprocessing, in_memory, open_image
 from vitkit.inspection import Comparison
 from vitkit.prediction import Item, pictures, spread
+from vitkit.quick import check_recorded
 from vitkit.system.console.progress import bar
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import printable
@@ -179,6 +180,10 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
     Without images, raises ValueError if one is not a run.
     """
     names = (settings.one, settings.two)
+    if not settings.images:
+        for name in names:
+            if not isinstance(name, Classifier):
+                check_recorded(Path(name))
     runs = [name for name in names if not isinstance(name, Classifier) and is_run(name)]
     if not settings.images and len(runs) == 2:
         return _compared_runs(settings)

@@ -250,6 +250,8 @@ def _runtime_of(settings: Answering, looking: bool, in_batches: bool) -> Runtime
     classifier = classifier_with_head(settings.model, settings.hints)
     if looking and (settings.merge or settings.exit):
         raise ValueError("--attention draws the whole model's; leave out --merge and --exit")
+    if classifier.unknown is not None and (settings.merge or settings.exit):
+        say("no image is called unknown: the limits for that are the whole model's")
     if settings.merge:
         classifier = _merging(settings, classifier)
     if settings.exit:

@@ -195,8 +195,8 @@ class Taking:
                 self.take(answered)
 
     def __enter__(self) -> "Taking":
-        self.files.enter_context(_termination_as_interrupt())
         if self.rows is not None:
+            self.files.enter_context(_termination_as_interrupt())
             self.files.enter_context(self.rows)
         return self
 
@@ -313,6 +313,7 @@ class Taking:
         written = []
         if self.sorter is not None:
             written.append(self.sorter.summary())
+            written += self.sorter.renamed()
             next_command = f"look through {as_word(self.sorter.directory)}"
         if self.looks is not None and good:
             written.append(f"wrote {counted(good, 'picture')} into {self.attention}")

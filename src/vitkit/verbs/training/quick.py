@@ -285,4 +285,5 @@ def _next(finetuned: Finetuned) -> Iterator[str]:
     if reached.photographs.target_kind == "class":
         yield f"  vitkit data review {data} --model {word}   labels that may be wrong"
     model = word_of(finetuned.settings.model)
-    yield f"  vitkit finetune {model} {data} --minutes {reached.minutes:g}   with more time"
+    if reached.photographs.held_out is not None:  # else nothing is fine-tuned, however long
+        yield f"  vitkit finetune {model} {data} --minutes {reached.minutes:g}   with more time"

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from vitkit.quick import is_quick, write_page
+from vitkit.quick import check_recorded, is_quick, write_page
 from vitkit.system.console.text import as_word, counted, printable
 from vitkit.training import (
     Recorded,
@@ -118,7 +118,8 @@ def on_common_images(runs: Sequence[Recorded]) -> tuple[str, ...]:
 
 
 def _check(run_dir: Path) -> None:
-    """Raises ValueError if it is not a run, with the runs in it."""
+    """Raises ValueError if it is not a run, with the runs in it, or a quick one that is not whole."""
+    check_recorded(run_dir)
     inner = sorted(path.parent for path in run_dir.glob("*/recipe.json"))
     if is_run(run_dir) or not inner:
         return
