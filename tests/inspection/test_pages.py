@@ -13,7 +13,9 @@ from safetensors.numpy import save_file
 
 from vitkit.evaluation.metrics.metric import COUNT, NATS, SHARE, Metric
 from vitkit.inspection import contact_sheet
+from vitkit.inspection.pages.html import CSS_PIXELS, themed_figure
 from vitkit.inspection.photographs import Tile
+from vitkit.inspection.plots import DARK, LIGHT, panels, themed
 from vitkit.training.record.metrics import to_line
 from vitkit.training.reports.report import report
 
@@ -30,6 +32,34 @@ def test_contact_sheet_shows_every_tile_in_its_colour(tmp_path):
         assert (np.abs(pixels.astype(int) - colour).sum(-1) < 12).any()
     with pytest.raises(ValueError, match="no pictures"):
         contact_sheet([], tmp_path / "none.png")
+
+
+def test_each_panel_of_a_figure_is_a_picture_of_its_own():
+    """Light and dark, with the title as text, as wide as it was drawn, and with nothing of its neighbour;
+    what is empty above and below is cut off."""
+
+    def draw(theme):
+        figure, cells = panels(3, 2, height=4)
+        figure.suptitle("Two & more")
+        for axes, colour in zip(cells, ("red", "blue"), strict=True):
+            axes.imshow(np.zeros((2, 4)), cmap=f"{colour.title()}s_r")  # twice as wide as high
+            axes.set_title(f"<{colour}>")
+        return themed(figure, theme)
+
+    text = themed_figure(draw, "Colours")
+    assert text.startswith("<p class=faint>Two &amp; more</p><div class=panels><picture>")
+    widths, names = zip(*re.findall('<img width=(.*?) alt="(.*?)"', text), strict=True)
+    assert names == ("Colours, &lt;red&gt;", "Colours, &lt;blue&gt;")
+    assert [int(width) / CSS_PIXELS for width in widths] == pytest.approx([3, 2], abs=0.05)
+    addresses = re.findall(r'src(?:set)?="data:image/png;base64,([^"]+)"', text)
+    pictures = [Image.open(io.BytesIO(base64.b64decode(address))) for address in addresses]
+    papers = [picture.convert("RGB").getpixel((0, 0)) for picture in pictures]
+    assert papers == 2 * [tuple(bytes.fromhex(theme.paper[1:])) for theme in (DARK, LIGHT)]
+    for picture, colour, other in zip(pictures, "rrbb", "bbrr", strict=True):
+        strongest = {"r": (103, 0, 13), "b": (8, 48, 107)}  # matplotlib's darkest
+        colours = {pixel for _, pixel in picture.convert("RGB").getcolors(1 << 20)}
+        assert strongest[colour] in colours and strongest[other] not in colours
+        assert picture.height < 0.75 * picture.width
 
 
 def evaluation(step, metrics):
