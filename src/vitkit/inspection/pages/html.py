@@ -77,13 +77,17 @@ class Active:
 
 
 def marking(
-    heading: str, file: str, following: str, labels: Mapping[str, str], classes: Sequence[str]
+    heading: str,
+    file: str,
+    following: str,
+    images: Mapping[str, tuple[str, str]],
+    classes: Sequence[str],
 ) -> Active:
     """What lets a reader decide on photographs and save the decisions as a list: to be left out, or of
     another of the classes. heading: its first line. file: its name. following: what to do with it
-    then. labels: the class of each photograph, by name."""
+    then. images: the part of the data set and the class of each photograph, by name."""
     data = {"heading": heading, "file": file, "next": following}
-    data |= {"labels": dict(labels), "classes": list(classes)}
+    data |= {"images": dict(images), "classes": list(classes)}
     return Active(part("marking.js"), part("marking.css"), data)
 
 
