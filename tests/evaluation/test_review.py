@@ -350,6 +350,10 @@ def test_a_part_need_not_have_a_folder_of_every_class(tmp_path, capsys):
         ("photos/red/1.jpg\tlabel\t..\tred", "has no folder of the class '..'"),
         ("photos/../mine/red/1.jpg\tleave out\t\tred", "does not lie in photos"),
         ("photos/red/1.jpg\tlabel\tblue\tcat", "lies in no folder 'cat'"),
+        (
+            "photos.parquet row 3\tleave out\t\tred\ttest",
+            "files of a folder, and no rows of a table",
+        ),
         ("photos/red/1.jpg\tmarked by hand", "no decision in the line"),
     ],
 )

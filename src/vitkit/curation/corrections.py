@@ -59,9 +59,9 @@ def left_out_folder(root: Path) -> Path:
 
 
 def moves(root: Path, corrections: list[Correction]) -> list[Move]:
-    """Where each file of a folder of classes goes: into the folder of its other class, at the same place
-    below it; or out of the data set. Beside a file of the same name it gets its old class in its
-    name.
+    """Where each file of a folder of classes goes that is still in its place: into the folder of its other
+    class, at the same place below it; or out of the data set. Beside a file of the same name it gets
+    its old class in its name.
 
     Raises ValueError for a photograph that lies elsewhere, or for a class without a folder.
     """
@@ -69,6 +69,8 @@ def moves(root: Path, corrections: list[Correction]) -> list[Move]:
     taken = set()
     for each in corrections:
         after = _destination(root, each)
+        if not each.path.exists():
+            continue
         if after.exists() or after in taken:
             after = _beside(after, each)
         taken.add(after)
@@ -93,7 +95,9 @@ def _destination(root: Path, correction: Correction) -> Path:
     path = correction.path
     below = path.parent.resolve() / path.name
     if not below.is_relative_to(root.resolve()):
-        raise ValueError(f"{path} does not lie in {root}")
+        raise ValueError(
+            f"{path} does not lie in {root}; what is moved are files of a folder, and no rows of a table"
+        )
     parts = below.relative_to(root.resolve()).parts
     if correction.label not in parts[:-1]:
         raise ValueError(

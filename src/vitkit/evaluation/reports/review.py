@@ -188,14 +188,17 @@ def _marking(parts: dict[str, Source], findings: Sequence[Finding], data: str) -
     classes = []
     if source.target_kind == "class" and len(source.labels) <= CHOICES:
         classes = [label for label in source.labels if label.isprintable()]
-    following = (
-        f"vitkit data review {as_word(data)} --apply {LIST} says which files it would move, and with "
-        "--yes moves them"
-    )
-    if "train" in parts:
-        following += (
-            f"; or, without that, --data.exclude {LIST} trains without those of the training part"
+    ways = []
+    if any(Path(name).is_file() for name in images):
+        ways.append(
+            f"vitkit data review {as_word(data)} --apply {LIST} says which files it would move, and "
+            "with --yes moves them"
         )
+    else:
+        ways.append("the list names the rows of a table that are to be put right there")
+    if "train" in parts:
+        ways.append(f"--data.exclude {LIST} trains without those of the training part")
+    following = "; or, without that, ".join(ways)
     return marking(heading_of_list(source), LIST, following, images, classes)
 
 
