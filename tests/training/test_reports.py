@@ -18,7 +18,7 @@ from vitkit.training.recipe import Recipe
 from vitkit.training.record.history import read_run
 from vitkit.training.record.values import defaults, to_json
 from vitkit.training.reports.answers import open_part
-from vitkit.training.reports.comparison import results, settings, verdict
+from vitkit.training.reports.comparison import metric_panels, results, settings, verdict
 from vitkit.training.reports.report import report, settings_section
 from vitkit.weights import load
 
@@ -65,6 +65,8 @@ def test_a_small_model_is_reported_on_at_the_end_of_its_run(runs):
         "Last evaluation", "Curves", "Which classes are confused", "Most confident mistakes",
     ]  # fmt: skip
     assert "Filters" not in page and "adds its filters" in page
+    assert page.count("weakest class: ") == 1
+    assert page.index("% right") < page.index("weakest class: ") < page.index("Last evaluation")
     mistakes = page[page.index("Most confident mistakes") : page.index("<h2>Data")]
     assert mistakes.count("<figure>") == 24 and "gallery pairs" in mistakes
 
@@ -195,6 +197,14 @@ def test_what_differs_and_what_was_reached(compared):
     points = first.points()["test/top1"]
     assert [step for step, _ in points] == [6, 12]
     assert rows["test/top1"][0] == points[-1][1].text()
+
+
+def test_what_was_measured_once_is_no_curve(compared):
+    runs = {name: read_run(compared / name) for name in ("fast", "slow")}
+    assert "test/top1" in [panel.title for panel in metric_panels(runs)]
+    for run in runs.values():
+        run.lines[:] = [line for line in run.lines if line.get("step") == 12]
+    assert not metric_panels(runs)
 
 
 def test_the_best_evaluation_is_named_if_it_was_not_the_last(compared):

@@ -64,6 +64,23 @@ DISTANCES = 16  # images over which the attention distance is averaged
 BATCH = 32
 
 
+def weakest_class(run: Recorded) -> str | None:
+    """A sentence about the class that fared worst in a run's last evaluation; None if every answer was
+    right, or they were not kept."""
+    given = _kept_answers(run)
+    if given is None or not given.finite.all():
+        return None
+    return weakest(class_scores(given))
+
+
+def _kept_answers(run: Recorded) -> Answers | None:
+    """The answers that a run has kept, if they are those of its last step."""
+    kept = read_answers(run.run_dir / ANSWERS)
+    if kept is None or kept.step != run.steps():
+        return None
+    return kept.answers
+
+
 def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Block]:
     """Which classes are confused, the most confident mistakes, and with `inside` the figures of the
     model; a sentence in place of what cannot be shown.
@@ -96,17 +113,16 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Block
         classifier = load(run.run_dir, quiet=True)
 
     # Its answers: those of the last evaluation, or computed now
-    given = None
-    if kept is not None and kept.step == run.steps():
-        given = kept.answers
-    elif inside and name != "train" and source is not None:
+    given = _kept_answers(run)
+    if given is None and inside and name != "train" and source is not None:
         ready = classifier.for_inference()
         if source.target_kind == "class" and ready.labels:
             batches = eval_batches(source, ready.preprocessing, BATCH, 0)
             given = answers(ready, Part(source, batches))
     if given is not None and given.finite.all():
         found = _report(given, source)
-        if sentence := weakest(found.classes):
+        sentence = weakest(found.classes)
+        if sentence and _kept_answers(run) is None:  # else it stands on top of the page
             yield paragraph(printable(sentence))
         yield confusion_section(found)
         title = "Most confident mistakes"

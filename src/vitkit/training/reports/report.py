@@ -22,13 +22,13 @@ from vitkit.inspection import (
     write_page,
 )
 from vitkit.models import KINDS
-from vitkit.system.console.text import counted
+from vitkit.system.console.text import counted, printable
 from vitkit.training.recipe import Recipe
 from vitkit.training.record.history import Recorded, read_run
 from vitkit.training.record.machine import environment
 from vitkit.training.record.metrics import last_metrics, to_line
 from vitkit.training.record.values import as_typed, defaults, flat
-from vitkit.training.reports.answers import answer_sections
+from vitkit.training.reports.answers import answer_sections, weakest_class
 from vitkit.training.reports.comparison import training_panels, unit_panels
 
 NO_DEFAULT = "none"  # in place of the default of a setting that has none
@@ -50,6 +50,8 @@ def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) 
     # What the run has recorded
     run = read_run(Path(run_dir))
     blocks = _summary(run)
+    if sentence := weakest_class(run):
+        blocks.append(paragraph(printable(sentence)))
 
     # What it reached, and how
     blocks.append(
