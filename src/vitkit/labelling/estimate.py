@@ -2,11 +2,11 @@
 
 The photographs that a person is asked about are chosen, typical ones and doubtful ones, so how often the
 model is right on those says nothing. Some are drawn at random instead, and the model's answer to each by a
-fit without it counts. What is left to label differs from what was there at first, for screens take away
-what the model is surest of: so answers are weighed by how sure the model is of what is left, in a few
-strata.
+fit without it counts. But what is left to label is not what was there at first: screens take away what the
+model is surest of. So it is fitted how often the model is right when it is so sure (logistic regression), and
+that is averaged over what is left.
 
-Legend: R random photographs, U unlabelled ones, S strata.
+Legend: R photographs drawn at random, U unlabelled ones, B draws of the bootstrap.
 """
 
 from typing import NamedTuple
@@ -16,9 +16,15 @@ import numpy as np
 from vitkit.evaluation import wilson
 
 LEAST = 10  # random photographs below which nothing is said
-PER_STRATUM = 12  # random photographs for each stratum
-STRATA = 4  # at most
+LATEST = 400  # random photographs that count, the last ones
+DRAWS = 100  # of the Bayesian bootstrap
+STEPS = 25  # of Newton's method
+STEEPEST = 8.0
+AVERAGED = 2_000  # unlabelled photographs that are averaged over, of more a sample
 TO_GAIN = 30  # random photographs below which nothing is said of what more labels would gain
+# By how much the bootstrap's variance is too small: how often the model is right depends on more than how sure
+# it is, such as which classes are left (benchmarks/label.py has how often intervals hold)
+UNSEEN = 1.6
 
 
 class Estimate(NamedTuple):
@@ -35,29 +41,53 @@ class Estimate(NamedTuple):
 def share_right(right: np.ndarray, sure: np.ndarray, left: np.ndarray) -> Estimate | None:
     """How many of the photographs that are left the model would get right; None if too few were drawn.
 
-    right: whether it is right on each random photograph, bool (R,). sure, left: how sure it is of each of
-    those, (R,), and of each that is left, (U,).
+    right: whether it is right on each random photograph, the last one last, bool (R,). sure, left: how sure
+    it is of each of those, (R,), and of each that is left, (U,).
     """
     if len(right) < LEAST or not len(left):
         return None
-    strata = min(STRATA, max(1, len(right) // PER_STRATUM))
-    edges = np.quantile(sure, np.arange(1, strata) / strata)
-    drawn = np.searchsorted(edges, sure, side="right")
-    of_left = np.bincount(np.searchsorted(edges, left, side="right"), minlength=strata) / len(left)
+    right = right[-LATEST:].astype(float)
+    sure = sure[-LATEST:]
+    count = len(left)
+    left = left[:: count // AVERAGED + 1]
 
-    # The share of each stratum, weighed by what is left; the interval is that of as many photographs as
-    # would be as certain without strata
-    share = 0.0
-    variance = 0.0
-    for stratum in range(strata):
-        members = right[drawn == stratum]
-        if not len(members):
-            members = right
-        share += of_left[stratum] * members.mean()
-        variance += of_left[stratum] ** 2 / len(members)
-    count = 1 / variance
-    low, high = wilson(share * count, count)
+    # How often it is right when it is so sure, and that once more for each draw of the bootstrap
+    mean, deviation = sure.mean(), sure.std() + 1e-6
+    draws = np.random.default_rng(0).exponential(size=(DRAWS, len(right)))
+    weights = np.concatenate([np.ones((1, len(right))), draws])
+    offset, slope = _logistic((sure - mean) / deviation, right, weights)
+    exponent = offset[:, None] + slope[:, None] * (left - mean) / deviation
+    chances = 1 / (1 + np.exp(-exponent))  # (1 + B, U)
+    shares = chances.mean(1)
+
+    # The interval is that of as many independent answers as would be as uncertain; what is left is itself
+    # a finite number of answers
+    share = float(shares[0])
+    own = float((chances[0] * (1 - chances[0])).mean())
+    variance = UNSEEN * (float(shares[1:].var()) + own / count)
+    independent = max(share * (1 - share) / max(variance, 1e-9), 1.0)
+    low, high = wilson(share * independent, independent)
     return Estimate(share, low, high, len(right))
+
+
+def _logistic(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Logistic regressions of y (R,) on x (R,), one for each row of weights (B, R): offsets and slopes,
+    (B,). A quarter of a right and of a wrong answer are added, and slopes are drawn towards 1, so that
+    there is one even if all answers are right."""
+    x = np.append(x, (0, 0))
+    y = np.append(y, (0, 1))
+    weights = np.pad(weights, ((0, 0), (0, 2)), constant_values=0.25)
+    offset = np.zeros(len(weights))
+    slope = np.ones(len(weights))
+    for _ in range(STEPS):
+        chance = 1 / (1 + np.exp(-(offset[:, None] + slope[:, None] * x)))
+        error = weights * (chance - y)
+        first, second = error.sum(1), (error * x).sum(1) + (slope - 1)
+        curve = weights * chance * (1 - chance) + 1e-9
+        a, b, c = curve.sum(1), (curve * x).sum(1), (curve * x**2).sum(1) + 1
+        offset = np.clip(offset - (c * first - b * second) / (a * c - b**2), -STEEPEST, STEEPEST)
+        slope = np.clip(slope - (a * second - b * first) / (a * c - b**2), 0, STEEPEST)
+    return offset, slope
 
 
 def gain(right: np.ndarray, right_of_half: np.ndarray, labels: int, more: int) -> float | None:

@@ -15,14 +15,23 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from vitkit.labelling.answers import LONGEST, Answer, Answers, How, Journal
+from vitkit.labelling.answers import (
+    LABELS,
+    LONGEST,
+    Answer,
+    Answers,
+    Difference,
+    How,
+    Journal,
+    write_labels,
+)
 from vitkit.labelling.asking import Cover
 from vitkit.labelling.estimate import Estimate, gain, share_right
 from vitkit.labelling.head import Head, solve, unsureness
@@ -37,6 +46,7 @@ GROWTH = 1.25  # how many more photographs there are when typical ones are looke
 LOOKED_AT = 20_000  # unlabelled photographs that a screen is chosen from
 GIVEN_OUT = 300.0  # seconds for which a photograph is one person's to answer
 MORE = 50  # labels whose gain is told
+PHOTOGRAPHS = "photographs"  # a link to their folder, in that of the sitting
 GUESSES = 5  # classes that are proposed for one photograph
 
 
@@ -91,10 +101,22 @@ class Sitting:
     """Photographs, answers, and the next question."""
 
     def __init__(
-        self, names: Sequence[str], journal: Journal, clock: Callable[[], float] = time.monotonic
+        self,
+        names: Sequence[str],
+        folder: Path,
+        classes: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
     ):
-        """names: of the photographs, relative to their folder. journal: of what was answered before."""
-        self.journal = journal
+        """names: of the photographs, relative to their folder. folder: of this sitting, with what was
+        answered before; it is there. classes: that are known before anything is labelled.
+
+        Raises ValueError for a journal that is damaged, OSError.
+        """
+        self.folder = folder
+        self.journal = Journal(folder)
+        self.problem = ""
+        """Why the table of labels could not be written, if it could not; the journal has all answers."""
+        self._classes = tuple(dict.fromkeys(map(class_name, classes)))
         self._clock = clock
         self._lock = threading.RLock()
         self._names: list[str] = []
@@ -142,7 +164,9 @@ class Sitting:
         with self._lock:
             self._broken[name] = problem
             self._given = {
-                by: given for by, given in self._given.items() if name not in given.question.photographs
+                by: given
+                for by, given in self._given.items()
+                if name not in given.question.photographs
             }
 
     def unseen(self) -> list[str]:
@@ -155,6 +179,11 @@ class Sitting:
             ]
             answered = self.answers.labels
             return sorted(left, key=lambda name: name not in answered)
+
+    def names(self) -> list[str]:
+        """All photographs that there ever were."""
+        with self._lock:
+            return list(self._names)
 
     def unreadable(self) -> dict[str, str]:
         """The photographs that cannot be read, and why."""
@@ -173,6 +202,16 @@ class Sitting:
     def answers(self) -> Answers:
         """All answers that stand."""
         return self.journal.answers
+
+    def differences(self) -> list[Difference]:
+        """The photographs that people do not agree about."""
+        with self._lock:
+            return self.answers.differences()
+
+    def labels(self) -> dict[str, str]:
+        """Each photograph that has a class, and which."""
+        with self._lock:
+            return {name: label.label for name, label in self.answers.labels.items()}
 
     def say(
         self,
@@ -229,18 +268,37 @@ class Sitting:
         OSError."""
         with self._lock:
             answer = self.journal.take_back(by)
-            self._head = None
             if answer is None:
                 return None
+            self._changed()
             if answer.decision != "rename":
                 asked = (*answer.photographs, *answer.others)
                 label = answer.label if answer.how == "screen" else ""
                 self._give(by, Question(self._next_number(), answer.how, asked, label))
             return answer
 
+    def classes(self) -> list[str]:
+        """The classes, in the order in which they came."""
+        with self._lock:
+            return list(dict.fromkeys((*self._classes, *self.answers.classes())))
+
+    def close(self) -> None:
+        """No more answers."""
+        with self._lock:
+            self.journal.close()
+
     def _write(self, answer: Answer) -> None:
         self.journal.add(answer)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Other answers stand than before."""
         self._head = None
+        self.problem = ""
+        try:
+            write_labels(self.folder / LABELS, PHOTOGRAPHS, self.answers)
+        except OSError as error:
+            self.problem = f"{self.folder / LABELS} could not be written: {error.strerror or error}"
 
     # Questions
 
@@ -356,7 +414,9 @@ class Sitting:
             if name in aside or not self._is_seen[self._row[name]]:
                 continue
             said = self.answers.said_by(name)
-            is_others = said and by not in said and all(each.how == "random" for each in said.values())
+            is_others = (
+                said and by not in said and all(each.how == "random" for each in said.values())
+            )
             if not said or is_others:
                 return Question(self._next_number(), "random", (name,))
         return None
@@ -456,7 +516,7 @@ class Sitting:
                 len(labels),
                 len(self.answers.set_aside),
                 len(self._broken),
-                tuple((label, counts[label]) for label in self.answers.classes()),
+                tuple((label, counts[label]) for label in self.classes()),
                 estimate,
                 more,
                 self.answers.agreement(),
@@ -503,7 +563,9 @@ def class_name(text: str) -> str:
     if not name:
         raise ValueError("the class needs a name")
     if len(name) > LONGEST:
-        raise ValueError(f"the name of a class is {len(name)} characters long; at most {LONGEST} are")
+        raise ValueError(
+            f"the name of a class is {len(name)} characters long; at most {LONGEST} are"
+        )
     return name
 
 
