@@ -170,7 +170,7 @@ class Journal:
         """folder: of the sitting; it is there. Raises ValueError for a file that is no journal, OSError."""
         self.path = folder / JOURNAL
         self.answers, size = _read(self.path)
-        self._file = open(self.path, "ab")
+        self._file = self.path.open("ab")  # for as long as the sitting goes on
         self._file.truncate(size)  # a line that was not written whole
 
     def add(self, answer: Answer) -> None:

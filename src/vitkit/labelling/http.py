@@ -28,7 +28,6 @@ from vitkit.system.console.text import printable, printable_name
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
-    from starlette.responses import Response
 
 SIZES = (240, 1200)  # pixels of the longer side of a picture: on a screen, and by itself
 KEPT = 2_000  # small pictures that are kept

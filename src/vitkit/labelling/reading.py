@@ -1,9 +1,9 @@
 """Showing a sitting's photographs to the model, in the background, and keeping what it saw."""
 
 import json
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -124,12 +124,9 @@ class Reading(threading.Thread):
             "precision": self.precision,
             "photographs": json.dumps(states),
         }
-        try:
-            with whole(self.sitting.folder / FILE) as new:
-                write_safetensors(new, {"features": torch.from_numpy(x)}, metadata)
+        with suppress(OSError), whole(self.sitting.folder / FILE) as new:
+            write_safetensors(new, {"features": torch.from_numpy(x)}, metadata)
             self._kept = len(names)
-        except OSError:
-            pass
 
 
 class _Before:
@@ -159,7 +156,7 @@ def _read(file: Path, digest: str, precision: str) -> _Before:
 def _state(path: Path) -> list[int] | None:
     """By what it is seen that a file has changed: its size and when it was written."""
     try:
-        state = os.stat(path)
+        state = path.stat()
     except OSError:
         return None
     return [state.st_size, state.st_mtime_ns]

@@ -502,6 +502,12 @@ class Sitting:
         chosen = np.array([labels[name].how == "screen" for name in names], dtype=bool)
         return classes, chosen
 
+    def head(self) -> tuple[Head | None, list[str]]:
+        """The head of all answers, None for fewer than two classes; and the names of the classes, by its
+        numbers."""
+        with self._lock:
+            return self._solved()[0], self.answers.classes()
+
     # How far it is
 
     def progress(self) -> Progress:

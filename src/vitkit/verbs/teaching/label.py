@@ -7,7 +7,7 @@ import secrets
 import webbrowser
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -74,7 +74,7 @@ class Label:
     """Open the page in the browser."""
     precision: Precision = "auto"
     device: Device = "auto"
-    hints: ModelHints = Hints()
+    hints: ModelHints = field(default_factory=Hints)
 
 
 @result
@@ -212,7 +212,7 @@ def _begin(folder: Path, root: Path) -> None:
         link.unlink()
     if not link.exists():
         try:
-            os.symlink(root.resolve(), link, target_is_directory=True)
+            link.symlink_to(root.resolve(), target_is_directory=True)
         except OSError as error:
             say(
                 f"{link} could not be made ({error.strerror or error}), so other commands find the "
