@@ -239,7 +239,6 @@ def sitting(pool, labels, new, truth, wrong: float, seed: int) -> tuple[dict, li
             if answers % LOOKED_AT == 0:
                 told += look(sat, head, numbers, pool, class_of, names)
         given = sat.labels()
-        sat.close()
     right = np.mean([int(given[name]) == class_of[name] for name in given])
     return {
         "keystrokes and clicks to 95 % of the accuracy of all labels": reached,

@@ -164,14 +164,14 @@ def kappa(first: Sequence[str], second: Sequence[str]) -> float:
 
 
 class Journal:
-    """The file of all answers, open for more."""
+    """The file of all answers."""
 
     def __init__(self, folder: Path):
         """folder: of the sitting; it is there. Raises ValueError for a file that is no journal, OSError."""
         self.path = folder / JOURNAL
         self.answers, size = _read(self.path)
-        self._file = self.path.open("ab")  # for as long as the sitting goes on
-        self._file.truncate(size)  # a line that was not written whole
+        if self.path.exists():
+            os.truncate(self.path, size)  # without a line that was not written whole
 
     def add(self, answer: Answer) -> None:
         """Write an answer down. It is on the disk when this returns. Raises OSError."""
@@ -189,19 +189,17 @@ class Journal:
                 return answer
         return None
 
-    def close(self) -> None:
-        self._file.close()
-
     def _write(self, values: dict) -> None:
         """Append a line, whole or not at all."""
-        size = self._file.seek(0, os.SEEK_END)
-        try:
-            self._file.write(json.dumps(values).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError:
-            os.ftruncate(self._file.fileno(), size)
-            raise
+        with self.path.open("ab") as file:
+            size = file.tell()
+            try:
+                file.write(json.dumps(values).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(size)
+                raise
 
 
 def _read(path: Path) -> tuple[Answers, int]:
@@ -216,7 +214,7 @@ def _read(path: Path) -> tuple[Answers, int]:
         try:
             values = json.loads(line)
             if "undo" in values:
-                standing.pop(values["undo"], None)
+                standing.pop(int(values["undo"]), None)
                 continue
             for name in ("photographs", "others"):
                 values[name] = tuple(values.get(name, ()))

@@ -282,11 +282,6 @@ class Sitting:
         with self._lock:
             return list(dict.fromkeys((*self._classes, *self.answers.classes())))
 
-    def close(self) -> None:
-        """No more answers."""
-        with self._lock:
-            self.journal.close()
-
     def _write(self, answer: Answer) -> None:
         self.journal.add(answer)
         self._changed()

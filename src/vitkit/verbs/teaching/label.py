@@ -134,10 +134,7 @@ def label(settings: Label) -> Labelled:
         with locked(folder):
             _begin(folder, root)
             sitting = Sitting(names, folder, settings.classes)
-            try:
-                return _labelled(settings, sitting, root)
-            finally:
-                sitting.close()
+            return _labelled(settings, sitting, root)
     except Occupied as error:
         raise Occupied(
             f"{root} is being labelled by another process{_who_labels(folder)}: open its page, or end it"
