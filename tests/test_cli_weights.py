@@ -50,6 +50,24 @@ def test_show_says_what_a_model_is(model, capsys):
     assert description["parameters"] == sum(p.numel() for p in network.parameters())
 
 
+def test_a_size_without_weights_is_shown_and_drawn(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = say(capsys, "show", "B/16", "--draw", "b16.svg")
+    assert status == 0 and "none; this is a size" in out
+    assert "wrote b16.svg" in out and "vitkit models --published B/16" in out
+    assert "ViT-B/16" in (tmp_path / "b16.svg").read_text()
+    status, out, _ = say(capsys, "show", "R50x1", "--image", "160", "--channels", "1", "--json")
+    description = json.loads(out)
+    assert status == 0 and "labels" not in description
+    assert (description["model"]["image"], description["model"]["channels"]) == ([160, 160], 1)
+    status, _, err = say(capsys, "show", "B/16", "--statistics", "clip")
+    assert status == 1 and "without weights, so --statistics has no meaning" in err
+
+    # A run of that name is a run
+    save(Classifier(create("mu/16", classes=2), Preprocessing(), ("a", "b")), tmp_path / "B" / "16")
+    assert "2 (a, b)" in say(capsys, "show", "B/16")[1]
+
+
 DESTINATIONS = {"timm": "a.safetensors", "huggingface": "b", "native": "c", "google": "d.npz"}
 
 

@@ -2,7 +2,9 @@
 answered in one sentence."""
 
 import json
+import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,12 @@ def answer(capsys, words: str) -> tuple[int, str]:
         ("data split photos", 2, "vitkit finetune photos and vitkit train hold out a fifth"),
         ("sort run photos --dry-run", 2, "vitkit predict run photos says what each photograph is"),
         ("predict run photos --conf 0.8", 2, "vitkit sort --sure 0.8"),
+        ("train --dry-run", 2, "usage: vitkit train RECIPE"),
+        ("train digits --dry-run --gpus 1", 0, "took train --dry-run for vitkit plan"),
+        ("train --data photos --dry-run", 2, "vitkit finetune DATA --minutes 0.1"),
+        ("train --data photos --minutes", 2, "took train --data photos for vitkit finetune photos"),
+        ("data review photos --dry-run", 2, "took --dry-run for data review without --yes"),
+        ("data review photos --dry-run --yes", 2, "leave out one of --dry-run and --yes"),
         ("predict run photos --csv", 2, "--csv needs a value, as in --to answers.csv"),
         # What the parser complains of is a sentence
         ("convert run timm", 2, "--to FORMAT is missing: the format"),
@@ -111,6 +119,39 @@ def test_a_guess_is_done_or_answered(words, status, sentence, capsys):
     actual_status, printed = answer(capsys, words)
     assert sentence in printed
     assert actual_status == status
+
+
+@pytest.mark.parametrize(
+    ("typed", "proposed"),
+    [
+        (["f"], ["finetune", "fewshot", "features"]),
+        (["data", ""], ["stats", "pack", "review"]),
+        (["data", "review", "photos", "--app"], ["--apply"]),
+        (["predict", "run", "--runtime", "o"], ["onnx", "openvino"]),
+        (["train", "digi"], ["digits"]),
+        (["train", "digits", "--optim.schedule", "c"], ["cosine", "constant"]),
+        (["predict", "run", "My"], ["My photos"]),
+    ],
+)
+def test_a_shell_completes_words(typed, proposed, capsys, tmp_path):
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash")
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    (tmp_path / "My photos").mkdir()
+    script += f"COMP_WORDS=({shlex.join(['vitkit', *typed])}); COMP_CWORD={len(typed)}\n"
+    script += "_vitkit; printf '%s\\n' \"${COMPREPLY[@]}\""
+    ran = subprocess.run(
+        [bash, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines() == proposed
+
+
+def test_a_shell_without_a_script_is_a_sentence(capsys):
+    assert main(["completion", "zsh"]) == 0 and "bashcompinit" in capsys.readouterr().out
+    assert main(["completion"]) == main(["--print-completion", "fish"]) == 2
+    assert "vitkit completion bash or zsh" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

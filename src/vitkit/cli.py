@@ -25,6 +25,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 HELP = ("-h", "--help")
 HELP_ALL = "--help-all"  # every setting of a command, where --help shows some
 VERSION = ("--version", "-V", "version")
+COMPLETION = ("completion", "--print-completion", "--show-completion")
 MAX_PIXELS = "--max-pixels"
 
 
@@ -89,6 +90,14 @@ def _main(words: list[str]) -> int:
         from vitkit import __version__
 
         print(f"vitkit {__version__}")
+        return 0
+    if words[0] in COMPLETION:
+        from vitkit.commands.completion import completion
+
+        try:
+            print(completion(words[1:]), end="")
+        except WrongWords as error:
+            return _complain(str(error), WRONG_WORDS)
         return 0
 
     # Which command

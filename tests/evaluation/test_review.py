@@ -258,30 +258,38 @@ def test_repeats_are_of_all_parts(troubled):
 @pytest.fixture
 def reviewed(tmp_path, monkeypatch):
     """A page about photographs, its values, and the list with which its reader says that the first
-    red one is blue and the second one is to be left out."""
+    red one is blue, as is one of the test part, and that the second one is to be left out."""
     monkeypatch.chdir(tmp_path)
     make_photographs(tmp_path)
     splits = open_splits("photos")
     parts = {"train": splits.train, "test": splits.test}
-    findings = [Finding("looks", "test", 0, splits.test.name(0), "red", "dark")]
-    reds = [i for i in range(len(splits.train)) if "/red/" in splits.train.name(i)]
-    for i in reds[:3]:
-        findings.append(Finding("looks", "train", i, splits.train.name(i), "red", "dark"))
+    findings = []
+    for part, count in (("test", 1), ("train", 3)):
+        names = [parts[part].name(i) for i in range(len(parts[part]))]
+        reds = [i for i, name in enumerate(names) if "/red/" in name]
+        findings += [Finding("looks", part, i, names[i], "red", "dark") for i in reds[:count]]
     page = write_review(tmp_path / "review.html", "photos", parts, findings, [])
     (values,) = re.findall("id=data>(.*?)</script>", page.read_text())
     values = json.loads(values)
-    first, second, _ = values["labels"]
-    lines = (values["heading"], f"{first}\tlabel\tblue\tred", f"{second}\tleave out\t\tred")
+    tested, first, second, _ = values["images"]
+    lines = [
+        values["heading"],
+        f"{first}\tlabel\tblue\tred\ttrain",
+        f"{second}\tleave out\t\tred\ttrain",
+        f"{tested}\tlabel\tblue\tred\ttest",
+    ]
     Path(values["file"]).write_text("".join(f"{line}\n" for line in lines))
     return page, values, splits
 
 
 def test_the_page_marks_photographs_for_the_list_that_is_read(reviewed):
-    """Those of the training part, under the names and the heading that `without` asks for."""
+    """Those of every part, under the names and the heading that `without` asks for."""
     page, values, splits = reviewed
     page = page.read_text()
-    assert re.findall('data-image="(.*?)"', page) == list(values["labels"])
-    assert set(values["labels"].values()) == {"red"} and values["classes"] == ["blue", "red"]
+    assert re.findall('data-image="(.*?)"', page) == list(values["images"])
+    parts = [("test", "red"), *3 * [("train", "red")]]
+    assert [tuple(image) for image in values["images"].values()] == parts
+    assert values["classes"] == ["blue", "red"]
     assert page.count("<small class=name><a href=") == 4
     assert len(without(splits.train, values["file"])) == len(splits.train) - 2
     (script,) = re.findall("(?s)</script><script>(.*?)</script>", page)
@@ -296,20 +304,21 @@ def files_of(folder: str) -> dict[str, bytes]:
 def test_what_a_reader_has_decided_is_done_to_the_files_and_undone(reviewed, capsys):
     """First it is only said; nothing is lost, replaced or deleted, and the same list brings all back."""
     _, values, _ = reviewed
-    first, second, _ = values["labels"]
+    tested, first, second, _ = values["images"]
     before = files_of("photos")
     words = ["data", "review", "photos", "--apply", values["file"]]
     assert main(words) == 0
-    assert "2 files would be moved, and none was" in capsys.readouterr().out
+    assert "3 files would be moved, and none was" in capsys.readouterr().out
     assert files_of("photos") == before
 
     # A photograph of the same name is in the other folder, as cameras have it
     assert first.replace("red", "blue") in before
     assert main([*words, "--yes"]) == 0
-    assert "moved 2 files; vitkit data review photos" in capsys.readouterr().out
+    assert "moved 3 files; vitkit data review photos" in capsys.readouterr().out
     after = files_of("photos") | files_of("photos-left-out")
     moved = Path("photos", "blue", f"{Path(first).stem}-from-red.jpg")
     assert after[str(moved)] == before[first]
+    assert after[str(Path("photos", "blue", f"{Path(tested).stem}-from-red.jpg"))] == before[tested]
     assert after[second.replace("photos", "photos-left-out")] == before[second]
     assert sorted(after.values()) == sorted(before.values())
 
@@ -319,6 +328,21 @@ def test_what_a_reader_has_decided_is_done_to_the_files_and_undone(reviewed, cap
     assert files_of("photos") == before and not files_of("photos-left-out")
 
 
+def test_a_part_need_not_have_a_folder_of_every_class(tmp_path, capsys):
+    for folder in ("train/ant", "train/bee", "test/ant"):
+        (tmp_path / folder).mkdir(parents=True)
+    before = tmp_path / "test/ant/1.jpg"
+    before.write_bytes(b"a bee")
+    corrections = tmp_path / "list.txt"
+    words = ["data", "review", str(tmp_path), "--apply", str(corrections), "--yes"]
+    corrections.write_text(f"{before}\tlabel\twasp\tant\ttest\n")
+    assert main(words) == 1 and "no folder of the class 'wasp'" in capsys.readouterr().err
+    corrections.write_text(f"{before}\tlabel\tbee\tant\ttest\n")
+    assert main(words) == 0
+    assert (tmp_path / "test/bee/1.jpg").read_bytes() == b"a bee" and not before.exists()
+    assert main([*words, "--undo"]) == 0 and before.read_bytes() == b"a bee"
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
@@ -326,6 +350,10 @@ def test_what_a_reader_has_decided_is_done_to_the_files_and_undone(reviewed, cap
         ("photos/red/1.jpg\tlabel\t..\tred", "has no folder of the class '..'"),
         ("photos/../mine/red/1.jpg\tleave out\t\tred", "does not lie in photos"),
         ("photos/red/1.jpg\tlabel\tblue\tcat", "lies in no folder 'cat'"),
+        (
+            "photos.parquet row 3\tleave out\t\tred\ttest",
+            "files of a folder, and no rows of a table",
+        ),
         ("photos/red/1.jpg\tmarked by hand", "no decision in the line"),
     ],
 )
@@ -351,10 +379,10 @@ def test_keys_in_a_browser(reviewed):
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         opened = browser.new_page()
         opened.goto(page.as_uri())
-        for key in ("ArrowRight", "1", "ArrowRight", "y", "ArrowRight", "y", "n"):
+        for key in (*2 * ["ArrowRight", "1"], *2 * ["ArrowRight", "y"], "n"):
             opened.keyboard.press(key)
         opened.reload()
-        assert "1 to leave out, 1 of another class, of 3" in opened.inner_text("footer")
+        assert "1 to leave out, 2 of another class, of 4" in opened.inner_text("footer")
         with opened.expect_download() as download:
             opened.click("text=Save the list")
         saved_list = Path(download.value.path()).read_text()

@@ -52,9 +52,15 @@ def classifier():
 
 
 @pytest.fixture(scope="module")
-def file(classifier, tmp_path_factory):
+def in_float32(classifier, tmp_path_factory):
+    """A file for ONNX Runtime, and how far it agrees."""
     path = tmp_path_factory.mktemp("exported") / "insects.onnx"
-    export(classifier, path, Export())
+    return path, export(classifier, path, Export())
+
+
+@pytest.fixture(scope="module")
+def file(in_float32):
+    path, _ = in_float32
     return path
 
 
@@ -310,9 +316,10 @@ def test_commands_take_a_file_that_prepares_images(classifier, pictures, tmp_pat
     assert "prepares images itself" in " ".join(capsys.readouterr().err.split())
 
 
-def test_int8_is_calibrated(in_int8):
+def test_int8_is_calibrated(in_int8, in_float32):
     path, agreement = in_int8
-    assert 0 < agreement.largest < 0.2
+    _, exact = in_float32
+    assert 10 * exact.largest < agreement.largest < 0.2  # it is rounded, and not by much
     nodes = onnx.load(path).graph.node
     rounded = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear"}
     readers = {node.op_type for node in nodes if rounded & set(node.input)}
@@ -357,7 +364,7 @@ def test_openvinos_int8_needs_no_images(deep, for_openvino, tmp_path):
     openvino = pytest.importorskip("openvino")
     pytest.importorskip("nncf")
     path, agreement = for_openvino
-    assert 1e-4 < agreement.largest < 0.3 and agreement.cost < 0.001
+    assert agreement.largest < 0.3 and agreement.cost < 0.001
     kinds = [stored_as(node) for node in openvino.Core().read_model(path).get_ordered_ops()]
     products = [kind for kind in kinds if kind is not None]
     assert products == ["f32", *["u8"] * 27, *["f32"] * 4]  # patches, five blocks, and the head

@@ -129,7 +129,7 @@ def test_a_plain_model_has_all_three_light_and_dark():
     assert re.findall("<h2>(.*?)</h2>", text) == [
         "Filters", "Position embeddings", "Attention distance",
     ]  # fmt: skip
-    assert text.count('prefers-color-scheme: dark)" srcset') == 3
+    assert text.count('prefers-color-scheme: dark)" srcset') == 1 + 2 + 3  # panels
     dark, light = re.findall(r'src(?:set)?="(data:image/png[^"]+)"', text)[:2]
     assert dark != light
     assert "Left out" not in text

@@ -13,7 +13,9 @@ from safetensors.numpy import save_file
 
 from vitkit.evaluation.metrics.metric import COUNT, NATS, SHARE, Metric
 from vitkit.inspection import contact_sheet
+from vitkit.inspection.pages.html import CSS_PIXELS, themed_figure
 from vitkit.inspection.photographs import Tile
+from vitkit.inspection.plots import DARK, LIGHT, panels, themed
 from vitkit.training.record.metrics import to_line
 from vitkit.training.reports.report import report
 
@@ -30,6 +32,36 @@ def test_contact_sheet_shows_every_tile_in_its_colour(tmp_path):
         assert (np.abs(pixels.astype(int) - colour).sum(-1) < 12).any()
     with pytest.raises(ValueError, match="no pictures"):
         contact_sheet([], tmp_path / "none.png")
+
+
+def test_each_panel_of_a_figure_is_a_picture_of_its_own():
+    """Light and dark, with the title as text, as wide as it was drawn, and with nothing of its neighbour;
+    what is empty above and below is cut off."""
+
+    colours = {"red": (255, 0, 0), "blue": (0, 0, 255)}
+
+    def draw(theme):
+        figure, cells = panels(3, 2, height=4)
+        figure.suptitle("Two & more")
+        for axes, (name, colour) in zip(cells, colours.items(), strict=True):
+            axes.imshow(np.full((2, 4, 3), colour, np.uint8))  # twice as wide as high
+            axes.set_title(f"<{name}>")
+        return themed(figure, theme)
+
+    text = themed_figure(draw, "Colours")
+    assert text.startswith("<p class=faint>Two &amp; more</p><div class=panels><picture>")
+    widths, names = zip(*re.findall('<img width=(.*?) alt="(.*?)"', text), strict=True)
+    assert names == ("Colours, &lt;red&gt;", "Colours, &lt;blue&gt;")
+    assert [int(width) / CSS_PIXELS for width in widths] == pytest.approx([3, 2], abs=0.05)
+    addresses = re.findall(r'src(?:set)?="data:image/png;base64,([^"]+)"', text)
+    pictures = [Image.open(io.BytesIO(base64.b64decode(address))) for address in addresses]
+    papers = [picture.convert("RGB").getpixel((0, 0)) for picture in pictures]
+    assert papers == 2 * [tuple(bytes.fromhex(theme.paper[1:])) for theme in (DARK, LIGHT)]
+    names = ("red", "red", "blue", "blue")
+    for picture, name, other in zip(pictures, names, reversed(names), strict=True):
+        there = {pixel for _, pixel in picture.convert("RGB").getcolors(1 << 20)}
+        assert colours[name] in there and colours[other] not in there
+        assert picture.height < 0.75 * picture.width
 
 
 def evaluation(step, metrics):

@@ -1,5 +1,7 @@
 """A classifier that is called, and verbs of prediction that get images in memory."""
 
+import signal
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,16 @@ def test_a_classifier_that_is_called_predicts(classifier):
     assert dict(zip(answer.labels, answer.probabilities, strict=True)) == pytest.approx(
         dict(zip(classifier.labels, expected, strict=True)), abs=1e-6
     )
+
+
+def test_signals_are_the_programs_while_answers_are_written(classifier, tmp_path, monkeypatch):
+    """A command ends on SIGTERM as on Ctrl-C; a program may have its own way, or none."""
+    handled = []
+    monkeypatch.setattr(signal, "signal", lambda number, handler: handled.append(number))
+    rows = tmp_path / "answers.jsonl"
+    vitkit.predict(classifier, IMAGES, to=rows, device="cpu", quiet=True)
+    assert len(rows.read_text().splitlines()) == 3
+    assert not handled
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,8 @@ ANSWERS = {
     "files photographs of which the model is less sure in a folder of their own",
     "sort dry-run": "vitkit predict {leading} says what each photograph is and files nothing; sort makes "
     "links or copies, and the photographs stay where they are",
-    "train dry-run": "vitkit plan {leading} says what the run needs, and runs nothing",
+    "data review dry-run": "without --yes, --apply only says which files it would move; leave out one "
+    "of --dry-run and --yes",
     "finetune dry-run": "vitkit data stats DATA says what the images are, and vitkit finetune DATA "
     "--minutes 0.1 makes the first model alone, in seconds",
     "gpus": "one process computes on one GPU: torchrun --nproc-per-node {} -m vitkit {words}",

@@ -46,6 +46,10 @@ def other_command(name: str, words: list[str]) -> list[str] | None:
 def own_command(name: str, words: list[str]) -> tuple[str, list[str]]:
     """The command that does what an option of `predict` once did, and its words: predict MODEL
     IMAGE... --sort-into DIR is sort MODEL IMAGE... --into DIR. Others as they are."""
+    if name == "train":
+        name, words = _trained(words)
+    if "--dry-run" in words:
+        return _only_said(name, words)
     if name != "predict":
         return name, words
     options = {word.partition("=")[0] for word in words}
@@ -64,6 +68,34 @@ def own_command(name: str, words: list[str]) -> tuple[str, list[str]]:
             others.append(word)
     tell(f"predict {option}", f"vitkit {command}")
     return command, others
+
+
+def _only_said(name: str, words: list[str]) -> tuple[str, list[str]]:
+    """The command that says what another would do, where it takes the same words: plan for train, and a
+    review without --yes. Else the words as they are, which get an answer."""
+    others = [word for word in words if word != "--dry-run"]
+    if name == "train" and any(leading(words)):
+        tell("train --dry-run", "vitkit plan")
+        return "plan", others
+    if name == "data review" and "--yes" not in words:
+        tell("--dry-run", "data review without --yes")
+        return name, others
+    return name, words
+
+
+def _trained(words: list[str]) -> tuple[str, list[str]]:
+    """train --data photos/, as other tools have it, is finetune photos/; with a recipe it is train."""
+    if not words or any(leading(words)):
+        return "train", words
+    option, equals, value = words[0].partition("=")
+    others = words[1:]
+    if not equals and others:
+        value, *others = others
+    if foreign.SETTINGS.get(option.lstrip("-")) != foreign.SETTINGS["data"] or not is_images(value):
+        return "train", words
+    data = as_word(value)
+    tell(f"train {option} {data}", f"vitkit finetune {data}")
+    return "finetune", [value, *others]
 
 
 def not_a_command(name: str) -> str:

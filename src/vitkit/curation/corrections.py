@@ -1,8 +1,9 @@
 """What a reader has decided on the page of a review: photographs that belong to another class, and those
 to be left out. Files are moved, never deleted or replaced, and moved back by the same list.
 
-A line of the list is NAME, DECISION, CLASS and LABEL, with tabs between them: the photograph, "label" or
-"leave out", the class that it is said to be (empty for one to leave out), and the class that it is in.
+A line of the list is NAME, DECISION, CLASS, LABEL and PART, with tabs between them: the photograph, "label"
+or "leave out", the class that it is said to be (empty for one to leave out), the class that it is in, and
+its part of the data set: train, val or test.
 """
 
 from pathlib import Path
@@ -58,9 +59,9 @@ def left_out_folder(root: Path) -> Path:
 
 
 def moves(root: Path, corrections: list[Correction]) -> list[Move]:
-    """Where each file of a folder of classes goes: into the folder of its other class, at the same place
-    below it; or out of the data set. Beside a file of the same name it gets its old class in its
-    name.
+    """Where each file of a folder of classes goes that is still in its place: into the folder of its other
+    class, at the same place below it; or out of the data set. Beside a file of the same name it gets
+    its old class in its name.
 
     Raises ValueError for a photograph that lies elsewhere, or for a class without a folder.
     """
@@ -68,6 +69,8 @@ def moves(root: Path, corrections: list[Correction]) -> list[Move]:
     taken = set()
     for each in corrections:
         after = _destination(root, each)
+        if not each.path.exists():
+            continue
         if after.exists() or after in taken:
             after = _beside(after, each)
         taken.add(after)
@@ -92,7 +95,9 @@ def _destination(root: Path, correction: Correction) -> Path:
     path = correction.path
     below = path.parent.resolve() / path.name
     if not below.is_relative_to(root.resolve()):
-        raise ValueError(f"{path} does not lie in {root}")
+        raise ValueError(
+            f"{path} does not lie in {root}; what is moved are files of a folder, and no rows of a table"
+        )
     parts = below.relative_to(root.resolve()).parts
     if correction.label not in parts[:-1]:
         raise ValueError(
@@ -104,9 +109,18 @@ def _destination(root: Path, correction: Correction) -> Path:
     # The folder of the other class, beside that of its own
     place = parts.index(correction.label)
     beside = root.joinpath(*parts[:place])
-    if correction.other not in {folder.name for folder in beside.iterdir() if folder.is_dir()}:
+    if correction.other not in _classes(root, beside):
         raise ValueError(f"{beside} has no folder of the class {correction.other!r}")
     return beside.joinpath(correction.other, *parts[place + 1 :])
+
+
+def _classes(root: Path, beside: Path) -> set[str]:
+    """The classes that have a folder in a part of the data set, or, as a part need not have them all, in
+    another."""
+    parts = [beside]
+    if beside != root:
+        parts = [folder for folder in beside.parent.iterdir() if folder.is_dir()]
+    return {folder.name for part in parts for folder in part.iterdir() if folder.is_dir()}
 
 
 def _beside(path: Path, correction: Correction) -> Path:

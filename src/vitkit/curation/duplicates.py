@@ -10,10 +10,10 @@ Candidates are aligned, from where the hashes say that one lies in the other, by
 least squares (Lucas and Kanade, 1981). They are near-duplicates if their details then correlate by
 MIN_CORRELATION; by more if most images have a candidate, as digits and X-rays do, whose details are
 alike without being copies. Of a thing on plain ground the outline is nearly all that there is to
-align, and any can may be moved and stretched onto any other: there more is asked too, and the map must
-be one that a copy has, to a part of the picture in its own shape. What has no contrast is the same
-only if the files are. Among more than MOST_PAIRS pairs of images, copies that are turned or cropped
-are not looked for.
+align, and any can may be moved and stretched onto any other: there more is asked too, unless the light
+is the same, and the map must be one that a copy has, to a part of the picture in its own shape. What
+has no contrast is the same only if the files are. Among more than MOST_PAIRS pairs of images, copies
+that are turned or cropped are not looked for.
 
 Legend: N, M images of two sets, P pairs of them, V variants of each.
 """
@@ -39,6 +39,7 @@ SIDE_OF_DETAILS = SIDE - 2 * MARGIN
 MIN_CORRELATION = 0.92  # of the details of near-duplicates
 CROWDED = 0.5  # candidates for each image, on average, from which the pictures are of one kind
 MIN_OF_ONE_KIND = 0.975  # the same, of pictures of one kind
+SAME_LIGHT = 0.12  # of their contrast, by which copies of a plain picture differ, if by no more
 NOTHING = 0.2  # standard deviations of a picture's details: a pixel with less has none
 PLAIN = 0.4  # share of such pixels from which a picture is a thing on plain ground
 SLACK = 0.05  # of an image's sides, by which a copy may lie outside of it, or be stretched
@@ -216,18 +217,20 @@ def _near(
 
     # Those whose details correlate once they are aligned
     correlations = np.zeros(len(i))
+    differences = np.zeros(len(i))
     is_part = np.zeros(len(i), bool)
     for start in range(0, len(i), ALIGNED_AT_ONCE):
         chunk = slice(start, start + ALIGNED_AT_ONCE)
         places = np.stack(variants)[variant[chunk]]
         best, fitted = _aligned(greys[i[chunk]], copied[j[chunk]], places)
         correlations[chunk] = best
+        differences[chunk] = _difference(greys[i[chunk]], copied[j[chunk]], fitted)
         is_part[chunk] = _is_part(fitted)
     least = np.full(len(i), MIN_CORRELATION)
+    is_plain = _is_plain(greys)[i] | _is_plain(copied)[j]
+    least[is_plain & (differences > SAME_LIGHT)] = MIN_OF_ONE_KIND
     if len(i) > len(rows) * CROWDED:
         least[:] = MIN_OF_ONE_KIND
-    is_plain = _is_plain(greys)[i] | _is_plain(copied)[j]
-    least[is_plain] = MIN_OF_ONE_KIND
     keep = (correlations >= least) & (is_part | ~is_plain)
     return rows[i[keep]], columns[j[keep]], bits[keep]
 
@@ -296,9 +299,7 @@ def _aligned(
     images = _smooth(images, FINE)
     copies = _smooth(copies, FINE)
     images = np.stack([images, *np.gradient(images, axis=(1, 2))], axis=1)  # (P, 3, S, S)
-    centres = (np.arange(SIDE) + 0.5) / SIDE
-    y, x = np.meshgrid(centres, centres, indexing="ij")
-    points = np.stack([y.ravel(), x.ravel(), np.ones(SIDE**2)]).astype(np.float32)  # (3, S S)
+    points = _points()
     places = places.astype(np.float32)
     best = np.full(len(places), -1.0)
     fitted = places.copy()
@@ -327,6 +328,22 @@ def _aligned(
         move = np.linalg.solve(normal + damping, jacobian @ error[:, :, None])
         places[open_pairs] = here + move.reshape(-1, 2, 3).astype(np.float32)
     return best, fitted
+
+
+def _points() -> np.ndarray:
+    """Where the pixels of a thumbnail lie, (y, x, 1) in shares of its sides: float32 (3, SIDE SIDE)."""
+    centres = (np.arange(SIDE) + 0.5) / SIDE
+    y, x = np.meshgrid(centres, centres, indexing="ij")
+    return np.stack([y.ravel(), x.ravel(), np.ones(SIDE**2)]).astype(np.float32)
+
+
+def _difference(images: np.ndarray, copies: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """By how much the pixels of copies (P, SIDE, SIDE) differ from those of images at their places (P, 2,
+    3), as a share of the copies' standard deviations: (P,)."""
+    there = (places @ _points()) * SIDE - 0.5
+    seen = _sampled(_smooth(images, FINE)[:, None], there)[:, 0]
+    wanted = _smooth(copies, FINE).reshape(len(copies), -1)
+    return np.abs(seen - wanted).mean(1) / (wanted.std(1) + 1e-6)
 
 
 def _is_part(places: np.ndarray) -> np.ndarray:

@@ -28,7 +28,9 @@ SMALL = 100
 GAP = 8  # pixels between a photograph and its map
 LINE = 32  # pixels of a line of text below a picture
 WIDEST = 6  # pictures in a row
-INCHES = 1.9  # width of a picture
+INCHES = 1.5  # width of a picture
+LETTERS = 0.25  # inches of the line above a picture, and of that below it
+MARGIN = 0.02  # of a picture's width, on its left and on its right
 
 
 # A contact sheet
@@ -247,34 +249,39 @@ def membership(count: int, size: int, stride: int) -> Tensor:
 
 def cells_beside(
     images: np.ndarray, titles: Sequence[str], names: Sequence[str]
-) -> tuple["Figure", list[Sequence["Axes"]]]:
-    """A figure with each photograph, and empty panels beside it: those, image by image. Several
-    photographs are in a row if there is room."""
+) -> tuple["Figure", list[list["Axes"]]]:
+    """A figure with each photograph, and empty axes beside it: those, image by image. Several
+    photographs are in a row if there is room.
+
+    A photograph and what is beside it are a subfigure, and each of its pictures one within: a page
+    shows them one by one, as many in a row as its reader has room for.
+    """
     from matplotlib.figure import Figure
 
-    group = 1 + len(titles)  # panels of a photograph
+    group = 1 + len(titles)  # pictures of a photograph
     in_a_row = min(max(WIDEST // group, 1), len(images))
     rows = -(-len(images) // in_a_row)
-    height = INCHES * images.shape[1] / images.shape[2] + 0.25
-    size = (INCHES * group * in_a_row, height * rows + 0.2)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(rows, group * in_a_row, squeeze=False)
+    picture = INCHES * (1 - 2 * MARGIN) * images.shape[1] / images.shape[2]
+    height = picture + 2 * LETTERS
+    box = (MARGIN, LETTERS / height, 1 - 2 * MARGIN, picture / height)
+
+    figure = Figure(figsize=(INCHES * group * in_a_row, height * rows))
+    groups = figure.subfigures(rows, in_a_row, squeeze=False).flat
     cells = []
     for i, image in enumerate(images):
-        row, column = divmod(i, in_a_row)
-        photograph, *beside = grid[row, group * column : group * (column + 1)]
+        photograph, *beside = [
+            subfigure.add_axes(box)
+            for subfigure in groups[i].subfigures(1, group, squeeze=False)[0]
+        ]
         show_image(photograph, image)
+        photograph.set_title("input", fontsize=9)
         if names:
-            name = _shortened(names[i], 30)
+            name = _shortened(names[i], 24)
             place = photograph.transAxes
-            photograph.text(0.5, -0.02, name, fontsize=7, ha="center", va="top", transform=place)
-        if row == 0:
-            photograph.set_title("input", fontsize=9)
-            for axes, title in zip(beside, titles, strict=True):
-                axes.set_title(title, fontsize=9)
+            photograph.text(0.5, -0.03, name, fontsize=8, ha="center", va="top", transform=place)
+        for axes, title in zip(beside, titles, strict=True):
+            axes.set_title(title, fontsize=9)
         cells.append(beside)
-    for axes in list(grid.flat)[group * len(images) :]:  # the rest of the last row
-        axes.axis("off")
     return figure, cells
 
 

@@ -55,9 +55,12 @@ THEMES = {"light": LIGHT, "dark": DARK}
 
 def themed(figure: "Figure", theme: Theme) -> "Figure":
     """The same figure, with its background, texts and axes in the theme's colours."""
+    from matplotlib.figure import SubFigure
     from matplotlib.text import Text
 
     figure.set_facecolor(theme.paper)
+    for subfigure in figure.findobj(SubFigure):
+        subfigure.set_facecolor(theme.paper)
     for text in figure.findobj(Text):
         text.set_color(theme.ink)
     for axes in figure.axes:
@@ -170,15 +173,14 @@ def _draw_curve(axes: "Axes", name: str, curve: Curve) -> None:
 # Parts of figures
 
 
-def panels(
-    count: int, size: tuple[float, float] | None = None
-) -> tuple["Figure", Sequence["Axes"]]:
-    """A figure of panels side by side; size: (width, height) in inches."""
+def panels(*widths: float, height: float) -> tuple["Figure", list["Axes"]]:
+    """A figure of panels side by side, each so many inches wide: a subfigure each, which a page shows
+    one by one, below each other if its reader has no room for two."""
     from matplotlib.figure import Figure
 
-    size = size or (4.2 * count + 0.4, 3.4)
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots(1, count, squeeze=False)[0]
+    figure = Figure(figsize=(sum(widths), height), layout="constrained")
+    subfigures = figure.subfigures(1, len(widths), width_ratios=widths, squeeze=False)[0]
+    return figure, [subfigure.subplots() for subfigure in subfigures]
 
 
 def dots_by_depth(axes: "Axes", values: Tensor, layers: Sequence[str], theme: Theme) -> None:

@@ -16,7 +16,7 @@ _FILES = {
     "fitting": "at_stride changed_preprocessing fitted_to",
     "formats": "format_of",
     "formats.shapes": "STATISTICS",
-    "hints": "Hints",
+    "hints": "CREATE Hints",
     "licenses": (
         "CARD License NAMES check_may_be_shared chosen license_text license_to_json read_license"
     ),

@@ -22,6 +22,7 @@ from vitkit.weights.fitting import changed_preprocessing as changed_preprocessin
 from vitkit.weights.fitting import fitted_to as fitted_to
 from vitkit.weights.formats import format_of as format_of
 from vitkit.weights.formats.shapes import STATISTICS as STATISTICS
+from vitkit.weights.hints import CREATE as CREATE
 from vitkit.weights.hints import Hints as Hints
 from vitkit.weights.licenses import CARD as CARD
 from vitkit.weights.licenses import License as License

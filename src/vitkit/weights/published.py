@@ -6,6 +6,7 @@ What no source states is empty.
 """
 
 import csv
+import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -15,6 +16,7 @@ from typing import Literal
 from vitkit.system.storage.files import cache_dir
 
 FILE = Path(__file__).with_name("published.csv")
+FEWEST_LETTERS = 3  # of a part of a name that stands for several
 
 SOURCES = {
     "the paper": "Table 5, fine-tuned at 384 pixels",
@@ -132,15 +134,22 @@ def nearest_published(name: str) -> str:
 
 
 def meant(name: str) -> str:
-    """ "; did you mean NAME?" for a name that is nearly one of the table; of a file of torchvision's where
-    it is to be had; else ""."""
+    """ "; did you mean NAME?" for a name that is nearly one of the table; for a family, a size or a part of
+    a name the command that lists them; of a file of torchvision's where it is to be had; else ""."""
     row = published_called(name)
     if row is not None and row.library == "torchvision":
         return f"; it is torchvision's: download it from {row.where}"
     near = nearest_published(name)
-    if not near or near == name:
+    if near == name:
         return ""
-    return f"; did you mean {near}?"
+    if near:
+        return f"; did you mean {near}?"
+    begins = re.compile(rf"(?:^|[/_.+-]){re.escape(name)}", re.IGNORECASE)
+    rows = find_published(name)
+    is_part = any(begins.search(text) for row in rows for text in (row.name, row.family, row.model))
+    if len(name) < FEWEST_LETTERS or not is_part:
+        return ""
+    return f"; vitkit models --published {name} lists {len(rows):,} published ones"
 
 
 def _hub_cache() -> Path | None:

@@ -303,8 +303,9 @@ def heading_of_list(source: Source) -> str:
 
 
 def without(source: Source, path: Path | str) -> Source:
-    """The examples that a file does not list: a name at the beginning of each line, up to a tab, as
-    `Source.name` gives it. Raises ValueError if the source has no image of a name, or if the list
+    """The examples of a training part that a file does not list: a name at the beginning of each line, up
+    to a tab, as `Source.name` gives it. A line whose fifth field is another part, as the page of a
+    review writes it, is of no example here. Raises ValueError if the source has no image of a name, or if the list
     was written for other images or for another order of them: it would silently leave out nothing,
     or the wrong ones."""
     try:
@@ -312,7 +313,12 @@ def without(source: Source, path: Path | str) -> Source:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     entries = [line for line in lines if line.strip() and not line.startswith("#")]
-    names = {line.split("\t")[0] for line in entries}
+    names = set()
+    for line in entries:
+        name, *fields = line.split("\t")
+        part = next(iter(fields[3:]), "train")
+        if part not in ("val", "test"):
+            names.add(name)
     listed = [i for i in range(len(source)) if source.name(i) in names]
     unknown = sorted(names - {source.name(i) for i in listed})
     if unknown:

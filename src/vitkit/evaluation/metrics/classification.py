@@ -190,7 +190,7 @@ def weakest(scores: Sequence[ClassScore]) -> str | None:
     if not missed:
         return None
     worst = min(missed, key=lambda score: score.interval[1])
-    share = math.floor(100 * worst.recall)  # of 1,000 images with one mistake not 100 %
+    share = min(round(100 * worst.recall), 99)  # of 1,000 images with one mistake not 100 %
     return (
         f"weakest class: {worst.name}, {share} % of {worst.images:,} right; most often taken for "
         f"{worst.taken_for}"

@@ -30,6 +30,7 @@ NEIGHBOURS = 10  # whose mean distance says how unlike others an image is
 FAR = 4.0  # robust standard deviations from which a value is unusual
 AT_ONCE = 1 << 26  # similarities that are computed at once
 PICTURES = 60  # of each kind; the list has all
+NO_PICTURE = np.full((100, 100, 3), 128, np.uint8)  # in place of what cannot be read
 LIST = "reviewed.txt"  # the file of what a reader has decided
 CHOICES = 200  # classes that a photograph may be said to be; among more nobody chooses
 
@@ -166,8 +167,8 @@ def write_review(
     path: Path, data: str, parts: dict[str, Source], findings: Sequence[Finding], facts: list[str]
 ) -> Path:
     """Write the page about a data set, whole or not at all, and return its path. Its reader decides on
-    photographs of the training part, and saves the list that `without` and curation's
-    `read_corrections` read. Raises OSError."""
+    photographs and saves the list that `without` and curation's `read_corrections` read. Raises
+    OSError."""
     counts = []
     sections = []
     for kind, heading in KINDS.items():
@@ -176,28 +177,34 @@ def write_review(
         if chosen:
             sections.append(_section(kind, parts, chosen, path.absolute().parent))
     blocks = [bullets(facts), table(counts, ("a second look", "images")), *sections]
-    active = None
-    if "train" in parts:
-        active = _marking(parts["train"], findings, data)
+    active = _marking(parts, findings, data)
     return write_page(path, f"A second look at {data}", blocks, active)
 
 
-def _marking(train: Source, findings: Sequence[Finding], data: str) -> Active:
-    """What lets a reader decide on the photographs of the training part."""
-    labels = {each.name: each.label for each in findings if _is_markable(each)}
+def _marking(parts: dict[str, Source], findings: Sequence[Finding], data: str) -> Active:
+    """What lets a reader decide on the photographs."""
+    images = {each.name: (each.part, each.label) for each in findings if _is_markable(each)}
+    source = next(iter(parts.values()))  # the training part, if there is one
     classes = []
-    if train.target_kind == "class" and len(train.labels) <= CHOICES:
-        classes = [label for label in train.labels if label.isprintable()]
-    following = (
-        f"vitkit data review {as_word(data)} --apply {LIST} says which files it would move, and with "
-        f"--yes moves them; or, without that, --data.exclude {LIST} trains without all of them"
-    )
-    return marking(heading_of_list(train), LIST, following, labels, classes)
+    if source.target_kind == "class" and len(source.labels) <= CHOICES:
+        classes = [label for label in source.labels if label.isprintable()]
+    ways = []
+    if any(Path(name).is_file() for name in images):
+        ways.append(
+            f"vitkit data review {as_word(data)} --apply {LIST} says which files it would move, and "
+            "with --yes moves them"
+        )
+    else:
+        ways.append("the list names the rows of a table that are to be put right there")
+    if "train" in parts:
+        ways.append(f"--data.exclude {LIST} trains without those of the training part")
+    following = "; or, without that, ".join(ways)
+    return marking(heading_of_list(source), LIST, following, images, classes)
 
 
 def _is_markable(finding: Finding) -> bool:
-    """Whether a photograph can be named in a line of the list, which is of the training part."""
-    return finding.part == "train" and finding.name.isprintable()
+    """Whether a photograph can be named in a line of the list."""
+    return finding.name.isprintable()
 
 
 def _section(
@@ -205,22 +212,23 @@ def _section(
 ) -> Block:
     """The findings of a kind: pictures of the first ones, and a table of all. folder: of the page, from
     which the names of photographs lead to their files."""
-    blocks = [paragraph(MEANING[kind], "faint")]
-    if kind != "unreadable":
-        tiles = [_tile(parts, finding) for finding in findings[:PICTURES]]
-        blocks.append(gallery(tiles, folder=folder))
+    tiles = [_tile(parts, finding) for finding in findings[:PICTURES]]
     rows = [(f.part, printable_name(f.name), printable_name(f.label), f.reason) for f in findings]
     listing = table(rows, ("part", "image", "label", "why"), wraps=True)
-    if kind == "unreadable":
-        blocks.append(listing)
-    else:
-        blocks.append(folded(f"All {len(rows):,} by name", listing))
-    return section(KINDS[kind], *blocks)
+    return section(
+        KINDS[kind],
+        paragraph(MEANING[kind], "faint"),
+        gallery(tiles, folder=folder),
+        folded(f"All {len(rows):,} by name", listing),
+    )
 
 
 def _tile(parts: dict[str, Source], finding: Finding) -> Tile:
     """A finding's picture with its label and the reason; a duplicate beside what it repeats."""
-    pixels = _pixels(parts[finding.part], finding.index)
+    if finding.kind == "unreadable":
+        pixels = NO_PICTURE
+    else:
+        pixels = _pixels(parts[finding.part], finding.index)
     if finding.like is not None:
         part, index = finding.like
         pixels = _side_by_side(pixels, _pixels(parts[part], index))
@@ -228,7 +236,10 @@ def _tile(parts: dict[str, Source], finding: Finding) -> Tile:
     right = None
     if finding.kind == "label":
         right = False
-    return Tile(pixels, caption, right, finding.reason, finding.name, _is_markable(finding))
+    note = finding.reason
+    if not _is_markable(finding):
+        note += "; no list can hold its name: rename the file to mark it"
+    return Tile(pixels, caption, right, note, finding.name, _is_markable(finding))
 
 
 def _pixels(source: Source, index: int) -> np.ndarray:

@@ -163,7 +163,7 @@ def _names(classifier: Classifier) -> tuple[str, ...]:
 
 def draw_alignment(alignment: Alignment, theme: Theme = LIGHT) -> "Figure":
     """How much alike every two layers are: a map of CKA, the first model's layers upwards."""
-    figure, (axes,) = panels(1, (4.6, 4))
+    figure, (axes,) = panels(3.7, height=3.3)
     image = draw_numbers(axes, alignment.values.numpy(), (0, 1), theme)
     axes.invert_yaxis()
     name_layers(axes, [str(i) for i in range(len(alignment.second))])
@@ -173,6 +173,6 @@ def draw_alignment(alignment: Alignment, theme: Theme = LIGHT) -> "Figure":
     if not alignment.of_itself:
         across = "block of the other model (0: embedding)"
     axes.set(xlabel=across, ylabel="block (0: embedding)")
-    axes.set_title(f"Alignment of layers, {alignment.images:,} images", fontsize=11)
+    figure.suptitle(f"Alignment of layers, {alignment.images:,} images", fontsize=11)
     figure.colorbar(image, label="CKA", shrink=0.8)
     return themed(figure, theme)

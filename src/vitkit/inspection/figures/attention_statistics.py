@@ -138,7 +138,10 @@ def draw_distance(distance: AttentionDistance, theme: Theme = LIGHT) -> "Figure"
             "tokens before the patches count as 0": distance.plain,
             "among the patches alone": distance.renormalised,
         }
-    figure, cells = panels(len(ways) + has_prefix)
+    widths = [3.7]
+    if has_prefix:
+        widths = 3 * [3.1]  # a row of a page
+    figure, cells = panels(*widths, height=3)
     positions = np.arange(len(distance.layers))
     highest = 1.05 * max(*distance.uniform, *(float(values.max()) for values in ways.values()))
     for axes, (title, values) in zip(cells, ways.items(), strict=False):
@@ -149,7 +152,7 @@ def draw_distance(distance: AttentionDistance, theme: Theme = LIGHT) -> "Figure"
         axes.legend(fontsize=8, loc="lower right")
     if has_prefix:
         dots_by_depth(cells[-1], 100 * distance.prefix_share, distance.layers, theme)
-        cells[-1].set_title("what patches give to the tokens before them", fontsize=9)
+        cells[-1].set_title("what patches give to these tokens", fontsize=9)
         cells[-1].set(ylabel="share of the attention (%)", ylim=(0, 100))
     figure.suptitle(f"Mean attention distance, {of_images(distance.images)}", fontsize=11)
     return themed(figure, theme)
@@ -213,11 +216,11 @@ def attention_entropy(classifier: Classifier, images: Images) -> AttentionEntrop
 
 def draw_entropy(entropy: AttentionEntropy, theme: Theme = LIGHT) -> "Figure":
     """A dot for each head, by depth, and their mean; above, the entropy of uniform attention."""
-    figure, (axes,) = panels(1)
+    figure, (axes,) = panels(3.7, height=3.2)
     dots_by_depth(axes, entropy.nats, entropy.layers, theme)
     positions = np.arange(len(entropy.layers))
     axes.plot(positions, entropy.highest, "--", color=theme.faint, label="all tokens alike")
     axes.set(ylabel="entropy of the attention (nats)", ylim=(0, 1.08 * max(entropy.highest)))
-    axes.set_title(f"Attention entropy, {of_images(entropy.images)}", fontsize=11)
+    figure.suptitle(f"Attention entropy, {of_images(entropy.images)}", fontsize=11)
     axes.legend(fontsize=8, loc="lower right")
     return themed(figure, theme)

@@ -138,11 +138,11 @@ def draw_filters(filters: Filters, theme: Theme = LIGHT) -> "Figure":
     share = float(filters.shares[:count].sum())
     columns = min(FILTERS_IN_A_ROW, count)
     rows = -(-count // columns)
-    figure, (axes,) = panels(1, (0.8 * columns, 0.8 * rows + 0.5))
+    figure, (axes,) = panels(0.8 * columns, height=0.8 * rows + 0.5)
     axes.imshow(picture, interpolation="nearest")
     axes.axis("off")
-    axes.set_title(
-        f"First {count} principal components of the filters\n{share:.0%} of their variance",
+    figure.suptitle(
+        f"First {count} principal components of the filters, {share:.0%} of their variance",
         fontsize=10,
     )
     return themed(figure, theme)
@@ -269,22 +269,21 @@ def draw_positions(similarity: PositionSimilarity, theme: Theme = LIGHT) -> "Fig
     """Fig. 7 (centre) and Fig. 10: a tile for each patch, where it lies in the image, with the
     cosines between its position and those of all patches; beside it those of the tokens before the
     patches, if these have positions."""
-    from matplotlib.figure import Figure
-
     h, w = similarity.grid
     prefix = similarity.prefix
     tiles = mosaic(similarity.tiles.numpy())
     side = 5.2
-    widths = [side]
+    widths = [side + 1]
     if prefix:
-        widths.append(side / 4)
-    figure = Figure(figsize=(sum(widths) + 1, side * max(h / w, 0.4) + 0.9), layout="constrained")
-    cells = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
+        widths = [side, side / 2]
+    figure, cells = panels(*widths, height=side * max(h / w, 0.4) + 0.5)
+    figure.suptitle("Position embedding similarity", fontsize=11)
 
-    # The tiles
+    # The tiles; letters are large, as a telephone shows them at two thirds of that
     image = draw_numbers(cells[0], tiles, (-1, 1), theme)
     number_tiles(cells[0], (h, w))
-    cells[0].set(title="Position embedding similarity", xlabel="patch column", ylabel="patch row")
+    cells[0].set_xlabel("patch column", fontsize=12)
+    cells[0].set_ylabel("patch row", fontsize=12)
 
     # What has a position, but is nowhere
     if prefix:
@@ -296,5 +295,7 @@ def draw_positions(similarity: PositionSimilarity, theme: Theme = LIGHT) -> "Fig
         if prefix > 1:
             title = f"the {prefix} tokens\nbefore the patches"
         cells[1].set_title(title, fontsize=9)
-    figure.colorbar(image, ax=list(cells), label="cosine similarity", shrink=0.8)
+    figure.colorbar(
+        image, ax=cells[-1], label="cosine similarity", orientation="horizontal", shrink=0.8
+    )
     return themed(figure, theme)

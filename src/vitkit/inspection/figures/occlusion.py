@@ -156,7 +156,7 @@ def _check(classifier: Classifier, images: Tensor, maps: Tensor, steps: int, ord
 def draw_occlusion(occlusion: Occlusion, theme: Theme = LIGHT, title: str = "the map") -> "Figure":
     """How the answer goes as patches are covered, and as they are shown: in the order of a map, and
     at random, each the mean of the images with its area. title: which map."""
-    figure, cells = panels(2)
+    figure, cells = panels(3.7, 3.7, height=3.2)
     ways = {
         "covered, the highest first": (occlusion.deletion, occlusion.random_deletion),
         "shown, the highest first": (occlusion.insertion, occlusion.random_insertion),

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitkit.inspection.figures.embedding import with_positive_peak
 from vitkit.inspection.figures.passes import Images, block_by_block, check_patch, small_batches
 from vitkit.inspection.photographs import aspect, cells_beside
-from vitkit.inspection.plots import LIGHT, Theme, draw_numbers, in_rows, name_layers, themed
+from vitkit.inspection.plots import LIGHT, Theme, draw_numbers, in_rows, name_layers, panels, themed
 from vitkit.models import Recording, ViTConfig, hidden_states
 from vitkit.system.console.text import counted
 from vitkit.weights import Classifier, evaluating
@@ -80,11 +80,8 @@ def token_norms(classifier: Classifier, images: Images) -> TokenNorms:
 def draw_norms(norms: TokenNorms, theme: Theme = LIGHT) -> "Figure":
     """How long the patches' states are, by depth: the median, nine of ten, and the longest; and the
     tokens before them. Beside it where the long ones are, in the last layer, image by image."""
-    from matplotlib.figure import Figure
-
     count, depth = norms.patches.shape[:2]
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(5, 4))
+    figure, (left, right) = panels(4, 4, height=3.3)
 
     # By depth
     of_layers = norms.patches.transpose(0, 1).flatten(1).numpy()  # (L + 1, B·h·w)
@@ -112,7 +109,7 @@ def draw_norms(norms: TokenNorms, theme: Theme = LIGHT) -> "Figure":
     image = draw_numbers(right, picture, (0, float(last.max())), theme)
     right.set(xticks=[], yticks=[])
     right.set_title("norms after the last block, a tile for each image", fontsize=9)
-    figure.colorbar(image, ax=right, shrink=0.8)
+    figure.colorbar(image, ax=right, orientation="horizontal", shrink=0.8)
     figure.suptitle(f"Token norms, {counted(count, 'image')}", fontsize=11)
     return themed(figure, theme)
 
@@ -166,7 +163,11 @@ def draw_similarity(
         axes.plot(patch[1], patch[0], "o", markersize=9, fillstyle="none", color="white")
         axes.set_aspect(aspect(images, maps))
         axes.axis("off")
-    figure.colorbar(image, ax=figure.axes, label="cosine similarity", shrink=0.6)
+        below = axes.inset_axes((0.05, -0.06, 0.9, 0.04))
+        scale = figure.colorbar(image, cax=below, orientation="horizontal", ticks=(-1, 0, 1))
+        scale.set_ticklabels(("−1", "cosine similarity", "1"), fontsize=8)
+        scale.outline.set_visible(False)
+        below.tick_params(length=0, pad=1)
     return themed(figure, theme)
 
 
@@ -206,7 +207,7 @@ def draw_colours(
 ) -> "Figure":
     """Photographs, uint8 (B, H, W, 3), each beside its patches' principal components as red, green and
     blue, (B, h, w, 3) from 0 to 1."""
-    figure, cells = cells_beside(images, ("three principal components",), names)
+    figure, cells = cells_beside(images, ("principal components",), names)
     for i in range(len(images)):
         axes = cells[i][0]
         axes.imshow(colours[i].numpy(), interpolation="nearest", aspect=aspect(images, colours))

@@ -26,13 +26,13 @@ from vitkit.system.console.text import printable_name
 from vitkit.system.storage.files import MARK, write_where_said
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, FigureBase
 
 THUMBNAIL = 192  # pixels of a picture's longer side
 QUALITY = 85  # of JPEGs
-DPI = 130  # of a figure
-CSS_PIXELS = 90  # of a page, for an inch of a figure
-WIDE = 600  # CSS pixels of a figure that cannot be read at the width of a telephone
+DPI = 144  # of a figure
+CSS_PIXELS = 96  # of a page, for an inch of a figure
+MARGIN = 6  # pixels of a figure that stay empty above and below what is drawn
 
 
 class Block(str):
@@ -77,13 +77,17 @@ class Active:
 
 
 def marking(
-    heading: str, file: str, following: str, labels: Mapping[str, str], classes: Sequence[str]
+    heading: str,
+    file: str,
+    following: str,
+    images: Mapping[str, tuple[str, str]],
+    classes: Sequence[str],
 ) -> Active:
     """What lets a reader decide on photographs and save the decisions as a list: to be left out, or of
     another of the classes. heading: its first line. file: its name. following: what to do with it
-    then. labels: the class of each photograph, by name."""
+    then. images: the part of the data set and the class of each photograph, by name."""
     data = {"heading": heading, "file": file, "next": following}
-    data |= {"labels": dict(labels), "classes": list(classes)}
+    data |= {"images": dict(images), "classes": list(classes)}
     return Active(part("marking.js"), part("marking.css"), data)
 
 
@@ -251,31 +255,74 @@ def drawing(figure: "Figure", alt: str) -> Block:
 def themed_figure(
     draw: Callable[[Theme], "Figure"], alt: str, of_photographs: bool = False
 ) -> Block:
-    """A figure that `draw` makes in the colours of a theme, embedded twice: a light and a dark one, and
-    the reader's system chooses. They are PNGs, or JPEGs if most of it is photographs. On a
-    telephone a wide one scrolls."""
+    """A figure that `draw` makes in the colours of a theme, below its title. Its subfigures are pictures
+    of their own: side by side if the reader's window has room for them, else below each other.
+
+    Each is embedded twice, a light and a dark one, and the reader's system chooses. They are PNGs, or
+    JPEGs if most of the figure is photographs.
+    """
+    figures = [draw(theme) for theme in (LIGHT, DARK)]
+    title = figures[0].get_suptitle()
+    whole = [_drawn(figure) for figure in figures]  # (light, dark)
     kind = "png"
-    settings = {}
     if of_photographs:
         kind = "jpeg"
-        settings = {"quality": QUALITY}
-    addresses = []
-    for theme in (LIGHT, DARK):
-        buffer = io.BytesIO()
-        figure = draw(theme)
-        figure.savefig(buffer, format=kind, dpi=DPI, bbox_inches="tight", pil_kwargs=settings)
-        addresses.append(_embedded(buffer, kind))
-    light, dark = addresses
-    with Image.open(buffer) as drawn:
-        width = round(drawn.width * CSS_PIXELS / DPI)
-    style = ""
-    if width > WIDE:
-        style = " class=wide"
-    return Block(
-        f"<div class=scrolls><picture{style}>"
-        f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img width={width} alt="{block(alt)}" src="{light}"></picture></div>'
-    )
+
+    def embed(panel: "FigureBase") -> Block:
+        rows, columns = _area(panel, len(whole[0]))
+        light, dark = (_encoded(pixels[rows, columns], kind) for pixels in whole)
+        about = ", ".join([alt, *filter(None, (axes.get_title() for axes in panel.axes))])
+        width = round((columns.stop - columns.start) * CSS_PIXELS / DPI)
+        return Block(
+            f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+            f'<img width={width} alt="{block(about)}" src="{light}"></picture>'
+        )
+
+    pictures = tag("div", _by_panel(figures[0], embed), "panels")
+    if not title:
+        return pictures
+    return join([paragraph(title, "faint"), pictures])
+
+
+def _drawn(figure: "Figure") -> np.ndarray:
+    """The pixels of a figure without its title: uint8 (h, w, 3)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure.suptitle("")
+    figure.set_dpi(DPI)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3]
+
+
+def _by_panel(figure: "FigureBase", embed: Callable[["FigureBase"], Block]) -> Block:
+    """The subfigures of a figure, and theirs; those with something in them that have none are
+    embedded."""
+    parts = []
+    for panel in figure.subfigs:
+        if panel.subfigs:
+            parts.append(tag("div", _by_panel(panel, embed), "panels"))
+        elif panel.axes:
+            parts.append(embed(panel))
+    return join(parts)
+
+
+def _area(panel: "FigureBase", height: int) -> tuple[slice, slice]:
+    """The rows and columns of a panel in the pixels of its figure, which is so many high, without what
+    is empty above and below."""
+    left, bottom, right, top = panel.bbox.extents  # upwards
+    drawn = panel.get_tightbbox()
+    top = min(top, drawn.y1 + MARGIN)
+    bottom = max(bottom, drawn.y0 - MARGIN)
+    rows = slice(max(height - round(top), 0), height - round(bottom))
+    return rows, slice(round(left), round(right))
+
+
+def _encoded(pixels: np.ndarray, kind: str) -> str:
+    """A drawn picture, uint8 (h, w, 3), as an address, a PNG or a JPEG."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind, quality=QUALITY)
+    return _embedded(buffer, kind)
 
 
 def _embedded(buffer: io.BytesIO, kind: str) -> str:

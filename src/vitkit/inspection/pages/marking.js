@@ -2,13 +2,14 @@
 // choices are kept in this browser, and saved as the list that --data.exclude and --apply read. Nothing is
 // changed or deleted here.
 // The element "data" has the first line of the list, the name of its file, what follows it, the classes, and
-// the label of each photograph.
+// the part and the label of each photograph.
 "use strict";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const figures = [...document.querySelectorAll("figure[data-image]")];
 const names = new Set(figures.map((figure) => figure.dataset.image));
 const storage = `vitkit review ${data.heading}`;
+const labelOf = (name) => data.images[name][1];
 const LEAVE_OUT = "leave out"; // a choice; any other is "label", a tab, and the class
 
 // What is chosen, by name: a photograph may be shown under several headings
@@ -49,7 +50,7 @@ for (const figure of figures) {
   select.setAttribute("aria-label", `what to do with ${name}`);
   select.append(option("keep as it is", ""), option("leave out", LEAVE_OUT));
   for (const label of data.classes) {
-    if (label !== data.labels[name]) select.append(option(`wrong label: ${label}`, `label\t${label}`));
+    if (label !== labelOf(name)) select.append(option(`wrong label: ${label}`, `label\t${label}`));
   }
   select.addEventListener("change", () => choose(name, select.value));
   figure.append(select);
@@ -86,7 +87,8 @@ function show() {
 save.addEventListener("click", () => {
   const lines = [...chosen].sort().map(([name, choice]) => {
     const [decision, other = ""] = choice.split("\t");
-    return `${[name, decision, other, data.labels[name]].join("\t")}\n`;
+    const [part, label] = data.images[name];
+    return `${[name, decision, other, label, part].join("\t")}\n`;
   });
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([data.heading, "\n", ...lines], { type: "text/plain" }));
@@ -116,7 +118,7 @@ document.addEventListener("keydown", (event) => {
   const name = figures[at].dataset.image;
   const label = data.classes[Number(event.key) - 1];
   if (event.key === "y") choose(name, LEAVE_OUT);
-  else if (event.key === "n" || (label !== undefined && label === data.labels[name])) choose(name, "");
+  else if (event.key === "n" || (label !== undefined && label === labelOf(name))) choose(name, "");
   else if (label !== undefined) choose(name, `label\t${label}`);
 });
 

@@ -202,8 +202,8 @@ def unit_panels(run: Recorded) -> list[Panel]:
 
 
 def metric_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
-    """What was measured of several runs: a panel for each metric that any has, with a curve for
-    each run."""
+    """What was measured of several runs: a panel for each metric, with a curve for each run. What none
+    has measured twice, as quick runs do not, is a number and no curve."""
     points = {name: run.points() for name, run in runs.items()}
     panels = []
     for metric in _names(points.values()):
@@ -212,7 +212,8 @@ def metric_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
             if metric in of_run:
                 curves[name] = metric_curve(of_run[metric])
                 unit = of_run[metric][0][1].unit
-        panels.append(Panel(metric, unit.axis, curves))
+        if any(len(curve.x) > 1 for curve in curves.values()):
+            panels.append(Panel(metric, unit.axis, curves))
     return panels
 
 

@@ -186,8 +186,7 @@ def _applied(settings: Review) -> Applied:
     if settings.undo:
         planned = moves_back(root, corrections)
     else:
-        there = [each for each in corrections if each.path.exists()]
-        planned = moves(root, there)
+        planned = moves(root, corrections)
     if settings.yes:
         move(planned)
     return Applied(settings, tuple(planned))

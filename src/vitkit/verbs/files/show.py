@@ -9,16 +9,33 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.inspection import check_drawing, write_architecture
-from vitkit.models import ModelConfig, ViTConfig, called, config_to_dict, cost, parameters, parts
+from vitkit.models import (
+    ModelConfig,
+    ViTConfig,
+    called,
+    config_to_dict,
+    cost,
+    named,
+    parameters,
+    parts,
+)
 from vitkit.system.console.text import printable
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.definition import result, verb
-from vitkit.weights import Classifier, Hints, license_to_json, load_as
+from vitkit.weights import (
+    CREATE,
+    Classifier,
+    Hints,
+    find_published,
+    license_to_json,
+    load_as,
+)
 
 
 @dataclass(frozen=True)
 class Show:
-    """Print what a model is: architecture, cost, preprocessing, classes, where it came from."""
+    """Print what a model is: architecture, cost, preprocessing, classes, where it came from. MODEL may be
+    a size without weights too, such as B/16 or R50+B/32."""
 
     model: Model
     json: bool = False
@@ -35,7 +52,10 @@ class Description:
     """What a model is."""
 
     settings: Show
-    classifier: Classifier
+    config: ModelConfig
+    """The architecture."""
+    classifier: Classifier | None
+    """The model; None of a size such as B/16, which has no weights."""
 
     @property
     def path(self) -> Path | None:
@@ -43,17 +63,20 @@ class Description:
         return self.settings.draw
 
     def to_json(self) -> dict:
-        """All of it as plain values: architecture, cost and that of each part, preprocessing, labels,
-        origin, licence."""
-        classifier = self.classifier
-        config = classifier.model.config
-        costs = cost(config)
-        return {
-            "model": config_to_dict(config),
-            "parameters": parameters(config),
+        """All of it as plain values: architecture, cost and that of each part; and of a model with
+        weights its preprocessing, labels, origin and licence."""
+        costs = cost(self.config)
+        architecture = {
+            "model": config_to_dict(self.config),
+            "parameters": parameters(self.config),
             "tokens": costs.tokens,
             "macs": costs.macs,
-            "parts": [asdict(part) for part in parts(config)],
+            "parts": [asdict(part) for part in parts(self.config)],
+        }
+        classifier = self.classifier
+        if classifier is None:
+            return architecture
+        return architecture | {
             "preprocessing": classifier.preprocessing.to_json(),
             "labels": classifier.labels,
             "activation": classifier.activation,
@@ -66,13 +89,17 @@ class Description:
         if self.settings.json:
             yield json.dumps(self.to_json())
             return
-        yield _description(self.classifier)
+        yield _description(self.config, self.classifier)
         if self.path:
             yield f"wrote {self.path}"
-        if self.classifier.labels:
-            yield f"next: vitkit predict {word_of(self.settings.model)} IMAGE..."
+        name = word_of(self.settings.model)
+        if self.classifier is None:
+            if find_published(name):
+                yield f"next: vitkit models --published {name}   weights of this size to begin with"
+        elif self.classifier.labels:
+            yield f"next: vitkit predict {name} IMAGE..."
         else:
-            yield f"next: vitkit finetune {word_of(self.settings.model)} DATA"
+            yield f"next: vitkit finetune {name} DATA"
 
 
 @verb
@@ -81,17 +108,40 @@ def show(settings: Show) -> Description:
     loaded, or drawn; OSError."""
     if settings.draw:
         check_drawing(settings.draw)
-    classifier = settings.model
-    if not isinstance(classifier, Classifier):
-        classifier = load_as(classifier, settings.hints, quiet=settings.json)
+    config = _architecture(settings)
+    classifier = None
+    if config is None:
+        classifier = settings.model
+        if not isinstance(classifier, Classifier):
+            classifier = load_as(classifier, settings.hints, quiet=settings.json)
+        config = classifier.model.config
     if settings.draw:
-        write_architecture(settings.draw, classifier.model.config)
-    return Description(settings, classifier)
+        write_architecture(settings.draw, config)
+    return Description(settings, config, classifier)
 
 
-def _description(classifier: Classifier) -> Table:
+def _architecture(settings: Show) -> ModelConfig | None:
+    """The model that a name such as B/16 stands for, with what was said of its size; None of anything
+    that may have weights. Raises ValueError if something was said that only weights have."""
+    name = settings.model
+    if not isinstance(name, str) or Path(name).exists():
+        return None
+    try:
+        named(name)
+    except ValueError:
+        return None
+    said = {}
+    for hint, value in vars(settings.hints).items():
+        if value == getattr(Hints(), hint):
+            continue
+        if hint not in CREATE:
+            raise ValueError(f"{name} is a size without weights, so --{hint} has no meaning for it")
+        said[hint] = value
+    return named(name, **said)
+
+
+def _description(config: ModelConfig, classifier: Classifier | None) -> Table:
     """A model as a table, with a row for every setting and for everything known of its origin."""
-    config = classifier.model.config
     costs = cost(config)
     table = Table(show_header=False)
     table.add_column()
@@ -106,6 +156,9 @@ def _description(classifier: Classifier) -> Table:
         table.add_row(f"  {name}", escape(value))
 
     # What belongs to it
+    if classifier is None:
+        table.add_row("weights", "none; this is a size")
+        return table
     table.add_row("preprocessing", str(classifier.preprocessing))
     table.add_row("labels", escape(printable(_classes(classifier.labels)).replace("\n", " ")))
     if classifier.labels:
