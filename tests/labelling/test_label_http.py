@@ -29,7 +29,7 @@ class Page:
         self.root = root
         self.sitting = Sitting(NAMES, folder / "run")
         self.finished = []
-        table = Table(self.sitting, root, "photos", self._finish, lambda: "")
+        table = Table(self.sitting, root, self._finish, lambda: "")
         self.app = application(table, SECRET)
 
     def _finish(self, links):

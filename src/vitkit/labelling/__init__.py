@@ -6,6 +6,7 @@ from vitkit.system.lazy import lazily
 _FILES = {
     "answers": "Answer Answers Difference JOURNAL LABELS kappa",
     "asking": "next_to_label",
+    "checking": "Check Checking",
     "estimate": "Estimate",
     "http": "Table application sentences",
     "reading": "Reading",

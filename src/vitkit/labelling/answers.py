@@ -19,9 +19,9 @@ JOURNAL = "answers.jsonl"
 LABELS = "labels.csv"
 LONGEST = 200  # characters of the name of a class
 
-How = Literal["typed", "screen", "random"]
+How = Literal["typed", "screen", "random", "check"]
 """How a photograph was asked about: by itself, because its answer teaches; on a screen of photographs that
-the model takes for the same class; or by itself and drawn at random."""
+the model takes for the same class; by itself and drawn at random; or because its class is checked."""
 
 
 @dataclass(frozen=True)

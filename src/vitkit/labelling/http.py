@@ -22,6 +22,7 @@ from PIL import Image
 
 from vitkit.data import BadImage, open_image, picture_to_look_at
 from vitkit.labelling.answers import Answer
+from vitkit.labelling.checking import Checking
 from vitkit.labelling.sitting import MORE, Progress, Question, Sitting
 from vitkit.system.console.text import printable, printable_name
 
@@ -45,10 +46,9 @@ HEADERS = {
 class Table:
     """What a sitting's page needs."""
 
-    sitting: Sitting
+    sitting: Sitting | Checking
     root: Path
     """The folder of the photographs."""
-    title: str
     finish: Callable[[bool], list[str]]
     """Writes the model, and the folders of links if they are asked for; says what was done."""
     problem: Callable[[], str]
@@ -211,6 +211,8 @@ def _asked(question: Question | None) -> dict | None:
         "number": question.number,
         "how": question.how,
         "label": question.label,
+        "reason": question.reason,
+        "beside": question.beside,
         "photographs": photographs,
         "guesses": [{"label": label, "probability": value} for label, value in question.guesses],
     }
@@ -234,6 +236,7 @@ def _words(answer: Answer) -> str:
 def _progress(table: Table) -> dict:
     progress = table.sitting.progress()
     return {
+        "checks": isinstance(table.sitting, Checking),
         "photographs": progress.photographs,
         "seen": progress.seen,
         "labelled": progress.labelled,

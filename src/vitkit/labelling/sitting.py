@@ -50,6 +50,10 @@ PHOTOGRAPHS = "photographs"  # a link to their folder, in that of the sitting
 GUESSES = 5  # classes that are proposed for one photograph
 
 
+Decision = Literal["class", "leave out", "not sure"]
+"""What is said of photographs: their class, that they are no part of this, or nothing."""
+
+
 class Question(NamedTuple):
     """What somebody is asked."""
 
@@ -58,10 +62,14 @@ class Question(NamedTuple):
     photographs: tuple[str, ...]
     """One; or those of a screen, the surest first."""
     label: str = ""
-    """The class of a screen."""
+    """The class of a screen; of a photograph that is checked, the one that it has."""
     guesses: tuple[tuple[str, float], ...] = ()
     """The likeliest classes of one photograph, and their probabilities, best first; none while there is no
     model."""
+    reason: str = ""
+    """Why a photograph is checked, in words."""
+    beside: str = ""
+    """The photograph that one to be checked repeats, if it does."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +225,7 @@ class Sitting:
         self,
         by: str,
         question: int,
-        decision: Literal["class", "leave out", "not sure"],
+        decision: Decision,
         label: str = "",
         others: Sequence[str] = (),
     ) -> Answer:

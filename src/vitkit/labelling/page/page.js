@@ -70,15 +70,20 @@ function show() {
   at("one").hidden = !question || question.how === "screen";
   at("screen").hidden = !question || question.how !== "screen";
   at("done").hidden = !!question;
-  for (const id of ["unsure", "out"]) at(id).disabled = at("one").hidden;
+  for (const id of ["unsure", "out", "keep"]) at(id).disabled = at("one").hidden;
   at("rename").disabled = classes.length === 0;
   if (!question) showNothing();
   else if (question.how === "screen") showScreen();
   else showOne();
 }
 
+const WHY = {
+  random: "Drawn at random, to see how good the model is: it says nothing here.",
+  typed: "Its answer teaches the model most.",
+};
+
 function showNothing() {
-  at("waiting").textContent = "Every photograph that can be read has an answer. Finish writes the model.";
+  at("waiting").textContent = "Every photograph has an answer, or somebody else is asked. You can finish.";
   setTimeout(() => { if (!question) next("ask"); }, WAITS);
 }
 
@@ -87,9 +92,16 @@ function showOne() {
   at("photograph").src = address(photograph.name, "large");
   at("photograph").alt = photograph.shown;
   at("name").textContent = photograph.shown;
-  at("why").textContent = question.how === "random"
-    ? "Drawn at random, to see how good the model is: it says nothing here."
-    : "Its answer teaches the model most.";
+  const isCheck = question.how === "check";
+  at("beside").hidden = !question.beside;
+  if (question.beside) {
+    const [image, caption] = at("beside").children;
+    image.src = address(question.beside, "large");
+    image.alt = caption.textContent = question.beside;
+  }
+  at("asked").textContent = isCheck ? `Labelled ${question.label}` : "What is it?";
+  at("why").textContent = isCheck ? question.reason : WHY[question.how];
+  at("keep").hidden = !isCheck || !question.label;
   at("label").value = "";
   at("label").placeholder = classes.length ? "Type a class, or choose below" : "Type a class, such as cat";
   showClasses();
@@ -105,13 +117,14 @@ function showClasses() {
     if (typed && !label.toLowerCase().startsWith(typed)) return;
     const button = document.createElement("button");
     const share = likely.get(label);
-    if (share !== undefined) {
+    const isGuess = share !== undefined && question.how !== "check";
+    if (isGuess) {
       const bar = document.createElement("i");
       bar.style.width = `${Math.round(100 * share)}%`;
       button.append(bar);
     }
     const key = i < 9 ? String(i + 1) : "";
-    for (const [text, style] of [[key, "key"], [label, ""], [share === undefined ? "" : `${Math.round(100 * share)} %`, "likely"]]) {
+    for (const [text, style] of [[key, "key"], [label, ""], [isGuess ? `${Math.round(100 * share)} %` : "", "likely"]]) {
       const span = document.createElement("span");
       span.textContent = text;
       span.className = style;
@@ -181,11 +194,14 @@ async function look() {
   at("bar").setAttribute("aria-valuemax", progress.photographs);
   at("bar").setAttribute("aria-valuenow", progress.labelled);
   const number = (value) => value.toLocaleString("en");
-  at("count").textContent = `${number(progress.labelled)} of ${number(progress.photographs)} photographs labelled`;
+  const done = progress.checks ? "decided" : "labelled";
+  at("count").textContent = `${number(progress.labelled)} of ${number(progress.photographs)} photographs ${done}`;
+  at("rename").hidden = at("linking").hidden = progress.checks;
+  at("finishing").querySelector(".main").textContent = progress.checks ? "Write the list" : "Write the model";
   const facts = [];
   const readable = progress.photographs - progress.unreadable.length;
   if (progress.seen < readable) facts.push(`the model has seen ${number(progress.seen)}`);
-  if (progress.aside) facts.push(`${number(progress.aside)} set aside`);
+  if (progress.aside) facts.push(`${number(progress.aside)} ${progress.checks ? "left out" : "set aside"}`);
   if (progress.unreadable.length) facts.push(`${number(progress.unreadable.length)} cannot be read`);
   at("seen").textContent = facts.length ? `· ${facts.join(" · ")}` : "";
   at("quality").textContent = progress.sentences.join(" · ");
@@ -214,6 +230,8 @@ at("form").onsubmit = (event) => {
 at("label").oninput = showClasses;
 at("confirm").onclick = confirmScreen;
 at("undo").onclick = () => next("undo");
+const keep = () => give(question.label);
+at("keep").onclick = keep;
 at("unsure").onclick = () => aside("not sure");
 at("out").onclick = () => aside("leave out");
 
@@ -249,6 +267,9 @@ function onOne(event) {
   if (isEmpty && /^[1-9]$/.test(event.key) && Number(event.key) <= classes.length) {
     event.preventDefault();
     give(classes[Number(event.key) - 1]);
+  } else if (isEmpty && event.key === " " && !at("keep").hidden) {
+    event.preventDefault();
+    keep();
   } else if (isEmpty && event.key === "?") {
     event.preventDefault();
     aside("not sure");

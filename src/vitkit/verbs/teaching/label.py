@@ -4,9 +4,10 @@ import json
 import os
 import platform
 import secrets
+import socket
 import webbrowser
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,10 +15,13 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vitkit.data import find_images
+from vitkit.data import Source, find_images, heading_of_list, open_splits
+from vitkit.evaluation import Finding
 from vitkit.labelling import (
     LABELS,
     PHOTOGRAPHS,
+    Check,
+    Checking,
     Progress,
     Reading,
     Sitting,
@@ -35,6 +39,7 @@ from vitkit.system.storage.files import check_can_be_made, write_json
 from vitkit.training import RUNS, Occupied, locked, run_name, tidied
 from vitkit.verbs.arguments import Device, ModelHints, Precision, pick_precision
 from vitkit.verbs.computing import classifier_of
+from vitkit.verbs.data.review import look_through, parts_by_name
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.serving import address_of
 from vitkit.verbs.words import MODEL
@@ -62,6 +67,9 @@ class Label:
     ] = ""
     workdir: Path | None = None
     """Directory of the labels and the model. Default: one in runs/, called after the folder."""
+    check: bool = False
+    """PHOTOS has classes already, a folder each: go through what `vitkit data review` finds, wrong
+    labels, copies and odd ones, photograph by photograph."""
     sort_into: Path | None = None
     """When the page is finished, file links to the photographs in this directory, a folder for each
     class."""
@@ -116,9 +124,39 @@ class Labelled:
         yield f"to go on labelling: vitkit label {as_word(self.settings.photographs)}"
 
 
+@result
+@dataclass(frozen=True)
+class Checked:
+    """What was decided on photographs that have classes."""
+
+    settings: Label
+    path: Path
+    """The list of those that are not to stay as they are."""
+    progress: Progress
+
+    def rows(self) -> list[dict]:
+        """A row for each class that photographs belong to instead of their own."""
+        return [{"class": label, "photographs": count} for label, count in self.progress.classes]
+
+    def shown(self) -> Iterator[str]:
+        """How far it is, and what is next."""
+        progress = self.progress
+        moved = sum(count for _, count in progress.classes)
+        yield (
+            f"{progress.labelled:,} of {counted(progress.photographs, 'photograph')} decided: {moved:,} "
+            f"of another class, {progress.set_aside:,} left out"
+        )
+        if moved or progress.set_aside:
+            yield f"list: {self.path}"
+            yield _what_the_list_is_for(self.settings, self.path)
+        if progress.labelled < progress.photographs:
+            yield f"to go on: vitkit label {as_word(self.settings.photographs)} --check"
+
+
 @verb
-def label(settings: Label) -> Labelled:
-    """Serve a page on which people say what photographs show, until it is ended by Ctrl-C.
+def label(settings: Label) -> Labelled | Checked:
+    """Serve a page on which people say what photographs show, until it is ended by Ctrl-C. With `check`,
+    what a review of photographs that have classes found.
 
     Raises ValueError for a folder without photographs, one that another process labels, or a port that
     is none.
@@ -129,10 +167,12 @@ def label(settings: Label) -> Labelled:
     names, _ = find_images(root)
     if not names:
         raise ValueError(f"{root} holds no photographs")
-    folder = settings.workdir or _folder_of(root)
+    folder = settings.workdir or _folder_of(root, "check" if settings.check else "labels")
     try:
         with locked(folder):
             _begin(folder, root)
+            if settings.check:
+                return _checked(settings, folder, root)
             sitting = Sitting(names, folder, settings.classes)
             return _labelled(settings, sitting, root)
     except Occupied as error:
@@ -156,12 +196,16 @@ def _check(settings: Label) -> None:
         )
     if settings.sort_into is not None:
         check_can_be_made(settings.sort_into)
+    if settings.check and (settings.sort_into is not None or settings.classes):
+        raise ValueError(
+            "--check goes through classes that are there; --classes and --sort-into make some"
+        )
 
 
-def _folder_of(root: Path) -> Path:
-    """The directory of what is labelled in a folder; of another folder of the same name it is
-    another."""
-    name = run_name(str(root), "labels")
+def _folder_of(root: Path, kind: str) -> Path:
+    """The directory of what is labelled, or checked, in a folder; of another folder of the same name it
+    is another."""
+    name = run_name(str(root), kind)
     folder = RUNS / name
     number = 1
     while folder.exists() and not _is_of(folder, root):
@@ -220,14 +264,9 @@ def _begin(folder: Path, root: Path) -> None:
 def _labelled(settings: Label, sitting: Sitting, root: Path) -> Labelled:
     """Serve the page; when it is ended, say what was labelled."""
     listener = listening_socket(settings.host, settings.port)
-    port = listener.getsockname()[1]
-    name = settings.model
     device = pick_device(settings.device)
-    if not name:
-        choice = choose_pretrained(MINUTES, device)
-        say(printable(f"looking with {choice.why}"))
-        name = choice.model
-    classifier = _without_head(classifier_of(name, settings.hints))
+    name, loaded = _loaded(settings)
+    classifier, _ = adopt(loaded, labels=("0", "1"), new_head=True)
     precision = pick_precision(settings.precision, device)
     reading = Reading(sitting, classifier.to(device).for_inference(), root, precision)
     reading.take_up()
@@ -236,7 +275,84 @@ def _labelled(settings: Label, sitting: Sitting, root: Path) -> Labelled:
     def finish(links: bool) -> list[str]:
         return _finished(settings, sitting, root, classifier, precision, name, links, written)
 
-    table = Table(sitting, root, root.resolve().name, finish, lambda: reading.problem)
+    reading.start()
+    try:
+        _serve(settings, Table(sitting, root, finish, lambda: reading.problem), listener)
+    finally:
+        with suppress(KeyboardInterrupt):
+            reading.end()
+    unreadable = tuple(sitting.unreadable())
+    model = written[-1] if written else None
+    return Labelled(settings, sitting.folder / LABELS, model, sitting.progress(), unreadable)
+
+
+def _checked(settings: Label, folder: Path, root: Path) -> Checked:
+    """Serve the page of what a review found; when it is ended, say what was decided."""
+    listener = listening_socket(settings.host, settings.port)
+    splits = open_splits(str(root))
+    _, loaded = _loaded(settings)
+    findings, facts = look_through(splits, loaded.to(pick_device(settings.device)).for_inference())
+    for fact in facts:
+        say(fact)
+    parts = parts_by_name(splits)
+    first = next(iter(parts.values()))
+    checking = Checking(_checks(parts, findings), first.labels, folder, heading_of_list(first))
+
+    def finish(links: bool) -> list[str]:
+        return [f"wrote {checking.file}", _what_the_list_is_for(settings, checking.file)]
+
+    _serve(settings, Table(checking, Path(), finish, lambda: ""), listener)
+    return Checked(settings, checking.file, checking.progress())
+
+
+def _checks(parts: dict[str, Source], findings: list[Finding]) -> list[Check]:
+    """A question for each photograph that a review names, with all that it found in it; those that have
+    a name to be shown."""
+    found: dict[str, Check] = {}
+    for finding in findings:
+        if not finding.name.isprintable():
+            continue
+        beside = ""
+        if finding.like is not None:
+            part, index = finding.like
+            beside = parts[part].name(index)
+        check = Check(
+            finding.name, finding.part, finding.label, finding.reason, finding.guess, beside
+        )
+        before = found.get(finding.name)
+        if before is not None:
+            check = before._replace(
+                reason=f"{before.reason}; {finding.reason}",
+                guess=before.guess or check.guess,
+                beside=before.beside or check.beside,
+            )
+        found[finding.name] = check
+    return list(found.values())
+
+
+def _what_the_list_is_for(settings: Label, path: Path) -> str:
+    data = as_word(settings.photographs)
+    return (
+        f"next: vitkit data review {data} --apply {as_word(path)} says which files it would move, and "
+        f"with --yes moves them; or vitkit finetune {data} --data.exclude {as_word(path)}"
+    )
+
+
+def _loaded(settings: Label) -> tuple[str, Classifier]:
+    """The name of the model that looks, and the model."""
+    name = settings.model
+    if not name:
+        choice = choose_pretrained(MINUTES, pick_device(settings.device))
+        say(printable(f"looking with {choice.why}"))
+        name = choice.model
+    return name, classifier_of(name, settings.hints)
+
+
+def _serve(settings: Label, table: Table, listener: socket.socket) -> None:
+    """Serve the page until it is ended."""
+    import uvicorn
+
+    port = listener.getsockname()[1]
     secret = secrets.token_urlsafe(12)
     address = f"{address_of(settings.host, port)}/{secret}/"
 
@@ -247,25 +363,9 @@ def _labelled(settings: Label, sitting: Sitting, root: Path) -> Labelled:
         if settings.open:
             webbrowser.open(address)
 
-    import uvicorn
-
     server = uvicorn.Server(uvicorn.Config(application(table, secret), log_level="critical"))
-    reading.start()
-    try:
+    with closing(listener):
         run_until_ended(server, listener, started)
-    finally:
-        with suppress(KeyboardInterrupt):
-            reading.end()
-        listener.close()
-    unreadable = tuple(sitting.unreadable())
-    model = written[-1] if written else None
-    return Labelled(settings, sitting.folder / LABELS, model, sitting.progress(), unreadable)
-
-
-def _without_head(classifier: Classifier) -> Classifier:
-    """The model with a head of zeros."""
-    fresh, _ = adopt(classifier, labels=("0", "1"), new_head=True)
-    return fresh
 
 
 def _finished(
