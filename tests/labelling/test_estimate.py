@@ -4,7 +4,7 @@ known."""
 import numpy as np
 import pytest
 
-from vitkit.labelling.estimate import LEAST, gain, share_right
+from vitkit.labelling.estimate import LEAST, WORTH_SAYING, gain, share_right
 
 
 def sitting(draws, count=1_000, drawn=40, taken=300):
@@ -46,9 +46,10 @@ def test_what_screens_take_away_is_allowed_for():
 def test_nothing_is_said_of_few():
     right = np.ones(LEAST, bool)
     sure = np.linspace(0, 1, LEAST)
-    assert share_right(right[1:], sure[1:], sure) is None
-    assert share_right(right, sure, sure[:0]) is None
-    found = share_right(right, sure, sure)
+    left = np.linspace(0, 1, WORTH_SAYING)
+    assert share_right(right, sure, left[1:]) is None
+    assert share_right(right[1:], sure[1:], left) is None
+    found = share_right(right, sure, left)
     assert 0.9 < found.share < 1
     assert found.low < 0.8
     assert found.photographs == LEAST

@@ -16,6 +16,7 @@ import numpy as np
 from vitkit.evaluation import wilson
 
 LEAST = 10  # random photographs below which nothing is said
+WORTH_SAYING = 20  # photographs that are left, below which they are sooner answered than estimated
 LATEST = 400  # random photographs that count, the last ones
 DRAWS = 100  # of the Bayesian bootstrap
 STEPS = 25  # of Newton's method
@@ -39,12 +40,13 @@ class Estimate(NamedTuple):
 
 
 def share_right(right: np.ndarray, sure: np.ndarray, left: np.ndarray) -> Estimate | None:
-    """How many of the photographs that are left the model would get right; None if too few were drawn.
+    """How many of the photographs that are left the model would get right; None if too few were drawn,
+    or too few are left.
 
     right: whether it is right on each random photograph, the last one last, bool (R,). sure, left: how sure
     it is of each of those, (R,), and of each that is left, (U,).
     """
-    if len(right) < LEAST or not len(left):
+    if len(right) < LEAST or len(left) < WORTH_SAYING:
         return None
     right = right[-LATEST:].astype(float)
     sure = sure[-LATEST:]

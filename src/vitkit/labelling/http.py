@@ -60,7 +60,7 @@ class Wrong(Exception):
 
 
 def application(table: Table, secret: str) -> "Starlette":
-    """The ASGI application."""
+    """The ASGI application of a sitting, at addresses that begin with the secret."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Mount, Route

@@ -96,6 +96,13 @@ class Progress:
     """Cohen's kappa of two people's answers, and of how many photographs."""
 
 
+class _Singles(NamedTuple):
+    """Single photographs that somebody has answered."""
+
+    count: int
+    since_screen: int
+
+
 @dataclass
 class _Given:
     """A question that was given out."""
@@ -333,11 +340,7 @@ class Sitting:
         self._asked += 1
         return self._asked
 
-    class _Singles(NamedTuple):
-        count: int
-        since_screen: int
-
-    def _singles_of(self, by: str) -> "_Singles":
+    def _singles_of(self, by: str) -> _Singles:
         """How many single photographs somebody has answered, and how many since a screen."""
         count = 0
         since_screen = 0
@@ -349,7 +352,7 @@ class Sitting:
             else:
                 count += 1
                 since_screen += 1
-        return self._Singles(count, since_screen)
+        return _Singles(count, since_screen)
 
     def _settled(self) -> np.ndarray:
         """Which photographs are not asked about: labelled, set aside, given to somebody, unreadable, or
@@ -543,7 +546,7 @@ class Sitting:
         settled[self._rows([*labels, *self.answers.set_aside, *self._broken])] = True
         left = np.flatnonzero(~settled)
         left = left[:: len(left) // LOOKED_AT + 1]
-        if not is_random.any() or not len(left):
+        if not is_random.any():
             return None, None
 
         # Each random photograph by a fit without it
@@ -555,6 +558,8 @@ class Sitting:
         estimate = share_right(right, sure, sure_of_left)
 
         # The same with half of the labels
+        if len(left) < MORE:
+            return estimate, None
         half = np.arange(len(rows)) % 2 == 0
         if len(np.unique(classes[half])) < 2:
             return estimate, None

@@ -88,7 +88,7 @@ class Label:
 @result
 @dataclass(frozen=True)
 class Labelled:
-    """What was labelled."""
+    """What was labelled on the page."""
 
     settings: Label
     path: Path
