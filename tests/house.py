@@ -23,7 +23,7 @@ RANKS = {
     "recipes": 7, "runtimes": 7, "estimator": 7,
     "quick": 8, "prediction": 8, "studies": 8,
     "exporting": 9, "serving": 9, "webapp": 9, "suites": 9,
-    "benching": 10,
+    "benching": 10, "labelling": 10,
     "verbs": 11,
     "commands": 12,
     "cli": 13, "__main__": 14, "__init__": 15,

@@ -19,6 +19,7 @@ _VERBS = (
     "fewshot",
     "finetune",
     "inspect",
+    "label",
     "list_models",
     "pack",
     "plan",
@@ -57,7 +58,8 @@ __all__ = ["__version__", *_ROOM_OF]
 
 # Rooms that `import vitkit` is enough for: vitkit.recipes.digits()
 _ROOMS = (
-    *("benching", "curation", "data", "evaluation", "exporting", "inspection", "models"),
+    *("benching", "curation", "data", "evaluation", "exporting", "inspection", "labelling"),
+    "models",
     *("objectives", "prediction", "quick", "recipes", "runtimes", "serving", "studies", "suites"),
     *("training", "verbs", "webapp", "weights"),
 )

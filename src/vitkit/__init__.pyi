@@ -6,6 +6,7 @@ from vitkit import data as data
 from vitkit import evaluation as evaluation
 from vitkit import exporting as exporting
 from vitkit import inspection as inspection
+from vitkit import labelling as labelling
 from vitkit import models as models
 from vitkit import objectives as objectives
 from vitkit import prediction as prediction
@@ -39,6 +40,7 @@ from vitkit.verbs import features as features
 from vitkit.verbs import fewshot as fewshot
 from vitkit.verbs import finetune as finetune
 from vitkit.verbs import inspect as inspect
+from vitkit.verbs import label as label
 from vitkit.verbs import list_models as list_models
 from vitkit.verbs import pack as pack
 from vitkit.verbs import plan as plan

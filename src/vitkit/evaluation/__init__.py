@@ -18,7 +18,7 @@ _FILES = {
     "metrics.answers": (
         "Answers Kept answers answers_of_logits check_classes read_answers write_answers"
     ),
-    "metrics.calibration": "calibrate check_can_calibrate",
+    "metrics.calibration": "calibrate check_can_calibrate fit_temperature",
     "metrics.classification": (
         "Accuracy Classification accuracy class_scores classification confusion_matrix "
         "balanced_weights most_confused unbalanced weakest"

@@ -49,6 +49,7 @@ from vitkit.evaluation.metrics.answers import read_answers as read_answers
 from vitkit.evaluation.metrics.answers import write_answers as write_answers
 from vitkit.evaluation.metrics.calibration import calibrate as calibrate
 from vitkit.evaluation.metrics.calibration import check_can_calibrate as check_can_calibrate
+from vitkit.evaluation.metrics.calibration import fit_temperature as fit_temperature
 from vitkit.evaluation.metrics.classification import Accuracy as Accuracy
 from vitkit.evaluation.metrics.classification import Classification as Classification
 from vitkit.evaluation.metrics.classification import accuracy as accuracy

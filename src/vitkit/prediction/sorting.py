@@ -58,6 +58,13 @@ class Sorter:
             folder = UNKNOWN
         elif prediction.probabilities[0] >= self.sure:
             folder = self.folders[prediction.labels[0]]
+        return self._put(photograph, folder)
+
+    def put(self, photograph: Path, label: str) -> Path:
+        """The same for a photograph whose class is known."""
+        return self._put(photograph, self.folders[label])
+
+    def _put(self, photograph: Path, folder: str) -> Path:
         self.counts[folder] += 1
         try:
             return self._file(photograph.resolve(), self.directory / folder, photograph.name)

@@ -44,6 +44,7 @@ _FILES = {
         "As as_words broken_images loaded_for_features parts_of splits_to_learn_from "
         "without_broken without_unknown"
     ),
+    "teaching.label": "Labelled label",
     "teaching.teach": "Lesson teach",
     "training.finetune": "FirstPass ModelAndImages begin_finetune finetune",
     "training.plan": "Plan Planned plan",

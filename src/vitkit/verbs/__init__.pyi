@@ -224,6 +224,18 @@ from vitkit.verbs.serving.app import ClosedPage as ClosedPage
 from vitkit.verbs.serving.serve import Ended as Ended
 
 
+from vitkit.verbs.teaching.label import Checked as _Checked
+
+class Checked(_Checked):
+    def to_frame(self) -> pandas.DataFrame: ...
+
+
+from vitkit.verbs.teaching.label import Labelled as _Labelled
+
+class Labelled(_Labelled):
+    def to_frame(self) -> pandas.DataFrame: ...
+
+
 from vitkit.verbs.teaching.teach import Lesson as _Lesson
 
 class Lesson(_Lesson):
@@ -775,6 +787,39 @@ def inspect(
     """Draw what a model has learned and what it looks at (Figures 6, 7, 10, 11 and 14, and others),
     as files and as one page. Raises ValueError for a figure that has no meaning for the model, if it
     was asked for by name."""
+
+
+def label(
+    photographs: str | Path,
+    *,
+    classes: str | Sequence[str] = ...,
+    model: str | Path | Classifier = '',
+    workdir: str | Path | None = None,
+    check: bool = False,
+    sort_into: str | Path | None = None,
+    host: str = '127.0.0.1',
+    port: int = 7870,
+    open: bool = False,
+    precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
+    device: str | torch.device = 'auto',
+    image: int | Sequence[int] = ...,
+    stride: int | Sequence[int] | None = None,
+    channels: int | None = None,
+    heads: int | None = None,
+    pool: Literal['token', 'gap', 'corner'] | None = None,
+    statistics: Literal['imagenet', 'half', 'clip'] | None = None,
+    resize: int | None = None,
+    crop: Literal['centre', 'whole'] | None = None,
+    interpolation: Literal['bilinear', 'bicubic'] | None = None,
+    labels: str | Path | None = None,
+    quiet: bool = False,
+    progress: Callable[[str | Progress], Any] | None = None,
+) -> Labelled | Checked:
+    """Serve a page on which people say what photographs show, until it is ended by Ctrl-C. With `check`,
+    what a review of photographs that have classes found.
+
+    Raises ValueError for a folder without photographs, one that another process labels, or a port that
+    is none."""
 
 
 @overload

@@ -3,7 +3,7 @@
 from vitkit.system.lazy import lazily
 
 _FILES = {
-    "server": "check_gradio listening_socket serve",
+    "server": "check_gradio listening_socket run_until_ended serve",
     "viewer": "Viewer",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

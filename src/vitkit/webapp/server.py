@@ -66,24 +66,30 @@ def serve(viewers: Sequence[Viewer], listener: socket.socket, started: Callable[
         os.environ["GRADIO_TEMP_DIR"] = folder
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
         os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-        server = _server(viewers, Path(folder))
-        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-        if signals_are_ours():
-            signal.signal(signal.SIGTERM, _interrupt)  # so that the folder is removed then, too
-        thread.start()
-        try:
-            while thread.is_alive() and not server.started:
-                time.sleep(0.05)
-            started()
-            while thread.is_alive():  # a join that is interrupted takes the thread for ended
-                time.sleep(0.2)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            # Not to wait for browsers, which keep their connections open
-            server.should_exit = True
-            server.force_exit = True
-            thread.join(2)
+        run_until_ended(_server(viewers, Path(folder)), listener, started)
+
+
+def run_until_ended(
+    server: "uvicorn.Server", listener: socket.socket, started: Callable[[], None]
+) -> None:
+    """Run a server until Ctrl-C or SIGTERM. `started` is called when it answers."""
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    if signals_are_ours():
+        signal.signal(signal.SIGTERM, _interrupt)  # so that what follows is done then, too
+    thread.start()
+    try:
+        while thread.is_alive() and not server.started:
+            time.sleep(0.05)
+        started()
+        while thread.is_alive():  # a join that is interrupted takes the thread for ended
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        # Not to wait for browsers, which keep their connections open
+        server.should_exit = True
+        server.force_exit = True
+        thread.join(2)
 
 
 def _interrupt(*_) -> None:

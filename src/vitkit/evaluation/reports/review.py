@@ -138,6 +138,8 @@ class Finding(NamedTuple):
     """What is unusual, in words."""
     like: tuple[str, int] | None = None
     """Of a duplicate: part and number of the image that it repeats."""
+    guess: str = ""
+    """Of a label that may be wrong: the class that the others make of it."""
 
 
 KINDS = {

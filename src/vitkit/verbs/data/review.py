@@ -216,13 +216,13 @@ def review(settings: Review) -> Reviewed | Applied:
     if settings.exclude is not None and splits.train is None:
         raise ValueError(f"{settings.data} has no training images, so --exclude could list none")
     classifier = classifier_of(model, replace(settings.hints, channels=None))
-    images = next(iter(_parts(splits).values()))
+    images = next(iter(parts_by_name(splits).values()))
     classifier = adapted_to(classifier, settings.hints.channels, images, say)
     classifier = classifier.to(pick_device(settings.device)).for_inference()
 
     # Look, and write what was seen
-    findings, facts = _look(splits, classifier)
-    page = write_review(settings.output, settings.data, _parts(splits), findings, facts)
+    findings, facts = look_through(splits, classifier)
+    page = write_review(settings.output, settings.data, parts_by_name(splits), findings, facts)
     listed = None
     if settings.exclude is not None:
         listed = _write_list(settings.exclude, splits.train, findings)
@@ -248,16 +248,16 @@ def _model_of(settings: Review) -> str | Classifier:
     return models[0]
 
 
-def _parts(splits: Splits) -> dict[str, Source]:
+def parts_by_name(splits: Splits) -> dict[str, Source]:
     """The parts that the data set has, by name."""
     parts = {"train": splits.train, "val": splits.val, "test": splits.test}
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def _look(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[str]]:
+def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[str]]:
     """All findings, and what was done, in sentences."""
     # The pixels of every image, and its features if it can be read
-    parts = _parts(splits)
+    parts = parts_by_name(splits)
     surveys = {
         name: survey(part, cpus(), bar(f"looking at {name}")) for name, part in parts.items()
     }
@@ -324,11 +324,13 @@ def _finding(
     place: tuple[str, int],
     reason: str,
     like: tuple[str, int] | None = None,
+    guess: str = "",
 ) -> Finding:
     """A finding at a place."""
     name, index = place
     source = parts[name]
-    return Finding(kind, name, index, source.name(index), source.answer(index) or "", reason, like)
+    label = source.answer(index) or ""
+    return Finding(kind, name, index, source.name(index), label, reason, like, guess)
 
 
 def _labels(
@@ -352,9 +354,9 @@ def _labels(
 
     findings = []
     for suspect in wrong.suspects:
-        answer = printable_name(labels[known[suspect.answer]])
-        reason = f"{answer} {suspect.probability:.0%}, as labelled {suspect.own:.0%}"
-        findings.append(_finding("label", parts, places[suspect.index], reason))
+        guess = labels[known[suspect.answer]]
+        reason = f"{printable_name(guess)} {suspect.probability:.0%}, as labelled {suspect.own:.0%}"
+        findings.append(_finding("label", parts, places[suspect.index], reason, guess=guess))
     expected = (
         f"about {len(findings):,} of {len(classes):,} labels are expected to be wrong, between "
         f"{wrong.low:,} and {wrong.high:,}; those that most probably are, are listed"

@@ -1,0 +1,16 @@
+"""Labelling in conversation: which photographs to ask a person about, what they said, and the page on which
+they say it."""
+
+from vitkit.system.lazy import lazily
+
+_FILES = {
+    "answers": "Answer Answers Difference JOURNAL LABELS kappa",
+    "asking": "next_to_label",
+    "checking": "Check Checking",
+    "estimate": "Estimate",
+    "http": "Table application sentences",
+    "reading": "Reading",
+    "sitting": "PHOTOGRAPHS Progress Question Sitting",
+    "taking_home": "TakenHome save_model sort_into",
+}
+__all__, __getattr__, __dir__ = lazily(__name__, _FILES)

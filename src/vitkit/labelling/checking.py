@@ -1,0 +1,204 @@
+"""The same page over photographs that have classes: what a review found is decided one by one.
+
+Each photograph that deserves a second look is a question: it stays as it is, belongs to another class, or is
+left out. What is decided is kept in a journal, as in a sitting, and written as the list that
+`vitkit data review --apply` does and `--data.exclude` reads.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vitkit.curation import LEAVE_OUT, RELABEL
+from vitkit.labelling.answers import Answer, Answers, Difference, Journal
+from vitkit.labelling.sitting import Decision, Progress, Question, class_name
+from vitkit.system.storage.files import write_whole
+
+LIST = "reviewed.txt"
+
+
+class Check(NamedTuple):
+    """A photograph to decide on."""
+
+    photograph: str
+    """As the data set names it."""
+    part: str
+    label: str
+    """Its class."""
+    reason: str
+    """What is unusual, in words."""
+    guess: str = ""
+    """The class that it probably has; empty if that is not in doubt."""
+    beside: str = ""
+    """The photograph that it repeats, if it does."""
+
+
+class Checking:
+    """Photographs with classes, and what people decided on them. All methods may be called from several
+    threads at once."""
+
+    def __init__(self, checks: Sequence[Check], classes: Sequence[str], folder: Path, heading: str):
+        """checks: a photograph each, in the order in which they are asked. folder: of the decisions; it is
+        there. heading: the first line of the list, by which its readers know whose it is.
+
+        Raises ValueError for a journal that is damaged, OSError.
+        """
+        self.folder = folder
+        self.journal = Journal(folder)
+        self.problem = ""
+        """Why the list could not be written, if it could not; the journal has all decisions."""
+        self._heading = heading
+        self._checks = {check.photograph: check for check in checks}
+        self._classes = tuple(classes)
+        self._lock = threading.RLock()
+        self._given: dict[str, Question] = {}
+        self._asked = 0
+
+    @property
+    def answers(self) -> Answers:
+        """All decisions that stand."""
+        return self.journal.answers
+
+    @property
+    def file(self) -> Path:
+        """The file of the decisions."""
+        return self.folder / LIST
+
+    def names(self) -> list[str]:
+        """All photographs that may be shown."""
+        beside = (check.beside for check in self._checks.values() if check.beside)
+        return [*self._checks, *beside]
+
+    def classes(self) -> list[str]:
+        """The classes of the data set, and those that were said besides."""
+        with self._lock:
+            return list(dict.fromkeys((*self._classes, *self.answers.classes())))
+
+    def ask(self, by: str) -> Question | None:
+        """What to decide next: the same until it is decided. None if all is."""
+        with self._lock:
+            if by in self._given:
+                return self._given[by]
+            decided = {*self.answers.labels, *self.answers.set_aside}
+            for question in self._given.values():
+                decided.update(question.photographs)
+            for check in self._checks.values():
+                if check.photograph not in decided:
+                    return self._give(by, check)
+            return None
+
+    def say(
+        self,
+        by: str,
+        question: int,
+        decision: Decision,
+        label: str = "",
+        others: Sequence[str] = (),
+    ) -> Answer:
+        """Decide on the photograph that somebody was given: its class, which may be the one that it has,
+        or to leave it out. It is on the disk when this returns.
+
+        Raises ValueError for a question that they were not given, or a class without a name; OSError.
+        """
+        with self._lock:
+            asked = self._given.get(by)
+            if asked is None or asked.number != question:
+                raise ValueError("this question was answered already, or given to somebody else")
+            if decision == "class":
+                label = class_name(label)
+            else:
+                label = ""
+            number = self.answers.last + 1
+            answer = Answer(number, by, "check", decision, label, asked.photographs)
+            self.journal.add(answer)
+            del self._given[by]
+            self._write()
+            return answer
+
+    def undo(self, by: str) -> Answer | None:
+        """Take back the last decision of somebody, and ask it again; None if there is none. Raises
+        OSError."""
+        with self._lock:
+            answer = self.journal.take_back(by)
+            if answer is None:
+                return None
+            check = self._checks.get(answer.photographs[0])
+            if check is not None:
+                self._give(by, check)
+            self._write()
+            return answer
+
+    def rename(self, by: str, old: str, new: str) -> Answer:
+        """Raises ValueError: the classes are the data set's."""
+        raise ValueError("the classes are those of the data set; rename their folders")
+
+    def lose(self, name: str, problem: str) -> None:
+        """A photograph cannot be shown. It can be decided on all the same: left out, most likely."""
+
+    def unreadable(self) -> dict[str, str]:
+        """None: what cannot be read is a question."""
+        return {}
+
+    def differences(self) -> list[Difference]:
+        """The photographs that people do not agree about."""
+        with self._lock:
+            return self.answers.differences()
+
+    def progress(self) -> Progress:
+        """How far it is; its classes are those that photographs are said to have instead of their own."""
+        with self._lock:
+            counts = Counter(label for _, label in self._other_classes())
+            aside = self.answers.set_aside
+            decided = len(self.answers.labels) + len(aside)
+            return Progress(
+                len(self._checks),
+                len(self._checks),
+                decided,
+                sum(decision == "leave out" for decision in aside.values()),
+                0,
+                tuple(counts.most_common()),
+                None,
+                None,
+                self.answers.agreement(),
+            )
+
+    def _other_classes(self) -> list[tuple[str, str]]:
+        """The photographs that are said to be of another class, and of which."""
+        found = []
+        for name, label in self.answers.labels.items():
+            check = self._checks.get(name)
+            if check is not None and label.label != check.label:
+                found.append((name, label.label))
+        return found
+
+    def _give(self, by: str, check: Check) -> Question:
+        self._asked += 1
+        guesses = ((check.guess, 1.0),) if check.guess else ()
+        self._given[by] = Question(
+            self._asked,
+            "check",
+            (check.photograph,),
+            check.label,
+            guesses,
+            check.reason,
+            check.beside,
+        )
+        return self._given[by]
+
+    def _write(self) -> None:
+        """Write the list of all that is not to stay as it is."""
+        lines = [self._heading]
+        for name, label in self._other_classes():
+            check = self._checks[name]
+            lines.append("\t".join((name, RELABEL, label, check.label, check.part)))
+        for name, decision in self.answers.set_aside.items():
+            check = self._checks.get(name)
+            if check is not None and decision == "leave out":
+                lines.append("\t".join((name, LEAVE_OUT, "", check.label, check.part)))
+        self.problem = ""
+        try:
+            write_whole(self.file, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+        except OSError as error:
+            self.problem = f"{self.file} could not be written: {error.strerror or error}"

@@ -1,0 +1,162 @@
+"""Showing a sitting's photographs to the model, in the background, and keeping what it saw."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+
+from vitkit.data import BadImage, find_images, limit_for_good
+from vitkit.evaluation import backbone_digest
+from vitkit.labelling.sitting import Sitting
+from vitkit.system.limits import max_pixels
+from vitkit.system.machine import autocast, cpus
+from vitkit.system.storage.files import whole
+from vitkit.weights import DAMAGE, Classifier, write_safetensors
+
+FILE = "seen.safetensors"
+AT_ONCE = 16  # photographs of a forward pass
+LOOKS_AGAIN = 5.0  # seconds after which it looks for photographs that have come, or gone
+KEPT_AFTER = 1.5  # times as many photographs as the file has, after which it is written anew
+
+
+class Reading(threading.Thread):
+    """Shows photographs to the model until it is ended."""
+
+    def __init__(self, sitting: Sitting, classifier: Classifier, root: Path, precision: str):
+        """classifier: on its device, for inference. root: the folder of the photographs."""
+        super().__init__(name="reading", daemon=True)
+        self.sitting = sitting
+        self.classifier = classifier
+        self.root = root
+        self.precision = precision
+        self.problem = ""
+        """Why it has stopped, if it has."""
+        self._digest = backbone_digest(classifier)
+        self._ended = threading.Event()
+        self._kept = 0
+
+    def run(self) -> None:
+        """Show what was not seen; then wait for photographs that come."""
+        limit_for_good(max_pixels())
+        with ThreadPoolExecutor(max(1, cpus())) as pool:
+            while not self._ended.is_set():
+                try:
+                    self._step(pool)
+                except Exception as error:  # the page says so, and asks on without a model
+                    self.problem = f"the model cannot see the photographs: {error}"
+                    return
+
+    def end(self) -> None:
+        """Stop, and keep what was seen."""
+        self._ended.set()
+        self.join()
+        self._keep()
+
+    def take_up(self) -> None:
+        """What the model has seen before, of photographs that are as they were."""
+        before = _read(self.sitting.folder / FILE, self._digest, self.precision)
+        names = [name for name, state in before.states.items() if state == _state(self.root / name)]
+        there = set(self.sitting.unseen())
+        names = [name for name in names if name in there]
+        if names:
+            rows = {name: row for row, name in enumerate(before.states)}
+            self.sitting.see(names, before.features[[rows[name] for name in names]])
+        self._kept = len(names)
+
+    def _step(self, pool: ThreadPoolExecutor) -> None:
+        """See some more photographs; or wait, and look whether there are others."""
+        names = self.sitting.unseen()[:AT_ONCE]
+        if not names:
+            self._keep()
+            self._ended.wait(LOOKS_AGAIN)
+            if not self._ended.is_set():
+                self._look_again()
+            return
+        seen = []
+        images = []
+        for name, prepared in zip(names, pool.map(self._prepared, names), strict=True):
+            if isinstance(prepared, str):
+                self.sitting.lose(name, prepared)
+            else:
+                seen.append(name)
+                images.append(prepared)
+        if images:
+            with autocast(self.classifier.device, self.precision):
+                x = self.classifier.features(torch.stack(images)).cpu().numpy()
+            for row in np.flatnonzero(~np.isfinite(x).all(1)):
+                self.sitting.lose(seen[row], "the model gives NaN or infinity for it")
+            fine = np.isfinite(x).all(1)
+            self.sitting.see([seen[row] for row in np.flatnonzero(fine)], x[fine])
+        if len(self.sitting.features()[0]) > KEPT_AFTER * max(self._kept, 500):
+            self._keep()
+
+    def _prepared(self, name: str) -> torch.Tensor | str:
+        """A photograph as the model gets it, uint8 (C, h, w); or why it cannot be read."""
+        try:
+            data = (self.root / name).read_bytes()
+            return self.classifier.preprocessing(data)
+        except BadImage as error:
+            return str(error)
+        except OSError as error:
+            return error.strerror or str(error)
+
+    def _look_again(self) -> None:
+        """Photographs that have come, and those that are gone."""
+        names, _ = find_images(self.root)
+        known = self.sitting.names()
+        self.sitting.arrive(names)
+        for name in set(known) - set(names):
+            self.sitting.lose(name, "it is not there any more")
+
+    def _keep(self) -> None:
+        """Write down what was seen. If there is no room, it is seen anew the next time."""
+        names, x = self.sitting.features()
+        if len(names) == self._kept:
+            return
+        states = {name: _state(self.root / name) for name in names}
+        metadata = {
+            "model": self._digest,
+            "precision": self.precision,
+            "photographs": json.dumps(states),
+        }
+        with suppress(OSError), whole(self.sitting.folder / FILE) as new:
+            write_safetensors(new, {"features": torch.from_numpy(x)}, metadata)
+            self._kept = len(names)
+
+
+class _Before:
+    """What was seen before: no photograph, if there is no file of this model."""
+
+    def __init__(self, states: dict[str, list[int] | None], features: np.ndarray):
+        self.states = states
+        self.features = features
+
+
+def _read(file: Path, digest: str, precision: str) -> _Before:
+    """What this model has seen, as it was written down."""
+    try:
+        with safe_open(file, "np") as opened:
+            metadata = opened.metadata() or {}
+            if (metadata.get("model"), metadata.get("precision")) != (digest, precision):
+                return _Before({}, np.empty((0, 0)))
+            states = json.loads(metadata["photographs"])
+            x = opened.get_tensor("features")
+    except (OSError, SafetensorError, *DAMAGE):
+        return _Before({}, np.empty((0, 0)))
+    if not isinstance(states, dict) or x.ndim != 2 or len(x) != len(states):
+        return _Before({}, np.empty((0, 0)))
+    return _Before(states, x)
+
+
+def _state(path: Path) -> list[int] | None:
+    """By what it is seen that a file has changed: its size and when it was written."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return [state.st_size, state.st_mtime_ns]

@@ -1,0 +1,394 @@
+"""Labelling a folder of photographs that nobody has sorted, in conversation with a model."""
+
+import json
+import os
+import platform
+import secrets
+import socket
+import webbrowser
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from vitkit.data import Source, find_images, heading_of_list, open_splits
+from vitkit.evaluation import Finding
+from vitkit.labelling import (
+    LABELS,
+    PHOTOGRAPHS,
+    Check,
+    Checking,
+    Progress,
+    Reading,
+    Sitting,
+    Table,
+    application,
+    save_model,
+    sentences,
+    sort_into,
+)
+from vitkit.recipes import choose_pretrained
+from vitkit.system.console.saying import announce, say
+from vitkit.system.console.text import as_word, counted, printable, printable_name
+from vitkit.system.machine import pick_device
+from vitkit.system.storage.files import check_can_be_made, write_json
+from vitkit.training import RUNS, Occupied, locked, run_name, tidied
+from vitkit.verbs.arguments import Device, ModelHints, Precision, pick_precision
+from vitkit.verbs.computing import classifier_of
+from vitkit.verbs.data.review import look_through, parts_by_name
+from vitkit.verbs.definition import result, verb
+from vitkit.verbs.serving import address_of
+from vitkit.verbs.words import MODEL
+from vitkit.webapp import listening_socket, run_until_ended
+from vitkit.weights import Classifier, Hints, adopt
+
+ABOUT = "sitting.json"
+MINUTES = 2.0  # the time in mind when a model is chosen, as `vitkit finetune` does
+
+
+@dataclass(frozen=True)
+class Label:
+    """Sort a folder of photographs into classes on a page of this machine: a model looks at all of
+    them, asks about those that teach it most, and shows those that it takes for the same class, to be
+    confirmed together. Photographs stay where they are. What was answered is kept at once; the same
+    command goes on."""
+
+    photographs: Annotated[
+        Positional[str], arg(metavar="PHOTOS", help="A folder of photographs, at any depth.")
+    ]
+    classes: tuple[str, ...] = ()
+    """Classes that are known already. Others are made on the page, by typing their names."""
+    model: Annotated[
+        str, arg(metavar="MODEL", help=f"{MODEL} Default: as vitkit finetune chooses.")
+    ] = ""
+    workdir: Path | None = None
+    """Directory of the labels and the model. Default: one in runs/, called after the folder."""
+    check: bool = False
+    """PHOTOS has classes already, a folder each: go through what `vitkit data review` finds, wrong
+    labels, copies and odd ones, photograph by photograph."""
+    sort_into: Path | None = None
+    """When the page is finished, file links to the photographs in this directory, a folder for each
+    class."""
+    host: str = "127.0.0.1"
+    """Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets others label too, who get
+    the page's address, with its secret, from you."""
+    port: int = 7870
+    """Port to serve at; if it is taken, the next free one."""
+    open: bool = False
+    """Open the page in the browser."""
+    precision: Precision = "auto"
+    device: Device = "auto"
+    hints: ModelHints = field(default_factory=Hints)
+
+
+@result
+@dataclass(frozen=True)
+class Labelled:
+    """What was labelled on the page."""
+
+    settings: Label
+    path: Path
+    """The table of the labels: path, label, how it was given, by whom."""
+    model: Path | None
+    """The directory of the model, if one was written."""
+    progress: Progress
+    unreadable: tuple[str, ...]
+
+    def rows(self) -> list[dict]:
+        """A row for each class: its name, and how many photographs have it."""
+        return [{"class": label, "photographs": count} for label, count in self.progress.classes]
+
+    def shown(self) -> Iterator[str]:
+        """How far it is, and what is next."""
+        progress = self.progress
+        yield f"{progress.labelled:,} of {counted(progress.photographs, 'photograph')} labelled"
+        for label, count in progress.classes:
+            yield f"  {printable_name(label)}: {count:,}"
+        if progress.set_aside:
+            yield f"{progress.set_aside:,} left out, or nobody was sure"
+        if self.unreadable:
+            first = ", ".join(map(printable_name, self.unreadable[:3]))
+            more = ", ..." if len(self.unreadable) > 3 else ""
+            yield f"{counted(len(self.unreadable), 'photograph')} cannot be read: {first}{more}"
+        yield from sentences(progress)
+        if not progress.labelled:
+            return
+        yield f"labels: {self.path}"
+        if self.model is not None:
+            yield f"model: {self.model}; next: vitkit predict {as_word(self.model)} IMAGE..."
+        yield f"a better model of the same labels: vitkit finetune {as_word(self.path)}"
+        yield f"to go on labelling: vitkit label {as_word(self.settings.photographs)}"
+
+
+@result
+@dataclass(frozen=True)
+class Checked:
+    """What was decided on photographs that have classes."""
+
+    settings: Label
+    path: Path
+    """The list of those that are not to stay as they are."""
+    progress: Progress
+
+    def rows(self) -> list[dict]:
+        """A row for each class that photographs belong to instead of their own."""
+        return [{"class": label, "photographs": count} for label, count in self.progress.classes]
+
+    def shown(self) -> Iterator[str]:
+        """How far it is, and what is next."""
+        progress = self.progress
+        moved = sum(count for _, count in progress.classes)
+        yield (
+            f"{progress.labelled:,} of {counted(progress.photographs, 'photograph')} decided: {moved:,} "
+            f"of another class, {progress.set_aside:,} left out"
+        )
+        if moved or progress.set_aside:
+            yield f"list: {self.path}"
+            yield _what_the_list_is_for(self.settings, self.path)
+        if progress.labelled < progress.photographs:
+            yield f"to go on: vitkit label {as_word(self.settings.photographs)} --check"
+
+
+@verb
+def label(settings: Label) -> Labelled | Checked:
+    """Serve a page on which people say what photographs show, until it is ended by Ctrl-C. With `check`,
+    what a review of photographs that have classes found.
+
+    Raises ValueError for a folder without photographs, one that another process labels, or a port that
+    is none.
+    """
+    # What can be wrong, before anything is loaded
+    _check(settings)
+    root = Path(tidied(settings.photographs))
+    names, _ = find_images(root)
+    if not names:
+        raise ValueError(f"{root} holds no photographs")
+    folder = settings.workdir or _folder_of(root, "check" if settings.check else "labels")
+    try:
+        with locked(folder):
+            _begin(folder, root)
+            if settings.check:
+                return _checked(settings, folder, root)
+            sitting = Sitting(names, folder, settings.classes)
+            return _labelled(settings, sitting, root)
+    except Occupied as error:
+        raise Occupied(
+            f"{root} is being labelled by another process{_who_labels(folder)}: open its page, or end it"
+        ) from error
+
+
+def _check(settings: Label) -> None:
+    """Raises ValueError for settings that cannot be."""
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"the page needs {' and '.join(missing)}, which is not installed: pip install 'vitkit[serve]'"
+        )
+    if not 1 <= settings.port <= 65535:
+        raise ValueError(f"port is {settings.port}; it is a number from 1 to 65535")
+    if not Path(settings.photographs).is_dir():
+        raise ValueError(
+            f"there is no folder {settings.photographs}; label a folder of photographs"
+        )
+    if settings.sort_into is not None:
+        check_can_be_made(settings.sort_into)
+    if settings.check and (settings.sort_into is not None or settings.classes):
+        raise ValueError(
+            "--check goes through classes that are there; --classes and --sort-into make some"
+        )
+
+
+def _folder_of(root: Path, kind: str) -> Path:
+    """The directory of what is labelled, or checked, in a folder; of another folder of the same name it
+    is another."""
+    name = run_name(str(root), kind)
+    folder = RUNS / name
+    number = 1
+    while folder.exists() and not _is_of(folder, root):
+        number += 1
+        folder = RUNS / f"{name}-{number}"
+    return folder
+
+
+def _about(folder: Path) -> dict:
+    """What a directory says of the sitting that it has; empty if it has none."""
+    try:
+        values = json.loads((folder / ABOUT).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _is_of(folder: Path, root: Path) -> bool:
+    """Whether a directory has labels of the photographs of a folder."""
+    return _about(folder).get("photographs") == str(root.resolve())
+
+
+def _who_labels(folder: Path) -> str:
+    """Which process has a sitting open, in words; empty if it does not say so."""
+    about = _about(folder)
+    if "process" not in about:
+        return ""
+    return f" (number {about['process']} on {printable(str(about.get('machine', '')))})"
+
+
+def _begin(folder: Path, root: Path) -> None:
+    """Say in the directory whose labels it has, and lead to them. Raises ValueError for a directory that
+    holds something else."""
+    if not _is_of(folder, root):
+        others = [path.name for path in folder.iterdir() if path.name != "LOCK"]
+        if others:
+            raise ValueError(
+                f"{folder} holds something else ({', '.join(sorted(others)[:3])}), or labels of other "
+                "photographs; give another --workdir"
+            )
+    about = {"photographs": str(root.resolve()), "process": os.getpid(), "machine": platform.node()}
+    write_json(folder / ABOUT, about)
+    link = folder / PHOTOGRAPHS
+    if link.is_symlink() and link.resolve() != root.resolve():
+        link.unlink()
+    if not link.exists():
+        try:
+            link.symlink_to(root.resolve(), target_is_directory=True)
+        except OSError as error:
+            say(
+                f"{link} could not be made ({error.strerror or error}), so other commands find the "
+                f"photographs only if you put {LABELS} into a folder above them"
+            )
+
+
+def _labelled(settings: Label, sitting: Sitting, root: Path) -> Labelled:
+    """Serve the page; when it is ended, say what was labelled."""
+    listener = listening_socket(settings.host, settings.port)
+    device = pick_device(settings.device)
+    name, loaded = _loaded(settings)
+    classifier, _ = adopt(loaded, labels=("0", "1"), new_head=True)
+    precision = pick_precision(settings.precision, device)
+    reading = Reading(sitting, classifier.to(device).for_inference(), root, precision)
+    reading.take_up()
+    written: list[Path] = []
+
+    def finish(links: bool) -> list[str]:
+        return _finished(settings, sitting, root, classifier, precision, name, links, written)
+
+    reading.start()
+    try:
+        _serve(settings, Table(sitting, root, finish, lambda: reading.problem), listener)
+    finally:
+        with suppress(KeyboardInterrupt):
+            reading.end()
+    unreadable = tuple(sitting.unreadable())
+    model = written[-1] if written else None
+    return Labelled(settings, sitting.folder / LABELS, model, sitting.progress(), unreadable)
+
+
+def _checked(settings: Label, folder: Path, root: Path) -> Checked:
+    """Serve the page of what a review found; when it is ended, say what was decided."""
+    listener = listening_socket(settings.host, settings.port)
+    splits = open_splits(str(root))
+    _, loaded = _loaded(settings)
+    findings, facts = look_through(splits, loaded.to(pick_device(settings.device)).for_inference())
+    for fact in facts:
+        say(fact)
+    parts = parts_by_name(splits)
+    first = next(iter(parts.values()))
+    checking = Checking(_checks(parts, findings), first.labels, folder, heading_of_list(first))
+
+    def finish(links: bool) -> list[str]:
+        return [f"wrote {checking.file}", _what_the_list_is_for(settings, checking.file)]
+
+    _serve(settings, Table(checking, Path(), finish, lambda: ""), listener)
+    return Checked(settings, checking.file, checking.progress())
+
+
+def _checks(parts: dict[str, Source], findings: list[Finding]) -> list[Check]:
+    """A question for each photograph that a review names, with all that it found in it; those that have
+    a name to be shown."""
+    found: dict[str, Check] = {}
+    for finding in findings:
+        if not finding.name.isprintable():
+            continue
+        beside = ""
+        if finding.like is not None:
+            part, index = finding.like
+            beside = parts[part].name(index)
+        check = Check(
+            finding.name, finding.part, finding.label, finding.reason, finding.guess, beside
+        )
+        before = found.get(finding.name)
+        if before is not None:
+            check = before._replace(
+                reason=f"{before.reason}; {finding.reason}",
+                guess=before.guess or check.guess,
+                beside=before.beside or check.beside,
+            )
+        found[finding.name] = check
+    return list(found.values())
+
+
+def _what_the_list_is_for(settings: Label, path: Path) -> str:
+    data = as_word(settings.photographs)
+    return (
+        f"next: vitkit data review {data} --apply {as_word(path)} says which files it would move, and "
+        f"with --yes moves them; or vitkit finetune {data} --data.exclude {as_word(path)}"
+    )
+
+
+def _loaded(settings: Label) -> tuple[str, Classifier]:
+    """The name of the model that looks, and the model."""
+    name = settings.model
+    if not name:
+        choice = choose_pretrained(MINUTES, pick_device(settings.device))
+        say(printable(f"looking with {choice.why}"))
+        name = choice.model
+    return name, classifier_of(name, settings.hints)
+
+
+def _serve(settings: Label, table: Table, listener: socket.socket) -> None:
+    """Serve the page until it is ended."""
+    import uvicorn
+
+    port = listener.getsockname()[1]
+    secret = secrets.token_urlsafe(12)
+    address = f"{address_of(settings.host, port)}/{secret}/"
+
+    def started() -> None:
+        if port != settings.port:
+            announce(f"port {settings.port} is taken, so the page is at {port}")
+        announce(f"open {address}   (Ctrl-C ends it; what was answered is kept)")
+        if settings.open:
+            webbrowser.open(address)
+
+    server = uvicorn.Server(uvicorn.Config(application(table, secret), log_level="critical"))
+    with closing(listener):
+        run_until_ended(server, listener, started)
+
+
+def _finished(
+    settings: Label,
+    sitting: Sitting,
+    root: Path,
+    classifier: Classifier,
+    precision: str,
+    name: str,
+    links: bool,
+    written: list[Path],
+) -> list[str]:
+    """Write the model, and folders of links if they are asked for; what was done, in sentences."""
+    made = save_model(sitting, classifier, root, precision, name)
+    written.append(made.path)
+    said = [f"{made.path} has learned from {counted(made.photographs, 'photograph')}"]
+    if made.unseen:
+        said[0] += f"; {made.unseen:,} with a class it has not seen yet, or they are gone"
+    for metric in made.metrics[:1]:
+        said.append(f"{metric.text()} of them are answered right by fits without them")
+    if links or settings.sort_into is not None:
+        said.append(sort_into(sitting, root, settings.sort_into or sitting.folder / "sorted"))
+    labels = as_word(sitting.folder / LABELS)
+    said.append(f"Next: vitkit predict {as_word(made.path)} IMAGE...")
+    said.append(f"A better model of the same labels: vitkit finetune {labels}")
+    return said

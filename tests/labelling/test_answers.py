@@ -1,0 +1,144 @@
+"""The journal of answers: what is in it is there again, whatever happened to the process."""
+
+import csv
+import json
+
+import pytest
+from sklearn.metrics import cohen_kappa_score
+
+from vitkit.labelling.answers import JOURNAL, LABELS, Answer, Answers, Journal, kappa, write_labels
+
+
+def said(number, decision, label="", *photographs, by="a", how="typed", others=(), renamed=""):
+    return Answer(number, by, how, decision, label, photographs, tuple(others), renamed)
+
+
+def labels_of(answers):
+    return {photograph: label.label for photograph, label in answers.labels.items()}
+
+
+ANSWERS = [
+    said(1, "class", "cat", "1.jpg"),
+    said(2, "class", "dog", "2.jpg"),
+    said(3, "class", "cat", "3.jpg", "4.jpg", how="screen", others=["5.jpg"]),
+    said(4, "not sure", "", "6.jpg"),
+    said(5, "leave out", "", "7.jpg"),
+    said(6, "rename", "kitten", renamed="cat"),
+    said(7, "class", "dog", "6.jpg", by="b"),
+]
+LABELLED = {"1.jpg": "kitten", "2.jpg": "dog", "3.jpg": "kitten", "4.jpg": "kitten", "6.jpg": "dog"}
+
+
+def test_answers_are_there_again(tmp_path):
+    journal = Journal(tmp_path)
+    for answer in ANSWERS:
+        journal.add(answer)
+    for answers in (journal.answers, Journal(tmp_path).answers):
+        assert labels_of(answers) == LABELLED
+        assert answers.set_aside == {"7.jpg": "leave out"}
+        assert answers.refused == {"5.jpg": {"kitten"}}
+        assert answers.classes() == ["kitten", "dog"]
+        assert answers.last == 7
+
+
+def test_answers_are_taken_back_one_by_one(tmp_path):
+    journal = Journal(tmp_path)
+    states = [labels_of(journal.answers)]
+    for answer in ANSWERS[:6]:
+        journal.add(answer)
+        states.append(labels_of(journal.answers))
+    journal.add(ANSWERS[6])
+    for state in reversed(states[:-1]):
+        assert journal.take_back("a").by == "a"
+        assert labels_of(journal.answers) == state | {"6.jpg": "dog"}
+    assert journal.take_back("a") is None
+    assert labels_of(Journal(tmp_path).answers) == {"6.jpg": "dog"}
+    assert Journal(tmp_path).answers.last == 7  # numbers do not come twice
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_a_line_that_was_not_written_whole_is_left_out(tmp_path, cut):
+    journal = Journal(tmp_path)
+    for answer in ANSWERS[:3]:
+        journal.add(answer)
+    file = tmp_path / JOURNAL
+    file.write_bytes(file.read_bytes()[:-cut])
+    again = Journal(tmp_path)
+    assert labels_of(again.answers) == {"1.jpg": "cat", "2.jpg": "dog"}
+    again.add(ANSWERS[2])
+    assert len(Journal(tmp_path).answers.standing) == 3
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"number": 1}', '{"undo": [1]}', "\xff"])
+def test_another_line_is_refused(tmp_path, line):
+    (tmp_path / JOURNAL).write_text(f"{line}\n", "latin-1")
+    with pytest.raises(ValueError, match="line 1 is no answer") as error:
+        Journal(tmp_path)
+    assert LABELS in str(error.value)
+
+
+def test_a_full_disk_leaves_the_journal_whole(tmp_path, monkeypatch):
+    journal = Journal(tmp_path)
+    journal.add(ANSWERS[0])
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        journal.add(ANSWERS[1])
+    monkeypatch.undo()
+    assert labels_of(journal.answers) == {"1.jpg": "cat"}
+    journal.add(ANSWERS[2])
+    assert labels_of(Journal(tmp_path).answers) == labels_of(journal.answers)
+
+
+def test_people_who_do_not_agree():
+    answers = Answers(
+        [
+            said(1, "class", "cat", "1.jpg", by="a"),
+            said(2, "class", "dog", "1.jpg", by="b"),
+            said(3, "class", "cat", "2.jpg", by="a"),
+            said(4, "class", "cat", "2.jpg", by="b"),
+            said(5, "class", "dog", "3.jpg", by="b"),
+            said(6, "class", "dog", "3.jpg", by="a"),
+            said(7, "class", "dog", "4.jpg", by="a"),
+        ]
+    )
+    (difference,) = answers.differences()
+    assert difference.photograph == "1.jpg"
+    assert [(label.label, label.by) for label in difference.labels] == [("cat", "a"), ("dog", "b")]
+    agreed, count = answers.agreement()
+    assert count == 3
+    assert agreed == pytest.approx(cohen_kappa_score(["cat", "cat", "dog"], ["dog", "cat", "dog"]))
+    assert answers.labels["1.jpg"].label == "dog"  # the last word
+    answers = answers.without(answers.standing[1])
+    assert not answers.differences()
+    assert answers.labels["1.jpg"].label == "cat"
+
+
+def test_kappa():
+    first, second = list("aabbccab"), list("abbbccaa")
+    assert kappa(first, second) == pytest.approx(cohen_kappa_score(first, second))
+    assert kappa(["a", "a"], ["a", "a"]) == 1
+
+
+def test_table_of_labels(tmp_path):
+    answers = Answers(
+        [said(1, "class", 'a "cat", or so', "b,1.jpg"), said(2, "class", "dog", "a.jpg", by="b")]
+    )
+    write_labels(tmp_path / LABELS, "photographs", answers)
+    with (tmp_path / LABELS).open(newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["path", "label", "how", "by"],
+            ["photographs/a.jpg", "dog", "typed", "b"],
+            ["photographs/b,1.jpg", 'a "cat", or so', "typed", "a"],
+        ]
+
+
+def test_bytes_of_a_name_that_are_no_text(tmp_path):
+    name = b"caf\xe9.jpg".decode("utf-8", "surrogateescape")
+    journal = Journal(tmp_path)
+    journal.add(said(1, "class", "cat", name))
+    assert json.loads((tmp_path / JOURNAL).read_text())["photographs"] == [name]
+    assert labels_of(Journal(tmp_path).answers) == {name: "cat"}

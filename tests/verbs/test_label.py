@@ -1,0 +1,171 @@
+"""`vitkit label` as a command: a sitting that is killed and goes on, what it leaves, and what it refuses."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+from pictures import encoded, photograph
+
+import vitkit
+from vitkit.data import Preprocessing, open_parts
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, save
+
+pytest.importorskip("uvicorn", reason="needs uvicorn: pip install 'vitkit[serve]'")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a model and unsorted photographs, of two kinds, dark and bright."""
+    config = vit("mu/16", image=(32, 32), classes=3)
+    classifier = Classifier(create(config, seed=0), Preprocessing((32, 32)), ("a", "b", "c"))
+    save(classifier, tmp_path / "model")
+    photos = tmp_path / "my photos"
+    photos.mkdir()
+    for number in range(24):
+        picture = photograph(32, 40, number) // 2 + 120 * (number % 2)
+        (photos / f"{number:02}.png").write_bytes(encoded(picture, "PNG"))
+    (photos / "broken.jpg").write_bytes(b"\xff\xd8 no image")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Served:
+    """A running `vitkit label`."""
+
+    def __init__(self, *words: str):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "vitkit", "label", "my photos", "--model", "model", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.said = ""
+        while "Ctrl-C ends it" not in self.said:
+            line = self.process.stdout.readline()
+            assert line, self.said
+            self.said += line
+        self.address = re.search(r"http://\S+", self.said)[0]
+
+    def post(self, what: str, **values) -> dict:
+        body = json.dumps({"by": "me"} | values).encode()
+        return json.load(urlopen(Request(self.address + what, body, method="POST"), timeout=30))
+
+    def progress(self) -> dict:
+        return json.load(urlopen(self.address + "progress", timeout=30))
+
+    def wait_until_seen(self, count: int) -> None:
+        until = time.monotonic() + 60
+        while self.progress()["seen"] < count:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+    def answer(self, most: int = 1000) -> int:
+        """Answer rightly, so many questions at most; how many there were."""
+        count = 0
+        question = self.post("ask")["question"]
+        while question is not None and count < most:
+            names = [each["name"] for each in question["photographs"]]
+            if question["how"] == "screen":
+                others = [name for name in names if kind_of(name) != question["label"]]
+                said = self.post(
+                    "answer", question=question["number"], decision="class", others=others
+                )
+            else:
+                label = kind_of(names[0])
+                said = self.post(
+                    "answer", question=question["number"], decision="class", label=label
+                )
+            question = said["question"]
+            count += 1
+        return count
+
+    def end(self) -> str:
+        self.process.send_signal(signal.SIGINT)
+        out, _ = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, out
+        return out
+
+
+def kind_of(name: str) -> str:
+    return ("dark", "bright")[int(Path(name).stem) % 2]
+
+
+@pytest.mark.slow
+def test_a_sitting_that_is_killed_and_goes_on(place):
+    run = Path("runs/my-photos-labels")
+    served = Served()
+    served.wait_until_seen(24)
+    assert served.answer(6) == 6
+    before = served.progress()["labelled"]
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        command = [sys.executable, "-m", "vitkit", "label", "my photos", "--model", "model"]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    assert (
+        f"being labelled by another process (number {served.process.pid} on" in refused.value.stderr
+    )
+    served.process.kill()
+    served.process.communicate()
+
+    # A line that was not written whole; all others are there, and so is what the model saw
+    journal = run / "answers.jsonl"
+    journal.write_bytes(journal.read_bytes() + b'{"number": 99, "by')
+    served = Served("--sort-into", "sorted")
+    assert served.progress()["labelled"] == before
+    served.wait_until_seen(24)
+    served.answer()
+    said = "\n".join(served.post("finish", links=False)["sentences"])
+    assert "has learned from 24 photographs" in said
+    out = served.end()
+    assert "24 of 25 photographs labelled" in out
+    assert "1 photograph cannot be read: broken.jpg" in out
+
+    # What it leaves
+    assert sorted(path.name for path in Path("sorted").iterdir()) == ["bright", "dark"]
+    assert len(list(Path("sorted/dark").iterdir())) == 12
+    source = open_parts(str(run / "labels.csv")).sources[""]
+    assert len(source) == 24
+    for i in range(24):
+        assert source.labels[source.targets[i]] == kind_of(source.name(i))
+    assert len(list(Path("my photos").iterdir())) == 25
+    lesson = vitkit.teach(str(run / "model"))
+    assert lesson.memory.classes == ("bright", "dark") or lesson.memory.classes == (
+        "dark",
+        "bright",
+    )
+    assert len(lesson.memory.rows) == 24
+    assert vitkit.predict(str(run / "model"), "my photos/03.png").rows()
+
+
+@pytest.mark.slow
+def test_photographs_arrive_while_it_runs(place):
+    served = Served("--classes", "dark", "bright")
+    assert served.post("ask")["classes"] == ["dark", "bright"]
+    served.wait_until_seen(24)
+    shutil.copy("my photos/04.png", "my photos/24.png")
+    Path("my photos/05.png").unlink()
+    served.wait_until_seen(25)
+    assert served.progress()["photographs"] == 26
+    assert "05.png" in served.progress()["unreadable"]
+    served.end()
+    assert not os.path.lexists("runs/my-photos-labels/model")
+
+
+def test_what_is_refused(place):
+    Path("empty").mkdir()
+    for words, sentence in (
+        ({"photographs": "nowhere"}, "there is no folder nowhere"),
+        ({"photographs": "empty"}, "empty holds no photographs"),
+        ({"photographs": "my photos", "port": 0}, "port is 0"),
+        ({"photographs": "my photos", "workdir": Path("model")}, "model holds something else"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(sentence)):
+            vitkit.label(**words, model="model")
