@@ -16,6 +16,7 @@ from time import monotonic
 os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # half a second of each run
 
 import torch
+
 from mutants import changes
 from mutants.changes import Mutant
 from mutants.noticing import SOURCE, TESTS, Test, covering, import_others, outcome, watched

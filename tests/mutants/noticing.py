@@ -20,6 +20,7 @@ from pathlib import Path
 from time import perf_counter
 
 import pytest
+
 from mutants.changes import Mutant
 
 TESTS = Path(__file__).parents[1]
@@ -221,7 +222,7 @@ def outcome(mutant: Mutant, all_of: list[str], then: list[str], tests: dict[str,
         sys.meta_path.insert(0, _Changed(mutant))
         importlib.import_module(_module(mutant.file))
         tell("imported\t")
-            files = sorted({name.partition("::")[0].removeprefix("tests/") for name in order})
+        files = sorted({name.partition("::")[0].removeprefix("tests/") for name in order})
         run_pytest(files, _Notice(order, len(all_of), tests, tell))
         tell("ended\t")
 
