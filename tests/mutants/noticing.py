@@ -25,7 +25,7 @@ from mutants.changes import Mutant
 
 TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src" / "vitkit"
-MEMORY = 8 << 30  # bytes of address space of a run
+MEMORY = 8 << 30  # bytes of address space of a change's run
 PATIENCE = 10  # times its time, and 20 seconds more, is what a test may take
 IMPORTING = 60  # seconds
 
@@ -84,12 +84,11 @@ def forked(work: Callable[[Callable[[str], None]], None]) -> list[str]:
 
 
 def _be_alone(folder: str) -> None:
-    """In a fork: in a group of its own, silent, bounded, and with all temporary files in one folder."""
+    """In a fork: in a group of its own, silent, and with all temporary files in one folder."""
     os.setpgid(0, 0)
     silent = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(silent, stream)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     tempfile.tempdir = folder
     os.environ["TMPDIR"] = folder
     os.chdir(folder)
@@ -219,6 +218,7 @@ def outcome(mutant: Mutant, all_of: list[str], then: list[str], tests: dict[str,
         return Outcome("", [], [])
 
     def work(tell):
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         sys.meta_path.insert(0, _Changed(mutant))
         importlib.import_module(_module(mutant.file))
         tell("imported\t")
