@@ -11,6 +11,7 @@ from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
 from random import Random
+from statistics import mean
 from time import monotonic
 
 os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # half a second of each run
@@ -46,8 +47,8 @@ ROOMS = (
     "weights",
 )  # whose tests are asked
 RESULTS = TESTS.parent / "benchmarks" / "results" / "mutants.json"
-QUICKEST = 60.0  # seconds of tests that a change is shown to, the quickest first
-IDLE = 2.0  # seconds of tests that have noticed nothing yet, and run for each change
+FILES = 8  # of tests that are imported for a change
+IDLE = 1.0  # seconds of tests that have noticed nothing yet, and run for each change
 
 
 def sample(files: list[str], count: int, seed: int) -> list[tuple[str, int]]:
@@ -75,25 +76,36 @@ def known_tests(files: list[str], test_files: list[str], keep: Path | None) -> d
     return tests
 
 
-def choose(names: list[str], tests: dict[str, Test], killed: Counter, ran: Counter):
-    """First those that have noticed nothing yet, for a while, the least tried first; then the others,
-    those of a file together, since they share what their module prepares."""
-    idle, seconds = [], 0.0
-    for name in sorted(names, key=lambda name: (ran[name], tests[name].seconds)):
-        if not killed[name] and seconds + tests[name].seconds < IDLE:
-            idle.append(name)
-            seconds += tests[name].seconds
-    others, seconds = [], 0.0
-    for name in sorted(set(names) - set(idle), key=lambda name: (tests[name].seconds, name)):
-        if seconds < QUICKEST:
-            others.append(name)
-            seconds += tests[name].seconds
-    of_file = Counter()
+def choose(
+    names: list[str], tests: dict[str, Test], killed: Counter, ran: Counter, seconds: float
+) -> tuple[list[str], list[str]]:
+    """Of these tests, those to run for a change: some that have noticed nothing yet, the least tried
+    first, which all run; then the others, the quickest first."""
+    idle = [name for name in names if not killed[name]]
+    idle.sort(key=lambda name: (ran[name], tests[name].seconds, name))
+    idle = _within(idle, tests, IDLE, files=1)
+    others = sorted(set(names) - set(idle), key=lambda name: (tests[name].seconds, name))
+    others = _within(others, tests, seconds, files=FILES)
+    # Those of a file together, since they share what their module prepares: quick files first
+    of_file = {}
     for name in others:
-        of_file[_file(name)] += tests[name].seconds
-    others.sort(key=lambda name: (of_file[_file(name)], name))
-    idle.sort(key=_file)
+        of_file.setdefault(_file(name), []).append(tests[name].seconds)
+    others.sort(key=lambda name: (mean(of_file[_file(name)]), _file(name), tests[name].seconds))
     return idle, others
+
+
+def _within(names: list[str], tests: dict[str, Test], seconds: float, files: int) -> list[str]:
+    """The first tests of so many files that together take so many seconds."""
+    chosen = []
+    of_files = set()
+    for name in names:
+        if seconds < tests[name].seconds:
+            continue
+        if _file(name) in of_files or len(of_files) < files:
+            of_files.add(_file(name))
+            chosen.append(name)
+            seconds -= tests[name].seconds
+    return chosen
 
 
 def _file(name: str) -> str:
@@ -146,6 +158,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", default="*", help="only files like this: models/*")
     parser.add_argument("--tests", default="*", help="only tests in files like this: models/*")
+    parser.add_argument("--quickest", type=float, default=30, help="seconds of tests for a change")
     parser.add_argument(
         "--survivors", action="store_true", help="only what nothing noticed the last time"
     )
@@ -180,7 +193,7 @@ def main() -> int:
             print("the time is over")
             break
         mutant = changes.mutant(file, (SOURCE / file).read_text(), number, options.seed)
-        idle, others = choose(covering(tests, mutant), tests, killed, ran)
+        idle, others = choose(covering(tests, mutant), tests, killed, ran, options.quickest)
         began = monotonic()
         found = outcome(mutant, idle, others, tests)
         killed.update(found.failed)

@@ -74,10 +74,12 @@ def forked(work: Callable[[Callable[[str], None]], None]) -> list[str]:
         told.touch()
         child = os.fork()
         if not child:
-            _be_alone(folder)
-            with told.open("a", buffering=1) as file:
-                work(lambda text: file.write(text + "\n"))
-            os._exit(0)
+            try:
+                _be_alone(folder)
+                with told.open("a", buffering=1) as file:
+                    work(lambda text: file.write(text + "\n"))
+            finally:
+                os._exit(0)  # whatever was raised: this is not the process that goes on
         os.waitpid(child, 0)
         _end_group(child)
         return told.read_text().splitlines()
