@@ -65,6 +65,17 @@ def test_groups_stay_together(mixed):
         assert np.isin(groups, groups[there]).sum() == len(there)
 
 
+def test_groups_of_unequal_sizes_make_equal_folds():
+    groups = np.array([0, 1, 2, 3, 4, 5, 6, 6, 6, 6, 6, 6])
+    folds = balanced_folds(np.zeros(12, dtype=int), groups, most=2)
+    assert np.bincount(folds.fold).tolist() == [6, 6]
+
+
+def test_a_class_without_examples_has_no_part_in_folds():
+    folds = balanced_folds(np.array([0, 0, 2, 2, 2]))
+    assert sorted(folds.members[folds.answered].tolist()) == [0, 1, 2, 3, 4]
+
+
 # Answers
 
 
