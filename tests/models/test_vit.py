@@ -379,7 +379,7 @@ class TestRegularisation:
     def test_recomputing_blocks_changes_no_gradient(self):
         model = small(dropout=0.3, stochastic_depth=0.3).train()
         calls = []
-        model.blocks[0].register_forward_hook(lambda *_: calls.append(model.recompute))
+        model.blocks[0].register_forward_pre_hook(lambda *_: calls.append(model.recompute))
         gradients = []
         for recompute in (False, True):
             model.recompute = recompute
