@@ -13,7 +13,7 @@ from vitkit.evaluation import Accuracy, Eval
 from vitkit.system.span import Span
 from vitkit.training import Optim, train
 from vitkit.training.record.metrics import read_metrics
-from vitkit.training.state.checkpoints import read_sealed, write_sealed
+from vitkit.training.state.checkpoints import read_earlier, read_sealed, write_sealed
 from vitkit.weights import load
 
 STATE = "checkpoints/step-00000006/state.json"  # of the newest checkpoint of the paused run
@@ -261,3 +261,10 @@ def test_a_setting_that_earlier_code_did_not_have_counts_as_its_default(
         train(replace(short, data=replace(short.data, parts="final")), paused, "cpu", quiet)
     train(short, paused, "cpu", quiet)
     assert same(weights(paused), weights(finished))
+
+
+def test_without_checkpoints_the_records_beside_them_count(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "recipe.json").write_text('{"batch": 8}')
+    (tmp_path / "data.json").write_text('{"labels": ["a"]}')
+    assert read_earlier(tmp_path) == ({"batch": 8}, {"labels": ["a"]}, True)
