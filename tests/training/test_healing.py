@@ -14,6 +14,7 @@ from vitkit.system.span import Span
 from vitkit.training import Optim, train
 from vitkit.training.record.metrics import read_metrics
 from vitkit.training.state.checkpoints import read_earlier, read_sealed, write_sealed
+from vitkit.training.state.start import license_of
 from vitkit.weights import load
 
 STATE = "checkpoints/step-00000006/state.json"  # of the newest checkpoint of the paused run
@@ -268,3 +269,10 @@ def test_without_checkpoints_the_records_beside_them_count(tmp_path):
     (tmp_path / "recipe.json").write_text('{"batch": 8}')
     (tmp_path / "data.json").write_text('{"labels": ["a"]}')
     assert read_earlier(tmp_path) == ({"batch": 8}, {"labels": ["a"]}, True)
+
+
+def test_a_licence_that_is_lost_with_the_weights_is_said(tiny, tmp_path):
+    said = []
+    recipe = replace(tiny, init=str(tmp_path / "gone"))
+    assert license_of(recipe, tmp_path, said.append) is None
+    assert "gone is not known any more" in said[0]
