@@ -16,6 +16,7 @@ from vitkit.weights import convert, load
 from vitkit.weights.destination import tensors_in
 from vitkit.weights.formats import format_of
 from vitkit.weights.formats.google.names import image_part
+from vitkit.weights.formats.google.vit import open_elsewhere
 
 SMALL = {"image": (32, 32), "width": 48, "depth": 2, "heads": 4, "classes": 7}
 PLAIN = vit("mu/8", **SMALL, mlp=80)
@@ -113,6 +114,14 @@ def test_where_nothing_is_left_out_nothing_is_said(random_classifier):
     arrays = arrays_of(random_classifier(MAP))
     image, notes = image_part(arrays, "params/")
     assert len(image) == len(arrays) and notes == []
+
+
+def test_googles_code_computes_a_hybrid_in_its_own_dialect(random_classifier, tmp_path):
+    config = vit("R+mu/4", image=(32, 32), classes=3)
+    other = replace(config, stem=replace(config.stem, **DIALECTS["timm"]))
+    elsewhere = open_elsewhere(random_classifier(other), tmp_path)
+    assert elsewhere.model.config == config
+    assert open_elsewhere(random_classifier(config), tmp_path) is None
 
 
 def test_a_whole_training_state_is_read(random_classifier, tmp_path, capsys):
