@@ -47,7 +47,6 @@ ROOMS = (
     "weights",
 )  # whose tests are asked
 RESULTS = TESTS.parent / "benchmarks" / "results" / "mutants.json"
-FILES = 8  # of tests that are imported for a change
 IDLE = 1.0  # seconds of tests that have noticed nothing yet, and run for each change
 
 
@@ -77,7 +76,7 @@ def known_tests(files: list[str], test_files: list[str], keep: Path | None) -> d
 
 
 def choose(
-    names: list[str], tests: dict[str, Test], killed: Counter, ran: Counter, seconds: float
+    names: list[str], tests: dict[str, Test], killed: Counter, ran: Counter, options
 ) -> tuple[list[str], list[str]]:
     """Of these tests, those to run for a change: some that have noticed nothing yet, the least tried
     first, which all run; then the others, the quickest first."""
@@ -85,7 +84,7 @@ def choose(
     idle.sort(key=lambda name: (ran[name], tests[name].seconds, name))
     idle = _within(idle, tests, IDLE, files=1)
     others = sorted(set(names) - set(idle), key=lambda name: (tests[name].seconds, name))
-    others = _within(others, tests, seconds, files=FILES)
+    others = _within(others, tests, options.quickest, options.files)
     # Those of a file together, since they share what their module prepares: quick files first
     of_file = {}
     for name in others:
@@ -157,10 +156,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300, help="changes, of all files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", default="*", help="only files like this: models/*")
-    parser.add_argument("--tests", default="*", help="only tests in files like this: models/*")
+    parser.add_argument(
+        "--tests", nargs="+", default=["*"], help="only tests in files like these: models/*"
+    )
+    parser.add_argument("--files", type=int, default=8, help="of tests for a change")
     parser.add_argument("--quickest", type=float, default=30, help="seconds of tests for a change")
     parser.add_argument(
-        "--survivors", action="store_true", help="only what nothing noticed the last time"
+        "--survivors",
+        action="store_true",
+        help="only what nothing noticed the last time, shown to every test of the file",
     )
     parser.add_argument(
         "--lines", type=Path, help="keep which test executes what in this file, or read it"
@@ -172,7 +176,7 @@ def main() -> int:
     test_files = []
     for path in sorted(TESTS.glob("*/test_*.py")):
         name = str(path.relative_to(TESTS))
-        if path.parent.name in ROOMS and fnmatch(name, options.tests):
+        if path.parent.name in ROOMS and any(fnmatch(name, like) for like in options.tests):
             test_files.append(name)
 
     torch.set_num_threads(1)
@@ -193,7 +197,8 @@ def main() -> int:
             print("the time is over")
             break
         mutant = changes.mutant(file, (SOURCE / file).read_text(), number, options.seed)
-        idle, others = choose(covering(tests, mutant), tests, killed, ran, options.quickest)
+        covered = covering(tests, mutant, by_file=options.survivors)
+        idle, others = choose(covered, tests, killed, ran, options)
         began = monotonic()
         found = outcome(mutant, idle, others, tests)
         killed.update(found.failed)

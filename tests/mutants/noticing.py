@@ -48,12 +48,14 @@ def import_others() -> None:
             importlib.import_module(name)
 
 
-def covering(tests: dict[str, Test], mutant: Mutant) -> list[str]:
+def covering(tests: dict[str, Test], mutant: Mutant, by_file: bool = False) -> list[str]:
     """The tests that execute the statement. If there are none, as of a default that is evaluated at
     import or a line that another process executes: those of the function or class around it; or all
-    of the file."""
+    of the file. `by_file` are all of the file: a compiler, for one, reads lines without executing
+    them."""
     everywhere = range(sys.maxsize)
-    for lines in (*mutant.near, everywhere):
+    near = [] if by_file else mutant.near
+    for lines in (*near, everywhere):
         found = [
             name
             for name, test in tests.items()
