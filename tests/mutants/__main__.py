@@ -76,7 +76,11 @@ def known_tests(files: list[str], test_files: list[str], keep: Path | None) -> d
 
 
 def choose(
-    names: list[str], tests: dict[str, Test], killed: Counter, ran: Counter, options
+    names: list[str],
+    tests: dict[str, Test],
+    killed: Counter,
+    ran: Counter,
+    options: argparse.Namespace,
 ) -> tuple[list[str], list[str]]:
     """Of these tests, those to run for a change: some that have noticed nothing yet, the least tried
     first, which all run; then the others, the quickest first."""
@@ -111,6 +115,9 @@ def _file(name: str) -> str:
     return name.partition("::")[0]
 
 
+# What came out
+
+
 def described(mutant: Mutant, noticed_by: str) -> dict:
     return {
         "file": mutant.file,
@@ -123,10 +130,16 @@ def described(mutant: Mutant, noticed_by: str) -> dict:
     }
 
 
-def write(entries: list[dict], idle: dict[str, int], options) -> None:
-    """Everything, with a file's figures first; the reasons that survivors have been given stay."""
-    earlier = json.loads(RESULTS.read_text())["mutants"] if RESULTS.exists() else []
-    reasons = {_key(entry): entry["reason"] for entry in earlier if "reason" in entry}
+def read_results() -> dict:
+    if not RESULTS.exists():
+        return {"mutants": [], "tests_that_noticed_nothing": {}}
+    return json.loads(RESULTS.read_text())
+
+
+def write_results(entries: list[dict], idle: dict[str, int], options: argparse.Namespace) -> None:
+    """All changes with the figures of each file first. The reasons that were written beside survivors
+    stay."""
+    reasons = {_key(one): one["reason"] for one in read_results()["mutants"] if "reason" in one}
     files = {}
     for entry in entries:
         if not entry["noticed_by"] and _key(entry) in reasons:
@@ -139,7 +152,7 @@ def write(entries: list[dict], idle: dict[str, int], options) -> None:
         "torch": torch.__version__,
         "changes": len(entries),
         "noticed": sum(bool(entry["noticed_by"]) for entry in entries),
-        "answered": sum("reason" in entry for entry in entries),
+        "survivors_with_a_reason": sum("reason" in entry for entry in entries),
         "files": files,
         "tests_that_noticed_nothing": idle,
         "mutants": entries,
@@ -151,7 +164,10 @@ def _key(entry: dict) -> tuple:
     return entry["file"], entry["before"], entry["after"]
 
 
-def main() -> int:
+# The command
+
+
+def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=300, help="changes, of all files")
     parser.add_argument("--seed", type=int, default=0)
@@ -159,18 +175,20 @@ def main() -> int:
     parser.add_argument(
         "--tests", nargs="+", default=["*"], help="only tests in files like these: models/*"
     )
-    parser.add_argument("--files", type=int, default=8, help="of tests for a change")
     parser.add_argument("--quickest", type=float, default=30, help="seconds of tests for a change")
+    parser.add_argument("--files", type=int, default=8, help="files of tests for a change")
     parser.add_argument(
         "--survivors",
         action="store_true",
-        help="only what nothing noticed the last time, shown to every test of the file",
+        help="only what nothing noticed the last time, shown to the tests of the whole file",
     )
-    parser.add_argument(
-        "--lines", type=Path, help="keep which test executes what in this file, or read it"
-    )
+    parser.add_argument("--lines", type=Path, help="where to keep which test executes what")
     parser.add_argument("--seconds", type=float, default=3600, help="in all")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = asked()
     end = monotonic() + options.seconds
     files = [file for file in RESTS_ON.split() if fnmatch(file, options.file)]
     test_files = []
@@ -179,18 +197,22 @@ def main() -> int:
         if path.parent.name in ROOMS and any(fnmatch(name, like) for like in options.tests):
             test_files.append(name)
 
+    # Which test executes what
     torch.set_num_threads(1)
     import_others()
     gc.freeze()
     tests = known_tests(files, test_files, options.lines)
 
-    entries = []
+    # What is changed
     chosen = sample(files, options.count, options.seed)
+    entries = []
     if options.survivors:
-        entries = json.loads(RESULTS.read_text())["mutants"]
+        entries = read_results()["mutants"]
         survived = {(one["file"], one["number"]) for one in entries if not one["noticed_by"]}
         chosen = [place for place in chosen if place in survived]
         entries = [one for one in entries if (one["file"], one["number"]) not in set(chosen)]
+
+    # Whether it is noticed
     killed, ran = Counter(), Counter()
     for file, number in chosen:
         if monotonic() > end:
@@ -211,9 +233,13 @@ def main() -> int:
             flush=True,
         )
 
+    # The table
     entries.sort(key=lambda one: (one["file"], one["number"]))
     idle = {name: ran[name] for name in sorted(ran) if ran[name] and not killed[name]}
-    write(entries, idle, options)
+    if options.survivors:
+        known = read_results()["tests_that_noticed_nothing"]
+        idle = {name: count for name, count in known.items() if not killed[name]}
+    write_results(entries, idle, options)
     noticed = sum(bool(one["noticed_by"]) for one in entries)
     print(f"noticed {noticed} of {len(entries)}: {noticed / max(len(entries), 1):.1%}")
     return 0
