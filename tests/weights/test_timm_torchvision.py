@@ -5,15 +5,18 @@ import json
 from dataclasses import replace
 
 import pytest
+import timm
 import torch
 from other_libraries import TIMM, assert_same_outputs, randomised
 from safetensors.torch import save_file
 
 from vitkit.data import Preprocessing
-from vitkit.models import vit
+from vitkit.models import named, vit
 from vitkit.weights import convert, load
+from vitkit.weights.formats import cannot
 from vitkit.weights.formats.shapes import IMAGENET
 from vitkit.weights.formats.timm.config import config_json, written_preprocessing
+from vitkit.weights.formats.timm.vit import architecture
 
 VARIANTS = {
     "plain": {},
@@ -35,6 +38,36 @@ VARIANTS = {
     "rectangles": {"patch_size": (8, 4)},
     "no biases of q, k, v": {"qkv_bias": False},
 }
+
+
+WORDS = {
+    "Ti/16": "tiny_patch16", "S/16": "small_patch16", "S/32": "small_patch32", "B/8": "base_patch8",
+    "B/16": "base_patch16", "B/32": "base_patch32", "L/14": "large_patch14", "L/16": "large_patch16",
+    "L/32": "large_patch32", "H/14": "huge_patch14", "g/14": "giant_patch14",
+    "G/14": "gigantic_patch14", "R+Ti/16": "tiny_r_s16_p8", "R26+S/32": "small_r26_s32",
+    "R50+B/16": "base_r50_s16", "R50+L/32": "large_r50_s32",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_published_sizes_have_timms_names(name):
+    theirs, _ = architecture(named(name))
+    assert theirs == f"vit_{WORDS[name]}_224" and timm.is_model(theirs)
+
+
+@pytest.mark.parametrize("changes", [{"width": 2.0}, {"units": (1, 1)}])
+def test_timm_has_few_hybrids(changes):
+    config = named("R50+L/32")
+    assert cannot("timm", config) == []
+    other = replace(config, stem=replace(config.stem, **changes))
+    assert cannot("timm", other) == ["a ResNet stem that none of its hybrids has"]
+
+
+def test_a_token_without_a_position_that_no_head_reads_is_refused():
+    settings = {"image": (32, 32), "registers": 1, "prefix_positions": 0}
+    assert cannot("timm", vit("mu/8", **settings)) == ["a distillation token that no head reads"]
+    assert cannot("timm", vit("mu/8", **{**settings, "prefix_positions": 2})) == []
+    assert cannot("timm", vit("mu/8", **settings, pool="gap")) == []
 
 
 def timm_model(**arguments):
