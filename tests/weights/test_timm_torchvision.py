@@ -63,11 +63,32 @@ def test_timm_has_few_hybrids(changes):
     assert cannot("timm", other) == ["a ResNet stem that none of its hybrids has"]
 
 
-def test_a_token_without_a_position_that_no_head_reads_is_refused():
-    settings = {"image": (32, 32), "registers": 1, "prefix_positions": 0}
-    assert cannot("timm", vit("mu/8", **settings)) == ["a distillation token that no head reads"]
-    assert cannot("timm", vit("mu/8", **{**settings, "prefix_positions": 2})) == []
-    assert cannot("timm", vit("mu/8", **settings, pool="gap")) == []
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({}, None),
+        ({"swiglu": True}, None),
+        ({"branch_norm": "after"}, None),
+        ({"embedding_norm": True}, None),
+        ({"pool": "distilled", "registers": 1}, None),
+        ({"norm": "pooled", "pool": "gap"}, None),
+        ({"registers": 1, "prefix_positions": 2}, None),
+        ({"registers": 1, "prefix_positions": 0, "pool": "gap"}, None),
+        ({"swiglu": True, "embedding_norm": True}, "more than one of SwiGLU"),
+        ({"branch_norm": "after", "embedding_norm": True}, "more than one of SwiGLU"),
+        ({"pool": "distilled", "registers": 1, "swiglu": True}, "more than one of SwiGLU"),
+        ({"swiglu": True, "pool": "map"}, "a SwiGLU MLP beside attention pooling"),
+        ({"branch_norm": "after", "layer_scale": 0.1}, "LayerScale in blocks with norms after"),
+        ({"representation": 8}, "a representation layer"),
+        ({"norm": "pooled"}, "a norm after a pooling other than the mean"),
+        ({"registers": 1, "prefix_positions": 0}, "a distillation token that no head reads"),
+        ({"pool": "distilled", "registers": 2}, "more registers than the distillation token"),
+    ],
+)
+def test_what_timms_vit_cannot_express(settings, reason):
+    reasons = cannot("timm", vit("mu/8", image=(32, 32), **settings))
+    assert len(reasons) == (reason is not None)
+    assert reason is None or reasons[0].startswith(reason)
 
 
 def timm_model(**arguments):
