@@ -67,16 +67,22 @@ def change(path, **values):
     path.write_text(json.dumps(read_json(path) | values))
 
 
+def records(run, recipe: str, data: str):
+    """What a checkpoint repeats of them counts."""
+    (run / "recipe.json").write_text(recipe)
+    (run / "data.json").write_text(data)
+
+
 DAMAGE = {
     "LAST is not text": lambda run: (run / "LAST").write_bytes(b"\xff\xfe\x00"),
     "LAST is empty": lambda run: (run / "LAST").write_bytes(b""),
-    "recipe.json is cut": lambda run: (run / "recipe.json").write_text('{"name": "ti'),
-    "recipe.json has another value": lambda run: change(run / "recipe.json", batch=51),
-    "recipe.json is gone": lambda run: (run / "recipe.json").unlink(),
-    "data.json is cut": lambda run: (run / "data.json").write_text('{"sou'),
-    "data.json has another value": lambda run: change(run / "data.json", counts={"train": 3}),
-    "data.json is a list": lambda run: (run / "data.json").write_text("[]"),
-    "a line of metrics is garbage": lambda run: prepend(run / "metrics.jsonl", b"\x00\x00\n"),
+    "records are cut": lambda run: records(run, '{"name": "ti', '{"sou'),
+    "records are lists": lambda run: records(run, "[]", "[]"),
+    "records have other values": lambda run: (
+        change(run / "recipe.json", batch=51),
+        change(run / "data.json", counts={"train": 3}),
+    ),
+    "a record is gone": lambda run: (run / "recipe.json").unlink(),
     "a line of metrics has no step": lambda run: prepend(
         run / "metrics.jsonl", b'{"event": "training"}\n'
     ),
