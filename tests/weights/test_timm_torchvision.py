@@ -16,7 +16,7 @@ from vitkit.weights import convert, load
 from vitkit.weights.formats import cannot
 from vitkit.weights.formats.shapes import IMAGENET
 from vitkit.weights.formats.timm.config import config_json, written_preprocessing
-from vitkit.weights.formats.timm.vit import architecture
+from vitkit.weights.formats.timm.vit import architecture, directory
 
 VARIANTS = {
     "plain": {},
@@ -89,6 +89,23 @@ def test_what_timms_vit_cannot_express(settings, reason):
     reasons = cannot("timm", vit("mu/8", image=(32, 32), **settings))
     assert len(reasons) == (reason is not None)
     assert reason is None or reasons[0].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("mu/8", {}), ("R+mu/4", {}), ("mu/8", {"pool": "distilled", "registers": 1})],
+    ids=["ViT", "hybrid", "DeiT"],
+)
+def test_a_config_says_of_layers_what_timm_says(name, settings, random_classifier):
+    classifier = random_classifier(vit(name, image=(32, 32), classes=3, **settings))
+    config = directory(classifier)["config.json"]
+    theirs = timm.get_pretrained_cfg(config["architecture"])
+    ours = config["pretrained_cfg"]
+    assert ours["fixed_input_size"] == theirs.fixed_input_size
+    assert ours["pool_size"] == theirs.pool_size
+    assert ours["first_conv"] == theirs.first_conv
+    layers = theirs.classifier
+    assert ours["classifier"] == (list(layers) if isinstance(layers, tuple) else layers)
 
 
 def timm_model(**arguments):
