@@ -105,11 +105,11 @@ def test_the_lengths_of_features_mean_nothing():
     rows = torch.randn(60, 4, generator=random)
     queries = torch.randn(100, 4, generator=random)
     classes = torch.arange(60) % 5
-    expected = voted(rows, classes, 10, queries)
+    expected = voted(rows, classes, 30, queries)
     lengths = torch.logspace(-3, 3, 60)[:, None]
-    assert torch.equal(voted(rows * lengths, classes, 10, queries), expected)
-    assert torch.equal(voted(rows, classes, 10, 1e3 * queries), expected)
-    assert torch.equal(voted(rows, classes, 10, 1e-3 * queries), expected)
+    assert torch.equal(voted(rows * lengths, classes, 30, queries), expected)
+    assert torch.equal(voted(rows, classes, 30, 1e3 * queries), expected)
+    assert torch.equal(voted(rows, classes, 30, 1e-3 * queries), expected)
 
 
 def test_an_image_does_not_ask_those_of_its_group():
