@@ -204,13 +204,14 @@ def main() -> int:
     tests = known_tests(files, test_files, options.lines)
 
     # What is changed
-    chosen = sample(files, options.count, options.seed)
     entries = []
     if options.survivors:
         entries = read_results()["mutants"]
-        survived = {(one["file"], one["number"]) for one in entries if not one["noticed_by"]}
-        chosen = [place for place in chosen if place in survived]
-        entries = [one for one in entries if (one["file"], one["number"]) not in set(chosen)]
+        again = [one for one in entries if not one["noticed_by"] and one["file"] in files]
+        entries = [one for one in entries if one not in again]
+        chosen = [(one["file"], one["number"]) for one in again]
+    else:
+        chosen = sample(files, options.count, options.seed)
 
     # Whether it is noticed
     killed, ran = Counter(), Counter()
