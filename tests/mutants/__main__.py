@@ -47,6 +47,7 @@ ROOMS = (
     "weights",
 )  # whose tests are asked
 RESULTS = TESTS.parent / "benchmarks" / "results" / "mutants.json"
+MANY = 10  # changes, after which it is told of a test that it has noticed none
 IDLE = 1.0  # seconds of tests that have noticed nothing yet, and run for each change
 
 
@@ -127,6 +128,20 @@ def described(mutant: Mutant, noticed_by: str) -> dict:
         "before": mutant.before,
         "after": mutant.after,
         "noticed_by": noticed_by,
+    }
+
+
+def without_notice(ran: Counter, killed: Counter) -> dict[str, int]:
+    """Tests that were shown several changes, in all cases together, and noticed none."""
+    shown = Counter()
+    useful = set()
+    for name, count in ran.items():
+        function = name.partition("[")[0]
+        shown[function] += count
+        if killed[name]:
+            useful.add(function)
+    return {
+        name: shown[name] for name in sorted(shown) if shown[name] >= MANY and name not in useful
     }
 
 
@@ -236,10 +251,9 @@ def main() -> int:
 
     # The table
     entries.sort(key=lambda one: (one["file"], one["number"]))
-    idle = {name: ran[name] for name in sorted(ran) if ran[name] and not killed[name]}
+    idle = without_notice(ran, killed)
     if options.survivors:
-        known = read_results()["tests_that_noticed_nothing"]
-        idle = {name: count for name, count in known.items() if not killed[name]}
+        idle = read_results()["tests_that_noticed_nothing"]
     write_results(entries, idle, options)
     noticed = sum(bool(one["noticed_by"]) for one in entries)
     print(f"noticed {noticed} of {len(entries)}: {noticed / max(len(entries), 1):.1%}")
