@@ -18,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, photograph
+from torch.utils.data._utils import signal_handling
 
 from vitkit.data import (
     Augmentation,
@@ -209,6 +210,13 @@ def test_a_killed_worker_is_no_error_of_a_connection(photographs, monkeypatch):
     with pytest.raises(WorkerDied) as caught:
         next(train_batches(photographs, Augmentation(), TO, 5, 0, 0, 1))
     assert "reset" not in str(caught.value)
+
+
+def test_workers_leave_the_handler_of_dead_children_alone(photographs, monkeypatch):
+    monkeypatch.setattr(signal_handling, "_SIGCHLD_handler_set", False)  # as in a new process
+    before = signal.getsignal(signal.SIGCHLD)
+    take(1, photographs, Augmentation(), TO, 5, 3, 0, 1)
+    assert signal.getsignal(signal.SIGCHLD) == before
 
 
 def test_workers_end_with_a_main_process_that_is_killed():

@@ -219,6 +219,9 @@ def test_accuracy_against_coverage_is_counted_by_hand():
     assert np.array(counted) == pytest.approx(np.array(expected))
     chosen = [point.coverage for point in at_coverages(points)]
     assert chosen == pytest.approx([1, 5 / 6, 3 / 6])
+    fine = coverage_curve(np.linspace(0.9, 0.5, 20), np.ones(20, dtype=bool))
+    chosen = [point.coverage for point in at_coverages(fine)]
+    assert chosen == pytest.approx([1, 0.95, 0.9, 0.8, 0.7, 0.5])
 
 
 # Degenerate answers

@@ -63,6 +63,14 @@ def test_small_features_have_small_eigenvalues(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_no_eigenvalue_is_negative(shape):
+    x, classes = some(*shape)
+    x = (x[:, :3] @ x[:3]).float()  # of rank 3: the other eigenvalues are rounding
+    assert eigh(x @ x.mT)[0].min() < 0 and eigh(x.mT @ x)[0].min() < 0
+    assert ridge(x, targets(classes, 4).float()).eigenvalues.min() == 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("scale", [1.0, 1e-3])
 def test_a_head_on_coordinates_is_the_one_on_the_features(shape, scale):
     x, classes = some(*shape)

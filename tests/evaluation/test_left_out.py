@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 import torch
 
+from vitkit.evaluation.metrics.calibration import fit_temperature
 from vitkit.evaluation.probes.closed_forms import centred_ridge, targets
 from vitkit.evaluation.probes.folds import balanced_folds, folds_of
-from vitkit.evaluation.probes.left_out import LeaveOut, best_for_classes, share_of_left_out
+from vitkit.evaluation.probes.left_out import (
+    CURVE,
+    OTHERS,
+    LeaveOut,
+    best_for_classes,
+    share_of_answers,
+    share_of_left_out,
+)
 from vitkit.evaluation.probes.probe import left_out_quality, probe
 
 
@@ -63,6 +71,17 @@ def test_groups_stay_together(mixed):
     for members in folds.members:
         there = members[members >= 0].numpy()
         assert np.isin(groups, groups[there]).sum() == len(there)
+
+
+def test_groups_of_unequal_sizes_make_equal_folds():
+    groups = np.array([0, 1, 2, 3, 4, 5, 6, 6, 6, 6, 6, 6])
+    folds = balanced_folds(np.zeros(12, dtype=int), groups, most=2)
+    assert np.bincount(folds.fold).tolist() == [6, 6]
+
+
+def test_a_class_without_examples_has_no_part_in_folds():
+    folds = balanced_folds(np.array([0, 0, 2, 2, 2]))
+    assert sorted(folds.members[folds.answered].tolist()) == [0, 1, 2, 3, 4]
 
 
 # Answers
@@ -174,6 +193,15 @@ def test_their_interval_holds_the_accuracy_on_new_images(each, draws):
     assert -3 * error - 0.02 < np.mean(differences) < 3 * error
 
 
+def test_its_upper_end_allows_for_the_image_that_is_missing():
+    right = np.arange(60) < 45
+    classes = np.arange(60) % 6
+    share, (low, high) = share_of_left_out(right, classes)
+    same, (same_low, without) = share_of_answers(right, classes, fewer=1 + OTHERS / 10)
+    assert (share, low) == (same, same_low) == (0.75, same_low)
+    assert 1 - high == pytest.approx((1 - without) * (9 / 10) ** CURVE)
+
+
 def test_shots_of_one_object_are_one_answer():
     right = np.repeat(np.random.default_rng(0).random(40) < 0.8, 5)
     classes = np.tile(np.arange(2), 100)
@@ -209,6 +237,16 @@ def test_a_rare_class_is_answered_if_classes_count_alike():
         fitted = probe("linear", x, y, 2, balanced)
         recalls.append((fitted.logits(torch.tensor(new)).argmax(1) == 1).double().mean().item())
     assert recalls[0] < 0.5 < 0.8 < recalls[1]
+
+
+def test_where_classes_count_alike_answers_are_as_sure_as_images_are():
+    random = np.random.default_rng(0)
+    classes = torch.tensor([0] * 60 + [1] * 60 + [2] * 3)
+    x = torch.from_numpy(random.normal(size=(3, 8))[classes] + random.normal(size=(123, 8)))
+    weights = 1 / torch.bincount(classes).double()[classes]
+    fit = LeaveOut(x, targets(classes, 3), balanced_folds(classes.numpy()), weights)
+    _, _, logits = best_for_classes(fit, classes)
+    assert fit_temperature(logits, classes) == pytest.approx(1, abs=1e-3)
 
 
 def test_every_group_has_its_fold():

@@ -100,6 +100,18 @@ def test_alone_there_is_no_neighbour():
         Neighbours(0)
 
 
+def test_the_lengths_of_features_mean_nothing():
+    random = torch.Generator().manual_seed(0)
+    rows = torch.randn(60, 4, generator=random)
+    queries = torch.randn(100, 4, generator=random)
+    classes = torch.arange(60) % 5
+    expected = voted(rows, classes, 30, queries)
+    lengths = torch.logspace(-3, 3, 60)[:, None]
+    assert torch.equal(voted(rows * lengths, classes, 30, queries), expected)
+    assert torch.equal(voted(rows, classes, 30, 1e3 * queries), expected)
+    assert torch.equal(voted(rows, classes, 30, 1e-3 * queries), expected)
+
+
 def test_an_image_does_not_ask_those_of_its_group():
     random = torch.Generator().manual_seed(0)
     things = torch.randn(60, 16, generator=random)  # of classes that mean nothing

@@ -117,8 +117,12 @@ def test_many_gradients_at_once(calls):
     (x,) = tensors((2, 3, 8))
     outputs = layer(x).sum((0, 1))
     assert calls
-    (rows,) = torch.autograd.grad(outputs, x, torch.eye(4), is_grads_batched=True)
-    torch.testing.assert_close(rows, layer.weight.view(4, 1, 1, 8).expand(4, 2, 3, 8))
+    each = torch.autograd.grad(
+        outputs, [x, layer.weight], torch.eye(4), retain_graph=True, is_grads_batched=True
+    )
+    for number in range(4):
+        alone = torch.autograd.grad(outputs[number], [x, layer.weight], retain_graph=True)
+        torch.testing.assert_close([gradient[number] for gradient in each], list(alone))
 
 
 def test_a_width_that_does_not_fit_is_pytorch_s_complaint(onednn):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loops import attention_by_loops, initialised
 from networks import random_images, random_model
 
-from vitkit.models import create, vit
+from vitkit.models import Backbone, create, vit
 from vitkit.models.ancestors.mixers import AugmentedMixer, AxialMixer, LocalMixer, mean_2x2
 
 AXIAL = vit("mu/8", image=(24, 32), classes=5, depth=2, mixer="axial", pool="gap")
@@ -159,6 +159,13 @@ def test_augmented_convolution_by_loops():
         attended = mixer.out(mixed).permute(2, 0, 1)
         expected = torch.cat([conv(x)[0], attended])
         torch.testing.assert_close(mixer(x)[0], expected)
+
+
+@pytest.mark.parametrize("mixer", ["axial", "local", "augmented"])
+def test_only_augmented_convolutions_leave_the_first_stage_alone(mixer):
+    backbone = Backbone(units=(1, 1, 1), mixer=mixer)
+    mixes = [backbone.mixes(stage) for stage in range(3)]
+    assert mixes == ["conv" if mixer == "augmented" else mixer, mixer, mixer]
 
 
 def test_lenet_has_about_sixty_thousand_parameters():

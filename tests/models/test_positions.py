@@ -29,6 +29,7 @@ from vitkit.models.positions import (
     LearnedPositions2D,
     Offsets,
     RotaryPositions,
+    SinCosPositions,
     sincos,
     sincos_1d,
 )
@@ -262,6 +263,14 @@ def test_what_cannot_be_resampled_is_refused():
         resample(torch.zeros(1, 5, 2), (2, 2), (3, 3), "lanczos")
     with pytest.raises(ValueError, match=r"shape \(1, 5, 2\) cannot hold a grid of 3 x 3"):
         resample(torch.zeros(1, 5, 2), (3, 3), (2, 2))
+
+
+def test_for_inference_fixed_positions_are_computed_once(monkeypatch):
+    model = for_inference(random_model(replace(SMALL, positions="sincos")))
+    x = random_images(1, 3, 24, 32)
+    expected = model(x)
+    monkeypatch.setattr(SinCosPositions, "full_table", None)
+    assert torch.equal(model(x), expected)
 
 
 def test_an_update_of_the_weights_is_seen_on_every_grid():

@@ -48,6 +48,10 @@ def test_resnets_compute_as_the_official_code(shared, name, order):
         torch.testing.assert_close(model(images), expected["logits"], atol=1e-5, rtol=0)
 
 
+def test_the_default_is_r50x1():
+    assert ResNetConfig().backbone == Backbone(units=(3, 4, 6, 3), width=1.0)
+
+
 # Ours, theirs
 TIMM_NAMES = {
     "blocks.0": "stages.0.blocks.0",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from networks import random_images, random_model
 
 from vitkit.models import create, recording, vit
-from vitkit.models.attention import Attention, fused, unfused
+from vitkit.models.attention import Attention, fused, unfused, unfused_is_faster
 
 SMALL = vit("mu/8", image=(32, 24), classes=5, depth=3)  # 4 x 3 patches
 
@@ -239,6 +239,20 @@ def test_both_ways_to_compute_attention_agree(seed, keys, dtype):
     torch.testing.assert_close(fused(q, k, v), unfused(q, k, v), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "has_bias", "longest"),
+    [(torch.bfloat16, False, 600), (torch.bfloat16, True, 600), (torch.float32, True, 16)],
+)
+def test_short_sequences_are_computed_by_products(dtype, has_bias, longest):
+    """By as many tokens as benchmarks/attention.py and axial.py have shown."""
+    for tokens in (longest, longest + 1):
+        k = torch.empty(1, 700, tokens, 2, dtype=dtype)
+        bias = torch.empty(()) if has_bias else None
+        assert unfused_is_faster(k, k, bias) == (tokens == longest)
+    k = torch.empty(1, 1, 5, 2)
+    assert not unfused_is_faster(k, k, None)
+
+
 def test_gradients_are_those_of_finite_differences():
     """Of the first queries alone; those of models: test_every_model.py."""
     attention = Attention(8, 2).double()
@@ -364,6 +378,8 @@ class TestRegularisation:
 
     def test_recomputing_blocks_changes_no_gradient(self):
         model = small(dropout=0.3, stochastic_depth=0.3).train()
+        calls = []
+        model.blocks[0].register_forward_pre_hook(lambda *_: calls.append(model.recompute))
         gradients = []
         for recompute in (False, True):
             model.recompute = recompute
@@ -372,6 +388,7 @@ class TestRegularisation:
             model(self.x).square().sum().backward()
             gradients.append([parameter.grad.clone() for parameter in model.parameters()])
         torch.testing.assert_close(gradients[0], gradients[1], atol=0, rtol=0)
+        assert calls == [False, True, True]
 
 
 def test_it_compiles_as_one_graph_at_every_size():

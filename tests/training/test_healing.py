@@ -13,7 +13,8 @@ from vitkit.evaluation import Accuracy, Eval
 from vitkit.system.span import Span
 from vitkit.training import Optim, train
 from vitkit.training.record.metrics import read_metrics
-from vitkit.training.state.checkpoints import read_sealed, write_sealed
+from vitkit.training.state.checkpoints import read_earlier, read_sealed, write_sealed
+from vitkit.training.state.start import license_of
 from vitkit.weights import load
 
 STATE = "checkpoints/step-00000006/state.json"  # of the newest checkpoint of the paused run
@@ -66,16 +67,22 @@ def change(path, **values):
     path.write_text(json.dumps(read_json(path) | values))
 
 
+def records(run, recipe: str, data: str):
+    """What a checkpoint repeats of them counts."""
+    (run / "recipe.json").write_text(recipe)
+    (run / "data.json").write_text(data)
+
+
 DAMAGE = {
     "LAST is not text": lambda run: (run / "LAST").write_bytes(b"\xff\xfe\x00"),
     "LAST is empty": lambda run: (run / "LAST").write_bytes(b""),
-    "recipe.json is cut": lambda run: (run / "recipe.json").write_text('{"name": "ti'),
-    "recipe.json has another value": lambda run: change(run / "recipe.json", batch=51),
-    "recipe.json is gone": lambda run: (run / "recipe.json").unlink(),
-    "data.json is cut": lambda run: (run / "data.json").write_text('{"sou'),
-    "data.json has another value": lambda run: change(run / "data.json", counts={"train": 3}),
-    "data.json is a list": lambda run: (run / "data.json").write_text("[]"),
-    "a line of metrics is garbage": lambda run: prepend(run / "metrics.jsonl", b"\x00\x00\n"),
+    "records are cut": lambda run: records(run, '{"name": "ti', '{"sou'),
+    "records are lists": lambda run: records(run, "[]", "[]"),
+    "records have other values": lambda run: (
+        change(run / "recipe.json", batch=51),
+        change(run / "data.json", counts={"train": 3}),
+    ),
+    "a record is gone": lambda run: (run / "recipe.json").unlink(),
     "a line of metrics has no step": lambda run: prepend(
         run / "metrics.jsonl", b'{"event": "training"}\n'
     ),
@@ -261,3 +268,17 @@ def test_a_setting_that_earlier_code_did_not_have_counts_as_its_default(
         train(replace(short, data=replace(short.data, parts="final")), paused, "cpu", quiet)
     train(short, paused, "cpu", quiet)
     assert same(weights(paused), weights(finished))
+
+
+def test_without_checkpoints_the_records_beside_them_count(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "recipe.json").write_text('{"batch": 8}')
+    (tmp_path / "data.json").write_text('{"labels": ["a"]}')
+    assert read_earlier(tmp_path) == ({"batch": 8}, {"labels": ["a"]}, True)
+
+
+def test_a_licence_that_is_lost_with_the_weights_is_said(tiny, tmp_path):
+    said = []
+    recipe = replace(tiny, init=str(tmp_path / "gone"))
+    assert license_of(recipe, tmp_path, said.append) is None
+    assert "gone is not known any more" in said[0]

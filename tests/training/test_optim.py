@@ -177,6 +177,14 @@ class TestUpdates:
         optimizer.step()
         torch.testing.assert_close(model.head.bias.detach(), before - 0.1 * (1 + 1.9))
 
+    @pytest.mark.parametrize("momentum", [0.0, 0.9])
+    def test_without_a_gradient_a_parameter_has_its_momentum_too(self, momentum):
+        learner = Supervised().learner(create(ONE_BLOCK, seed=0))
+        optimizer = Optim(name="sgd", lr=0.1, momentum=momentum).build(learner)
+        buffers = [state["momentum_buffer"] for state in optimizer.state.values()]
+        assert len(buffers) == (len(list(learner.parameters())) if momentum else 0)
+        assert not any(buffer.any() for buffer in buffers)
+
     @pytest.mark.parametrize(
         "bad",
         [{"lr": 0}, {"lr": math.inf}, {"lr": math.nan}, {"weight_decay": -0.1}, {"beta1": 1.0}],

@@ -28,7 +28,7 @@ from vitkit.system.processes.watchdog import watchdog
 from vitkit.system.span import Span
 from vitkit.training import Optim, read_run, train
 from vitkit.training.record.metrics import read_metrics
-from vitkit.training.state.checkpoints import checkpoints
+from vitkit.training.state.checkpoints import checkpoints, read_sealed
 
 
 def run(recipe, run_dir):
@@ -101,7 +101,11 @@ def numbers(line):
 
 
 def files_of_last_checkpoint(run_dir):
-    return len(list(checkpoints(run_dir)[0].glob("*.safetensors")))
+    """How many there are, each with a checksum."""
+    last = checkpoints(run_dir)[0]
+    files = {path.name for path in last.glob("*.safetensors")}
+    assert read_sealed(last / "state.json")["sha256"].keys() == files
+    return len(files)
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ from vitkit.system.span import Span
 from vitkit.training import Interrupted, Optim, Tune, last_metrics, read_run, resolve, train
 from vitkit.training.state.checkpoints import checkpoints, step_of
 from vitkit.training.state.state import trained
-from vitkit.training.step import clip_gradient, gradient, keys_of
+from vitkit.training.step import _seed, clip_gradient, gradient, keys_of, update
 from vitkit.weights import License
 
 
@@ -388,7 +388,8 @@ def test_a_weight_decay_that_grows_does_so_in_the_run(tiny, quiet, tmp_path):
 
 
 def test_polyak_average_by_hand(tiny):
-    state = state_of(resolve(tiny, FACTS))
+    recipe = resolve(tiny, FACTS)
+    state = state_of(recipe)
     state.average = {name: value.clone() for name, value in trained(state.learner).items()}
     model = state.learner.model
     expected = model.norm.weight.detach().clone()
@@ -396,7 +397,7 @@ def test_polyak_average_by_hand(tiny):
         with torch.no_grad():
             model.norm.weight.add_(0.1 * step)
         state.step = step
-        state.update_average(0.8)
+        update(recipe, state, step)  # without gradients, which change nothing
         factor = min(0.8, (1 + step) / (10 + step))
         expected = factor * expected + (1 - factor) * model.norm.weight.detach()
     torch.testing.assert_close(state.average["model.norm.weight"], expected)
@@ -462,6 +463,18 @@ def test_keys_are_a_function_of_seed_step_and_place():
     keys = keys_of(3, 7, 64)
     assert torch.equal(keys, keys_of(3, 7, 64))
     assert len({*keys.tolist(), *keys_of(3, 8, 64).tolist(), *keys_of(4, 7, 64).tolist()}) == 192
+
+
+def test_the_device_that_trains_is_seeded_and_no_other(monkeypatch):
+    seeded = []
+    for name in ("cuda", "mps"):
+        module = getattr(torch, name)
+        monkeypatch.setattr(module, "manual_seed", lambda seed, name=name: seeded.append(name))
+    with torch.random.fork_rng(devices=[]):
+        for name in ("cpu", "cuda", "mps"):
+            _seed(torch.device(name), 3)
+            assert torch.initial_seed() == 3
+    assert seeded == ["cuda", "mps"]
 
 
 class TestOptions:

@@ -80,6 +80,13 @@ def test_a_slow_first_step_is_no_pace(tmp_path, clock):
     assert schedule.plans == [Plan(0, 100)]
 
 
+def test_when_the_time_is_over_one_more_step_ends_the_schedule(tmp_path, clock):
+    schedule = Schedule(tmp_path, 100, Deadline(clock.now + 100, 300), print)
+    positions = followed(schedule, clock, lambda step: 1000 if step == 31 else 1)
+    assert schedule.last == 33
+    assert positions[-1] == pytest.approx(100)
+
+
 def test_a_killed_run_follows_the_same_plans(tmp_path, clock):
     schedule = Schedule(tmp_path, 100, Deadline(clock.now + 100, 300), print)
     positions = followed(schedule, clock, lambda step: 2)

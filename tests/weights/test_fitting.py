@@ -71,6 +71,14 @@ def test_weights_follow_a_configurations_stride_size_and_channels(random_classif
     table = classifier.model.positions.table
     assert torch.equal(fitted.model.positions.table, resample(table, (4, 3), (4, 4), "timm"))
     assert "resampled: the position table from 4 x 3 to 4 x 4 patches, as timm does" in sentences
+    assert "newly made: a head of 2 classes, all zeros" in sentences
+
+
+def test_the_head_is_new_even_for_the_same_labels(random_classifier):
+    classifier = random_classifier(CONFIG)
+    assert classifier.model.head.weight.any()
+    fitted, _ = fitted_to(classifier, CONFIG, classifier.labels)
+    assert not fitted.model.head.weight.any()
 
 
 def test_a_new_head_reads_what_the_configuration_says(random_classifier):

@@ -2,6 +2,7 @@
 they were."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from vitkit.system import matmul
 from vitkit.weights import convert, load
 from vitkit.weights.destination import tensors_in
 from vitkit.weights.formats import format_of
+from vitkit.weights.formats.google.names import image_part
+from vitkit.weights.formats.google.vit import open_elsewhere
 
 SMALL = {"image": (32, 32), "width": 48, "depth": 2, "heads": 4, "classes": 7}
 PLAIN = vit("mu/8", **SMALL, mlp=80)
@@ -65,6 +68,60 @@ def arrays_of(classifier):
     """The arrays of a file of Google's, without vitkit's description."""
     tensors = tensors_in(format_of("google", PLAIN), classifier)
     return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    ("config", "prefix", "rest", "norms", "mlp", "attention"),
+    [
+        (PLAIN, "", ["", "Transformer/posembed_input"], (0, 2), 3, 1),
+        (MAP, "params/", ["params", "params/MAPHead_0"], (0, 1), 0, 0),
+    ],
+    ids=["paper", "big_vision"],
+)
+def test_layers_have_the_names_of_the_official_code(
+    config, prefix, rest, norms, mlp, attention, random_classifier
+):
+    """Flax numbers the layers of a block: all together in the paper's code, by kind in big_vision."""
+
+    def of(block: str, norms: tuple, mlp: int, attention: int) -> list[str]:
+        layers = [f"LayerNorm_{number}" for number in norms]
+        layers += [f"MlpBlock_{mlp}/Dense_{number}" for number in (0, 1)]
+        for part in ("query", "key", "value", "out"):
+            layers.append(f"MultiHeadDotProductAttention_{attention}/{part}")
+        return [f"{prefix}{block}/{layer}" for layer in layers]
+
+    expected = [*rest, *(f"{prefix}{x}" for x in ("Transformer/encoder_norm", "embedding", "head"))]
+    for number in range(config.depth):
+        expected += of(f"Transformer/encoderblock_{number}", norms, mlp, attention)
+    if config.pool == "map":
+        expected += of("MAPHead_0", (0,), 0, 0)
+    names = arrays_of(random_classifier(config))
+    assert {name.rpartition("/")[0] for name in names} == set(expected)
+
+
+def test_computed_positions_are_on_the_grid_of_patches_that_are_no_squares(
+    random_classifier, tmp_path
+):
+    config = replace(PLAIN, patch=(8, 16), pool="gap", positions="sincos")
+    classifier = random_classifier(config)
+    np.savez(tmp_path / "model.npz", **arrays_of(classifier))
+    again = load(tmp_path / "model.npz", quiet=True)
+    assert again.model.config.image == (224, 224) and again.model.config.grid == (28, 14)
+    assert_same_state(again.model, classifier.model)
+
+
+def test_where_nothing_is_left_out_nothing_is_said(random_classifier):
+    arrays = arrays_of(random_classifier(MAP))
+    image, notes = image_part(arrays, "params/")
+    assert len(image) == len(arrays) and notes == []
+
+
+def test_googles_code_computes_a_hybrid_in_its_own_dialect(random_classifier, tmp_path):
+    config = vit("R+mu/4", image=(32, 32), classes=3)
+    other = replace(config, stem=replace(config.stem, **DIALECTS["timm"]))
+    elsewhere = open_elsewhere(random_classifier(other), tmp_path)
+    assert elsewhere.model.config == config
+    assert open_elsewhere(random_classifier(config), tmp_path) is None
 
 
 def test_a_whole_training_state_is_read(random_classifier, tmp_path, capsys):

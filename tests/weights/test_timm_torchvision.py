@@ -5,15 +5,18 @@ import json
 from dataclasses import replace
 
 import pytest
+import timm
 import torch
 from other_libraries import TIMM, assert_same_outputs, randomised
 from safetensors.torch import save_file
 
 from vitkit.data import Preprocessing
-from vitkit.models import vit
+from vitkit.models import named, vit
 from vitkit.weights import convert, load
+from vitkit.weights.formats import cannot
 from vitkit.weights.formats.shapes import IMAGENET
 from vitkit.weights.formats.timm.config import config_json, written_preprocessing
+from vitkit.weights.formats.timm.vit import architecture, directory
 
 VARIANTS = {
     "plain": {},
@@ -35,6 +38,74 @@ VARIANTS = {
     "rectangles": {"patch_size": (8, 4)},
     "no biases of q, k, v": {"qkv_bias": False},
 }
+
+
+WORDS = {
+    "Ti/16": "tiny_patch16", "S/16": "small_patch16", "S/32": "small_patch32", "B/8": "base_patch8",
+    "B/16": "base_patch16", "B/32": "base_patch32", "L/14": "large_patch14", "L/16": "large_patch16",
+    "L/32": "large_patch32", "H/14": "huge_patch14", "g/14": "giant_patch14",
+    "G/14": "gigantic_patch14", "R+Ti/16": "tiny_r_s16_p8", "R26+S/32": "small_r26_s32",
+    "R50+B/16": "base_r50_s16", "R50+L/32": "large_r50_s32",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_published_sizes_have_timms_names(name):
+    theirs, _ = architecture(named(name))
+    assert theirs == f"vit_{WORDS[name]}_224" and timm.is_model(theirs)
+
+
+@pytest.mark.parametrize("changes", [{"width": 2.0}, {"units": (1, 1)}])
+def test_timm_has_few_hybrids(changes):
+    config = named("R50+L/32")
+    assert cannot("timm", config) == []
+    other = replace(config, stem=replace(config.stem, **changes))
+    assert cannot("timm", other) == ["a ResNet stem that none of its hybrids has"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({}, None),
+        ({"swiglu": True}, None),
+        ({"branch_norm": "after"}, None),
+        ({"embedding_norm": True}, None),
+        ({"pool": "distilled", "registers": 1}, None),
+        ({"norm": "pooled", "pool": "gap"}, None),
+        ({"registers": 1, "prefix_positions": 2}, None),
+        ({"registers": 1, "prefix_positions": 0, "pool": "gap"}, None),
+        ({"swiglu": True, "embedding_norm": True}, "more than one of SwiGLU"),
+        ({"branch_norm": "after", "embedding_norm": True}, "more than one of SwiGLU"),
+        ({"pool": "distilled", "registers": 1, "swiglu": True}, "more than one of SwiGLU"),
+        ({"swiglu": True, "pool": "map"}, "a SwiGLU MLP beside attention pooling"),
+        ({"branch_norm": "after", "layer_scale": 0.1}, "LayerScale in blocks with norms after"),
+        ({"representation": 8}, "a representation layer"),
+        ({"norm": "pooled"}, "a norm after a pooling other than the mean"),
+        ({"registers": 1, "prefix_positions": 0}, "a distillation token that no head reads"),
+        ({"pool": "distilled", "registers": 2}, "more registers than the distillation token"),
+    ],
+)
+def test_what_timms_vit_cannot_express(settings, reason):
+    reasons = cannot("timm", vit("mu/8", image=(32, 32), **settings))
+    assert len(reasons) == (reason is not None)
+    assert reason is None or reasons[0].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("mu/8", {}), ("R+mu/4", {}), ("mu/8", {"pool": "distilled", "registers": 1})],
+    ids=["ViT", "hybrid", "DeiT"],
+)
+def test_a_config_says_of_layers_what_timm_says(name, settings, random_classifier):
+    classifier = random_classifier(vit(name, image=(32, 32), classes=3, **settings))
+    config = directory(classifier)["config.json"]
+    theirs = timm.get_pretrained_cfg(config["architecture"])
+    ours = config["pretrained_cfg"]
+    assert ours["fixed_input_size"] == theirs.fixed_input_size
+    assert ours["pool_size"] == theirs.pool_size
+    assert ours["first_conv"] == theirs.first_conv
+    layers = theirs.classifier
+    assert ours["classifier"] == (list(layers) if isinstance(layers, tuple) else layers)
 
 
 def timm_model(**arguments):

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from vitkit.data import Preprocessing
 from vitkit.models import vit
 from vitkit.weights import convert, load, save
+from vitkit.weights.formats import cannot
 from vitkit.weights.formats.huggingface.processors import OPENAI
 from vitkit.weights.formats.shapes import IMAGENET
 
@@ -298,6 +299,25 @@ def test_what_stays_refused_names_the_reason(name, tmp_path):
     saved(model_class, getattr(transformers, config_class)(**settings), tmp_path)
     with pytest.raises(ValueError, match=reason):
         load(tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reasons"),
+    [
+        ({}, []),
+        ({"registers": 1}, []),  # DeiT's distillation token
+        ({"registers": 2}, ["more than one register"]),
+        ({"registers": 1, "pool": "gap"}, ["a register without a class token"]),
+        ({"representation": 8}, ["a representation layer before the head"]),
+        ({"representation": 8, "classes": 0}, []),
+        (
+            {"representation": 8, "classes": 0, "pool": "gap"},
+            ["a representation layer after the mean"],
+        ),
+    ],
+)
+def test_what_its_vit_cannot_express(settings, reasons):
+    assert cannot("huggingface", vit("mu/8", image=(32, 32), **settings)) == reasons
 
 
 def test_a_mean_without_a_class_token_is_an_i_jepa_for_transformers(random_classifier, tmp_path):

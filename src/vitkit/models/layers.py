@@ -104,8 +104,6 @@ def _(ctx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | Non
     x, weight = ctx.saved_tensors
     of_x, of_weight, of_bias = None, None, None
     by_onednn = matmul.in_use()
-    if torch._C._are_functorch_transforms_active():  # many gradients at once
-        by_onednn = matmul.NONE
     rows = gradient.reshape(-1, gradient.shape[-1])  # (rows, E)
     if ctx.needs_input_grad[0]:
         if by_onednn.input_gradient:

@@ -172,7 +172,7 @@ class WholePictures:
 
     source: Source
     workers: int
-    share: tuple[int, int] = (0, 1)
+    share: tuple[int, int]
     """This rank, and how many there are; all get equally many batches."""
 
     def __len__(self) -> int:

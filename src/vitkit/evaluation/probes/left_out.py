@@ -109,7 +109,7 @@ class LeaveOut:
         scores = torch.empty_like(fitted)
 
         longest = self.folds.members.shape[1] * views
-        step = max(1, AT_ONCE // (longest * max(len(shrunk), longest, 1)))
+        step = max(1, AT_ONCE // (longest * max(len(shrunk), longest)))
         for start in range(0, len(self.folds.members), step):
             members = self.folds.members[start : start + step]  # (m, B)
             is_there = (members >= 0).double()

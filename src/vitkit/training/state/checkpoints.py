@@ -75,9 +75,9 @@ def prune(run_dir: Path, keep: int, damaged: set[str]) -> None:
         shutil.rmtree(old, ignore_errors=True)  # if that fails, the next call tries again
 
 
-def verify(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> dict:
-    """The facts of a checkpoint (state.json), after a look at its files' checksums; with share
-    (rank, world_size) at those of this rank's part of the files.
+def verify(checkpoint: Path, share: tuple[int, int]) -> dict:
+    """The facts of a checkpoint (state.json), after a look at the checksums of its files: of the part
+    that this rank has of them, by share, (rank, world_size).
 
     Raises ValueError if anything is damaged.
     """
