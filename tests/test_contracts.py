@@ -243,7 +243,22 @@ def test_an_exported_file_answers_without_pytorch(tmp_path, photographs):
     classifier = Classifier(model, Preprocessing(size=(32, 32)), ("blue", "red"))
     export(classifier, tmp_path / "model.onnx", Export(least=0))
     image = str(next(photographs.glob("red/*.jpg")))
-    modules = imported_by("predict", str(tmp_path / "model.onnx"), image)
+    check_imports_no_pytorch(imported_by("predict", str(tmp_path / "model.onnx"), image))
+    code = (
+        "import sys; from vitkit.verbs.serving.serve import Serve, open_model; "
+        "open_model(Serve(sys.argv[1])); print(*sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "model.onnx")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    check_imports_no_pytorch(set(run.stdout.split()))
+
+
+def check_imports_no_pytorch(modules: set[str]) -> None:
+    """What an exported file needs, and nothing else."""
     packages = {name for name in modules if "." not in name} - set(sys.stdlib_module_names)
     packages = {name for name in packages if name.isidentifier() and not name.startswith("_")}
     assert packages <= {
