@@ -28,7 +28,7 @@ from vitkit.serving.http.application import application
 from vitkit.serving.http.desk import Desk, Settings
 from vitkit.serving.http.watch import log, start_logs
 from vitkit.system.limits import max_pixels
-from vitkit.system.machine import cpus
+from vitkit.system.machine import cpus, give_back_memory
 from vitkit.system.processes.signals import signals_are_ours
 
 if TYPE_CHECKING:
@@ -246,6 +246,8 @@ class Server:
         metrics.models.labels("loaded").inc()
         log("model replaced", {"model": served.name, "loaded": served.loaded})
         await asyncio.to_thread(before.close)
+        del before
+        give_back_memory()
         self.tell("reloaded")
 
 
