@@ -73,6 +73,7 @@ def main() -> None:
 
     images = pq.read_table(options.images).column("image").to_pylist()
     files = [image["bytes"] for image in images[:FILES]]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the disk is unmounted
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with TemporaryDirectory() as name, disk(Path(name) / "disk") as kind_of_disk:
         folder = Path(name)
