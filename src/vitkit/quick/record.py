@@ -26,6 +26,7 @@ from vitkit.system.storage.files import write_json, write_whole
 from vitkit.training import (
     ANSWERS,
     BEGUN,
+    check_answered,
     group_setting,
     is_run,
     open_part,
@@ -134,6 +135,7 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path | None:
             return report_of_run(run_dir / RUN, path=path)
         return None
     source = open_part(run, kept.part)
+    check_answered(kept, source)
     classifier = load(run_dir, quiet=True)
     init = str(run.recipe["init"])
     data = run.data["source"]
