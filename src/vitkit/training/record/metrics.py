@@ -67,7 +67,8 @@ def read_lines(path: Path) -> tuple[list[dict], int]:
 def _from_json(line: bytes) -> dict:
     """The line that `to_line` wrote. Raises one of several errors if it is damaged."""
     values = parse_json(line)
-    if not isinstance(values["event"], str) or values["step"] not in STEPS:
+    is_step = isinstance(values["step"], int) and values["step"] in STEPS
+    if not isinstance(values["event"], str) or not is_step:
         raise ValueError("an event has a name and a step")
     if values["event"] == "evaluation" and not isinstance(values["evaluator"], str):
         raise ValueError("an evaluation says what measured")
