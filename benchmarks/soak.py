@@ -11,7 +11,7 @@ ones, and meanwhile
                     file's size), but for a moment at half time, when it is emptied
 
 An honest request whose connection ends while its worker is killed is asked again, and counted apart;
-any other that gets no answer, or a wrong one, is a loss. The new model's answers are due 45 seconds
+any other that gets no answer, or a wrong one, is a loss. The new model's answers are due 60 seconds
 after a swap. The memory is that which the processes have for themselves and in parts (Pss).
 
     python benchmarks/soak.py --model vit_tiny.safetensors --images val.parquet --minutes 60
@@ -306,6 +306,7 @@ class Day:
                 name: dict(sorted(counts.items())) for name, counts in sorted(stage.hostile.items())
             },
             "happened": self.happened,
+            "slowest_swap_seconds": round(stage.slowest_swap, 1),
             "problems": stage.problems[:20],
             "latency_ms": {
                 "p50": round(1000 * p50),

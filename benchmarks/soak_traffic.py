@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 
 PATIENCE = 60.0  # seconds that a client waits for anything
-SETTLED = 45.0  # seconds after which every answer is the new model's
+SETTLED = 60.0  # seconds after which every answer is the new model's
 TOLERANCE = 1e-3  # of probabilities: batches differ in their last bits
 MOST_IMAGES = 4  # of an honest request
 BOUNDARY = "7MA4YWxk"
@@ -39,6 +39,8 @@ class Stage:
     """The model that is served."""
     swapped: float = 0.0
     """When it was last told to take another."""
+    slowest_swap: float = 0.0
+    """Seconds after which the model before still answered a request that came then."""
     kills: list[float] = field(default_factory=list)
     counts: Counter = field(default_factory=Counter)
     """Of the honest requests, by what became of them."""
@@ -135,6 +137,8 @@ def _judge(stage: Stage, chosen: list[int], status: int, answer: bytes, when: tu
             _is_of(stage.expected[one][image], prediction)
             for image, prediction in zip(chosen, predictions, strict=True)
         ):
+            if one != model and stage.swapped == swapped:
+                stage.slowest_swap = max(stage.slowest_swap, sent - swapped)
             stage.count("answered")
             stage.count("images", len(chosen))
             return

@@ -445,6 +445,14 @@ def test_only_the_command_line_reads_argv_or_exits():
             assert "sys.argv" not in file.read_text() and "sys.exit" not in file.read_text(), file
 
 
+def test_json_is_parsed_in_one_place():
+    """Where a file that is nested too deeply is a ValueError; but for what vitkit has just written."""
+    written = {"studies/throughput.py", "weights/destination.py"}
+    for file in FILES:
+        if str(file.relative_to(ROOT)) not in written | {"system/storage/files.py"}:
+            assert "json.loads(" not in file.read_text(), file
+
+
 def test_nothing_is_unpickled_but_tensors():
     for file in FILES:
         calls = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Call)]

@@ -213,6 +213,26 @@ def test_a_file_that_names_too_few_classes_is_found(file, tmp_path):
         runtime.logits(np.zeros((1, 3, 16, 24), np.uint8))
 
 
+def test_a_file_that_opens_and_cannot_be_computed_is_a_sentence(file, tmp_path):
+    """By whatever its library raises: of another size than its network takes, and of a network that
+    adds what cannot be added."""
+    values = json.loads(open_file(file).exported.to_json())
+    values["preprocessing"]["size"] = [16, 16]
+    wrong = changed(file, tmp_path / "wrong.onnx", json.dumps(values))
+    with pytest.raises(
+        ValueError, match=r"^\S*wrong\.onnx cannot be computed by ONNX Runtime: [^\n]+$"
+    ):
+        open_file(wrong).logits(np.zeros((1, 3, 16, 16), np.uint8))
+    model = onnx.load(file)
+    bias = next(tensor for tensor in model.graph.initializer if tensor.name == "model.head.bias")
+    bias.CopyFrom(onnx.numpy_helper.from_array(np.zeros(7, np.float32), bias.name))
+    onnx.save(model, wrong)
+    with pytest.raises(
+        ValueError, match=r"wrong\.onnx cannot be (opened|computed) by ONNX Runtime: "
+    ):
+        open_file(wrong).logits(np.zeros((1, 3, 16, 24), np.uint8))
+
+
 def test_files_that_are_not_ours_are_sentences(file, tmp_path):
     with pytest.raises(ValueError, match="vitkit did not write it"):
         open_file(changed(file, tmp_path / "bare.onnx", None))
