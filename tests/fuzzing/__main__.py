@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import date
-from itertools import count
 from math import inf
 from pathlib import Path
 from random import Random
@@ -43,7 +42,7 @@ def main() -> int:
         options.seed = date.today().toordinal()
     torch.set_num_threads(1)  # a process with threads cannot be forked safely
 
-    numbers: Iterable[int] = count()
+    numbers: Iterable[int] = range(sys.maxsize)
     if options.attempts is not None:
         numbers = range(options.attempts)
     if options.only is not None:
@@ -53,7 +52,7 @@ def main() -> int:
     for subject in subjects:
         counts[subject.name] = Counter()
         seconds = inf
-        if isinstance(numbers, count):
+        if options.only is None and options.attempts is None:
             seconds = options.seconds / len(subjects)
         for tried in tries(subject, options.seed, numbers, seconds):
             counts[subject.name][tried.outcome.kind] += 1
@@ -124,7 +123,7 @@ def _damaged(subject: Subject, seed: int, number: int, whole: Path) -> tuple[str
     chosen = random.choice(subject.files(whole))
     folder = _copy(whole, only=chosen if subject.alone else None)
     file = folder / chosen.relative_to(whole)
-    damage(file, random)
+    damage(file, random, subject.replaced)
     data = b""
     if file.is_file() and not file.is_symlink():
         data = file.read_bytes()

@@ -116,9 +116,9 @@ def damaged_archive(data: bytes, random: Random) -> bytes:
     return file.getvalue()
 
 
-def damage(file: Path, random: Random) -> None:
-    """Do to a file what accidents and attackers do."""
-    if random.random() < 0.02:
+def damage(file: Path, random: Random, replace: bool = True) -> None:
+    """Do to a file what accidents and attackers do; `replace`: also put something else in its place."""
+    if random.random() < 0.02 and replace:
         file.unlink()
         random.choice(_REPLACEMENTS)(file)
         return

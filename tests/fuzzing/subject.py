@@ -16,6 +16,8 @@ class Subject:
     """Uses it; raises AssertionError for a wrong answer."""
     damage: tuple[str, ...] = ("*",)
     """Patterns of the files that may be damaged."""
+    replaced: bool = True
+    """Whether a file may also be gone, or a pipe, a device, a link in a circle ... in its place."""
     alone: bool = False
     """Whether its files have nothing to do with one another: only the damaged one is used."""
 

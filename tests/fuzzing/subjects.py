@@ -117,7 +117,7 @@ def _resnet(folder: Path) -> None:
 
 def _load(folder: Path, heads: int | None = 2) -> None:
     """A model that opens answers with numbers."""
-    path = next(path for path in folder.iterdir() if path.name.startswith("model"))
+    path = next((path for path in folder.iterdir() if path.name.startswith("model")), folder)
     classifier = load(path, heads=heads, quiet=True)
     size = classifier.model.config.image
     assert max(size) <= 4096, size

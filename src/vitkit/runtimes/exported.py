@@ -108,7 +108,7 @@ class Exported:
             license = values["license"]
             weight_bits = values.get("weight_bits", 8)  # the first files did not say it
             limits = _limits(values.get("unknown"))  # nor this
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise MetadataError(f"its metadata describes no model: {error}") from error
         _check("labels", labels, isinstance(labels, list) and len(labels) > 0)
         _check("labels", labels, all(isinstance(label, str) for label in labels))

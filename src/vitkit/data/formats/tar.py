@@ -340,8 +340,9 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
                 key = f"{folder}/{stem}" if folder else stem
                 yield _Member(key, extension, info.name, info.offset_data, info.size, content)
             _check_end(opened, shard.offset)
-    except (tarfile.TarError, EOFError) as error:
-        message = f"{file} is not a readable tar file: {error}"
+    except (tarfile.TarError, EOFError, MemoryError, OverflowError) as error:
+        reason = str(error) or "it is damaged"  # as of a header of exabytes
+        message = f"{file} is not a readable tar file: {reason}"
         if remote.without_query(file).endswith(("gz", "z")):
             message += "; unpack it with gunzip: a compressed shard has no places to begin at"
         raise ValueError(message) from None

@@ -32,11 +32,6 @@ from vitkit.system.limits import max_pixels
 from vitkit.system.machine import cpus, give_back_memory
 from vitkit.system.processes.signals import signals_are_ours
 
-try:
-    import resource
-except ImportError:  # Windows has no such limits
-    resource = None
-
 if TYPE_CHECKING:
     import uvicorn
 
@@ -111,7 +106,6 @@ class Server:
         tell: called with "ready" when it answers, and with "reloaded" or "kept" after a SIGHUP.
         """
         self.plan = plan
-        self.bound = Listener(bound)
         self.tell = tell
         self.is_asked_again = False
         """Whether the model may have changed since it was begun to be loaded."""
@@ -130,10 +124,12 @@ class Server:
         self.stopping: asyncio.Task | None = None
         self.end_of_grace = threading.Timer(plan.grace + LAST, self._give_up)
         self.end_of_grace.daemon = True
+        self.bound = Listener(bound)
 
     def run(self) -> None:
         """Answer until a signal ends it."""
-        asyncio.run(self._run())
+        with self.bound:
+            asyncio.run(self._run())
         self.desk.answering.close()
         self.decoders.shutdown()
         self.end_of_grace.cancel()
@@ -328,8 +324,10 @@ class Listener(socket.socket):
 
 def most_connections() -> int:
     """How many this process may have open at once."""
-    if resource is None:
+    if os.name != "posix":
         return CONNECTIONS
+    import resource
+
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return CONNECTIONS
