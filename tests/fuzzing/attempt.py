@@ -20,7 +20,7 @@ from vitkit.system.console.text import printable
 
 SECONDS = 20  # that an attempt may take; the files are small
 MEMORY = 2 << 30  # bytes beyond what the process begins with
-TOGETHER = 50  # attempts in one process, while all end as they may
+TOGETHER = 200  # attempts in one process, while all end as they may
 MOST_NOISE = 1 << 20  # bytes that are looked at
 LONGEST = 3000  # characters of a sentence
 REFUSALS = (ValueError, OSError, FloatingPointError)  # what the command line turns into a sentence
