@@ -16,7 +16,7 @@ from fuzzing.subjects import SUBJECTS
 
 ATTEMPTS = 100
 FEW = 5  # of what takes a second each: runs that are trained again, and drawn
-SLOW = ("paused run", "finished run", "quick run, continued", "quick run's report")
+SLOW = ("paused run", "finished run", "quick run continued", "quick run's report")
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and limited")
 

@@ -34,7 +34,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300, help="in all")
     parser.add_argument("--attempts", type=int, help="of each subject, whatever time they take")
     parser.add_argument("--seed", type=int, help="today's number, if none is given")
-    parser.add_argument("--subject", default="", help="only those with this in their name")
+    parser.add_argument(
+        "--subject",
+        default="",
+        help="only those with one of these words, between commas, in their names",
+    )
     parser.add_argument("--only", type=int, help="only the attempt of this number")
     parser.add_argument("--keep", type=Path, help="a folder for what came out wrong")
     options = parser.parse_args()
@@ -47,24 +51,31 @@ def main() -> int:
         numbers = range(options.attempts)
     if options.only is not None:
         numbers = (options.only,)
-    subjects = [subject for subject in SUBJECTS if options.subject in subject.name]
-    counts = {}
-    for subject in subjects:
-        counts[subject.name] = Counter()
-        seconds = inf
-        if options.only is None and options.attempts is None:
-            seconds = options.seconds / len(subjects)
-        for tried in tries(subject, options.seed, numbers, seconds):
-            counts[subject.name][tried.outcome.kind] += 1
-            if tried.outcome.right:
-                continue
-            print(f"--- {tried}\n", flush=True)
-            if options.keep:
-                options.keep.mkdir(parents=True, exist_ok=True)
-                name = f"{subject.name}-{tried.number}-{Path(tried.file).name}".replace(" ", "-")
-                (options.keep / name).write_bytes(tried.data)
-    _print(counts, options.seed)
+    words = options.subject.split(",")
+    subjects = [each for each in SUBJECTS if any(word in each.name for word in words)]
+    seconds = inf
+    if options.only is None and options.attempts is None:
+        seconds = options.seconds / len(subjects)
+    counts: dict[str, Counter] = {}
+    try:
+        for subject in subjects:
+            counts[subject.name] = Counter()
+            for tried in tries(subject, options.seed, numbers, seconds):
+                counts[subject.name][tried.outcome.kind] += 1
+                if not tried.outcome.right:
+                    _tell(tried, options.keep)
+    finally:  # however it ends
+        _print(counts, options.seed)
     return int(any(counter.total() > _right(counter) for counter in counts.values()))
+
+
+def _tell(tried: "Tried", keep: Path | None) -> None:
+    """Print what must not be, and keep its bytes."""
+    print(f"--- {tried}\n", flush=True)
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        name = f"{tried.subject}-{tried.number}-{Path(tried.file).name}".replace(" ", "-")
+        (keep / name).write_bytes(tried.data)
 
 
 class Tried(NamedTuple):

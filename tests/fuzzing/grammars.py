@@ -1,7 +1,7 @@
 """Damage that keeps the grammar of a file: what is wrong lies deeper than where a reader first looks.
 
 Each function takes the bytes of a whole file and returns such bytes. A file that is not of its
-grammar any more raises ValueError and its like; `mutations.damage` then damages its bytes.
+grammar any more raises ValueError or its like; `mutations.damage` then damages its bytes.
 """
 
 import html

@@ -142,7 +142,7 @@ def damaged(data: bytes, ending: str, random: Random) -> bytes:
             if data.startswith(starts):
                 within = grammar
     if within is not None and random.random() < 0.7:
-        with contextlib.suppress(ValueError, LookupError, struct.error):
+        with contextlib.suppress(ValueError, LookupError, struct.error, RecursionError):
             return within(data, random)
     return damaged_bytes(data, random)
 

@@ -76,7 +76,7 @@ def _teach(folder: Path) -> None:
 
 RUN = ("runs/photos/*", "runs/photos/model/*")
 RECORDS = (
-    Subject("quick run, continued", _quick_run, _finetune, RUN),
+    Subject("quick run continued", _quick_run, _finetune, RUN),
     Subject("quick run's report", _quick_run, _report, RUN),
     Subject("runs compared", _two_runs, _compare, ("runs/photos/*",)),
     Subject("taught model", _taught, _teach, ("taught/*",)),
