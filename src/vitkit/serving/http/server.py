@@ -365,7 +365,7 @@ async def drain(server: "uvicorn.Server", bound: socket.socket) -> None:
     # Those that asyncio has accepted get their protocols before its server is closed: in Python 3.11
     # it would forget them, open (python/cpython#109564)
     loop = asyncio.get_running_loop()
-    last = socket.socket(fileno=os.dup(bound.fileno()))
+    last = socket.fromfd(bound.fileno(), bound.family, bound.type, bound.proto)
     loop.remove_reader(bound.fileno())
     await asyncio.sleep(MOMENT)
     for each in server.servers:
