@@ -291,7 +291,12 @@ DAMAGED = {
         {"fingerprint": "0"},
         {"fingerprint": {}},
     ],
-    "begun.json": [b"[" * 100_000, {"seconds": 1.5, "date": None}, {"exaflops_of_an_image": "x"}],
+    "begun.json": [
+        b"[" * 100_000,
+        {"seconds": 1.5, "date": None},
+        {"exaflops_of_an_image": "x"},
+        {"seconds": "long"},
+    ],
 }
 """Of each file, what stands in it instead, or the values that do. Each has ended report with a
 traceback, or stands beside one that has."""

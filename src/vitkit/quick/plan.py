@@ -20,7 +20,7 @@ from vitkit.quick.candidates import answers_of
 from vitkit.quick.folder import Photographs
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0
-from vitkit.system.storage.files import check_types, parse_json, write_json
+from vitkit.system.storage.files import NUMBER, Types, check_types, parse_json, write_json
 from vitkit.training import (
     Occupied,
     Recipe,
@@ -61,9 +61,9 @@ class Plan(NamedTuple):
     """Whether the head reads what other libraries know, whatever it costs."""
 
 
-TYPES: dict[str, type | tuple[type, ...]] = {
-    "steps": int, "precision": str, "minutes": (int, float), "recipe": dict, "images": str,
-    "seconds_of_a_step": (int, float), "pool": str, "reading": list, "portable": bool,
+TYPES: Types = {
+    "steps": int, "precision": str, "minutes": NUMBER, "recipe": dict, "images": str,
+    "seconds_of_a_step": NUMBER, "pool": str, "reading": list, "portable": bool,
 }  # fmt: skip
 
 

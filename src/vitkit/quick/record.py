@@ -26,6 +26,7 @@ from vitkit.system.storage.files import write_json, write_whole
 from vitkit.training import (
     ANSWERS,
     BEGUN,
+    OF_BEGUN,
     check_answered,
     group_setting,
     is_run,
@@ -105,7 +106,7 @@ def write_record(
 
 def _begun(work: Work) -> dict:
     """When the run began, how long it took, and on what. A call that only continues it took less."""
-    earlier = read_object(work.run_dir / BEGUN)
+    earlier = read_object(work.run_dir / BEGUN, OF_BEGUN)
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time.time() - work.spent()))
     seconds = max(round(work.spent(), 1), earlier.get("seconds", 0.0))
     return {"date": earlier.get("date", date), "seconds": seconds, "device": str(work.device)}

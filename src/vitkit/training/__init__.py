@@ -12,7 +12,7 @@ _FILES = {
     "plan": "GIB Machine Memory Spent advice memory operations seconds_of_a_step spent",
     "recipe": "Data Facts Recipe check_packages resolve",
     "evaluation": "ANSWERS",
-    "record.machine": "BEGUN",
+    "record.machine": "BEGUN OF_BEGUN",
     "record.history": "Recorded is_run read_run run_names",
     "record.log": "Say",
     "record.metrics": "last_metrics primary_of read_metrics to_line up_to_best",

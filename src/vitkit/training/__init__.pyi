@@ -32,6 +32,7 @@ from vitkit.training.record.history import read_run as read_run
 from vitkit.training.record.history import run_names as run_names
 from vitkit.training.record.log import Say as Say
 from vitkit.training.record.machine import BEGUN as BEGUN
+from vitkit.training.record.machine import OF_BEGUN as OF_BEGUN
 from vitkit.training.record.metrics import last_metrics as last_metrics
 from vitkit.training.record.metrics import primary_of as primary_of
 from vitkit.training.record.metrics import read_metrics as read_metrics

@@ -172,6 +172,11 @@ def parse_json(text: bytes | str, kind: type[dict] = dict) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+Types = dict[str, type | tuple[type, ...]]
+"""Of the values in an object, by name."""
+NUMBER = (int, float)
+
+
 class Record(dict):
     """An object of a JSON file that this program wrote once. What it lacks is a ValueError with a
     sentence, and no KeyError: the file is damaged, or of another version."""
@@ -180,7 +185,7 @@ class Record(dict):
         raise ValueError(f"{name!r} is missing in what was written down, which is damaged")
 
 
-def check_types(values: dict, types: dict[str, type | tuple[type, ...]]) -> None:
+def check_types(values: dict, types: Types) -> None:
     """Raises ValueError if a value that is there has none of its types. Names lead to inner objects:
     "data.source". A number is no switch, though Python takes it for one."""
     for name, expected in types.items():

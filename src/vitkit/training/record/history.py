@@ -5,22 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitkit.evaluation import Metric
-from vitkit.system.storage.files import Record, check_types, parse_json
+from vitkit.system.storage.files import NUMBER, Record, Types, check_types, parse_json
 from vitkit.training.record.log import clock
-from vitkit.training.record.machine import BEGUN
+from vitkit.training.record.machine import BEGUN, OF_BEGUN
 from vitkit.training.record.metrics import primary_of, read_metrics
 from vitkit.training.record.values import read_object
 
 # Types of what is read of a run's files
-NUMBER = (int, float)
-OF_RECIPE: dict[str, type | tuple[type, ...]] = {
+OF_RECIPE: Types = {
     "name": str, "batch": int, "init": str, "length": str, "best": str, "precision": str,
     "model": dict, "optim": dict, "optim.lr": NUMBER, "optim.clip": NUMBER,
     "data": dict, "data.source": str, "data.columns": dict, "data.parts": str,
     "data.hold_out": NUMBER, "data.split_seed": int, "data.preprocessing": dict,
     "data.workers": int,
 }  # fmt: skip
-OF_DATA: dict[str, type | tuple[type, ...]] = {
+OF_DATA: Types = {
     "source": str, "place": str, "groups": str, "labels": list, "counts": dict,
     "fingerprint": dict, "skipped": dict,
 }  # fmt: skip
@@ -124,10 +123,10 @@ def read_run(run_dir: Path) -> Recorded:
         raise ValueError(
             f"{run_dir} has no metrics.jsonl with a line in it: it has not trained yet"
         )
-    return Recorded(run_dir, recipe, data, lines, read_object(run_dir / BEGUN))
+    return Recorded(run_dir, recipe, data, lines, read_object(run_dir / BEGUN, OF_BEGUN))
 
 
-def _record(file: Path, types: dict[str, type | tuple[type, ...]]) -> Record:
+def _record(file: Path, types: Types) -> Record:
     """The object in a run's file. Raises OSError, and ValueError if it is damaged."""
     values = parse_json(file.read_bytes(), Record)
     if not isinstance(values, dict):
