@@ -4,7 +4,7 @@
 #   make test-slow   the tests that start many processes or take minutes each
 #   make dist   the wheel, the source and an SBOM, a list of all that the wheel installs, in dist/
 #   make docs   the documentation as a site, in build/site
-#   make fuzz   thousands of damaged files, ten minutes; prints a table of what came out
+#   make fuzz   thousands of damaged files and requests, ten minutes, others every day; prints a table of what came out
 # An active virtual environment is used as it is; otherwise one is made in .venv.
 VENV   ?= $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),.venv)
 PYTHON ?= python3

@@ -18,6 +18,7 @@ from served import make_classifier
 from vitkit.system.span import Span
 from vitkit.weights import save
 
+SOAK = 0.45  # minutes: a worker is killed after a third of one
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
@@ -395,6 +396,29 @@ def test_figures_are_measured_beside_a_forward_pass(side_by_side, run, capsys):
     assert all(row["milliseconds"] > 0 for row in result["results"])
     assert result["results"][0]["times_a_forward_pass"] == 1
     assert "rollout" in capsys.readouterr().out
+
+
+@pytest.mark.slow  # a server of two processes
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
+def test_a_soak_of_seconds_loses_nothing(tmp_path):
+    pytest.importorskip("onnxscript")
+    files = [{"bytes": encoded(photograph(40, 50, i)), "path": None} for i in range(6)]
+    pq.write_table(pa.table({"image": files, "label": [0] * 6}), tmp_path / "photos.parquet")
+    save(make_classifier(), tmp_path / "model")
+    words = f"--model model --images photos.parquet --output soak.json --minutes {SOAK} --pause 0.1"
+    script = BENCHMARKS / "soak.py"
+    run = subprocess.run(
+        [sys.executable, script, *words.split()], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    result = json.loads((tmp_path / "soak.json").read_text())
+    honest = result["honest"]
+    assert honest["answered"] > 20 and (honest["wrong"], honest["lost"], honest["failures"]) == (
+        0,
+        0,
+        0,
+    )
+    assert result["happened"]["kill"] == 1 and result["exit_status"] == 0
 
 
 @pytest.mark.slow  # a server in a process of its own

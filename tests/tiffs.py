@@ -7,9 +7,13 @@ import numpy as np
 
 # Tags of a TIFF's directory
 WIDTH = 256
+HEIGHT = 257
 BITS = 258
 COMPRESSION = 259
+STRIP_PLACES = 273
 SAMPLES = 277
+STRIP_SIZES = 279
+TILE_PLACES = 324
 
 
 def tiff(shape: tuple[int, ...] = (6, 8, 5), numbers: str = "u2", **settings) -> bytes:
@@ -55,6 +59,26 @@ def damaged_tiffs() -> dict[str, bytes]:
         "two heights": with_byte(first, entry + 12 + 4, 2),
         "strips that are text": with_byte(tiff(), entry + 6 * 12 + 2, 2),
         "pages in a circle": with_byte(first, chain, 16),
+    }
+
+
+def truncated_tiffs() -> dict[str, bytes]:
+    """By what they lack. Each has been read, as black where its pixels are missing."""
+    photograph = tiff((6, 8, 3), "u1", photometric="rgb")
+    strips = tiff((20, 20, 5), rowsperstrip=4)
+    lzw = tiff((20, 20, 5), compression="lzw")
+    tiles = tiff((20, 20, 5), tile=(16, 16), compression="lzw")
+    planes = tiff((5, 6, 8), planarconfig="separate")
+    return {
+        "rows of a photograph": with_tag(photograph, HEIGHT, 40),
+        "rows of strips": with_tag(strips, HEIGHT, 40),
+        "rows of one strip": with_tag(lzw, HEIGHT, 40),
+        "rows of planes": with_tag(planes, HEIGHT, 40),
+        "columns of tiles": with_tag(tiles, WIDTH, 40),
+        "the place of a photograph": with_tag(photograph, STRIP_PLACES, 0),
+        "the places of strips": with_tag(strips, STRIP_PLACES, 0),
+        "the sizes of strips": with_tag(strips, STRIP_SIZES, 0),
+        "the places of tiles": with_tag(tiles, TILE_PLACES, 0),
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 from fuzzing.mutations import damaged_bytes
 from pictures import encoded, photograph
 from PIL import Image
-from tiffs import damaged_tiffs, tiff
+from tiffs import STRIP_SIZES, damaged_tiffs, tiff, truncated_tiffs, with_tag
 
 from vitkit.data import BadImage, Preprocessing, in_memory, open_image, picture_for_people
 from vitkit.data.images.pictures import Picture, picture_to_look_at
@@ -116,6 +116,17 @@ def test_tiffs_that_ended_commands_are_named():
             use(data)
             pytest.fail(f"{name} was read")
     use(tiff())  # the one that is not damaged
+
+
+def test_a_tiff_without_some_of_its_pixels_is_truncated_and_not_black():
+    pytest.importorskip("imagecodecs", reason="the extra tiff is not installed")
+    for name, data in truncated_tiffs().items():
+        with pytest.raises(BadImage, match=r"^x\.file [^\n]+(strips or tiles|truncated)"):
+            use(data)
+            pytest.fail(f"without {name} it was read")
+    with pytest.raises(BadImage, match="truncated: it has 1 of the 7 strips"):
+        use(truncated_tiffs()["rows of a photograph"])
+    use(with_tag(tiff(), STRIP_SIZES, 0))  # in one piece, as some programs write it
 
 
 def heif() -> bytes:

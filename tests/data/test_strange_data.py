@@ -1,6 +1,7 @@
 """Data sets from strangers: whatever is in a file, one sentence, in little time and memory."""
 
 import os
+import tarfile
 from functools import partial
 
 import pyarrow as pa
@@ -150,3 +151,20 @@ def test_a_pipe_in_a_run_is_refused_at_once(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(ValueError, match="is a pipe, a device or a socket"):
         earlier_call(tmp_path)
+
+
+def test_a_tar_whose_header_claims_exabytes_is_a_sentence(tmp_path):
+    member = tarfile.TarInfo("0.jpg")
+    member.type = tarfile.XHDTYPE  # a header of more words about the next member: read whole
+    member.size = 1 << 62
+    path = tmp_path / "data.tar"
+    path.write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(2 * tarfile.BLOCKSIZE))
+    with pytest.raises(ValueError, match=r"data\.tar is not a readable tar file: [^\n]+$"):
+        open_source(str(path))
+
+
+@pytest.mark.parametrize("name", ["list.jsonl", "classes.json"])
+def test_json_that_is_nested_too_deeply_is_a_sentence(name, tmp_path):
+    (tmp_path / name).write_bytes(b'{"image": ' + b"[" * 100_000)
+    with pytest.raises(ValueError):
+        open_source(str(tmp_path / name))

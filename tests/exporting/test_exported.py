@@ -2,9 +2,12 @@
 
 import json
 import logging
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,6 +204,7 @@ def changed(file, path, metadata):
         ("weight_bits", 9, "metadata has the weight_bits"),
         ("preprocessing", {"size": [0, 1], "mean": [0] * 3, "std": [1] * 3}, "size is"),
         ("origin", "here", "metadata has the origin"),
+        ("preprocessing", {"size": [16, 24], "mean": [10**400] * 3, "std": [1] * 3}, "too large"),
     ],
 )
 def test_metadata_is_checked(file, tmp_path, name, value, sentence):
@@ -217,6 +221,26 @@ def test_a_file_that_names_too_few_classes_is_found(file, tmp_path):
     runtime = open_file(wrong)
     with pytest.raises(ValueError, match="names 2 classes"):
         runtime.logits(np.zeros((1, 3, 16, 24), np.uint8))
+
+
+def test_a_file_that_opens_and_cannot_be_computed_is_a_sentence(file, tmp_path):
+    """By whatever its library raises: of another size than its network takes, and of a network that
+    adds what cannot be added."""
+    values = json.loads(open_file(file).exported.to_json())
+    values["preprocessing"]["size"] = [16, 16]
+    wrong = changed(file, tmp_path / "wrong.onnx", json.dumps(values))
+    with pytest.raises(
+        ValueError, match=r"^\S*wrong\.onnx cannot be computed by ONNX Runtime: [^\n]+$"
+    ):
+        open_file(wrong).logits(np.zeros((1, 3, 16, 16), np.uint8))
+    model = onnx.load(file)
+    bias = next(tensor for tensor in model.graph.initializer if list(tensor.dims) == [3])
+    bias.CopyFrom(onnx.numpy_helper.from_array(np.zeros(7, np.float32), bias.name))
+    onnx.save(model, wrong)
+    with pytest.raises(
+        ValueError, match=r"wrong\.onnx cannot be (opened|computed) by ONNX Runtime: "
+    ):
+        open_file(wrong).logits(np.zeros((1, 3, 16, 24), np.uint8))
 
 
 def test_files_that_are_not_ours_are_sentences(file, tmp_path):
@@ -506,6 +530,17 @@ thread.start()
 thread.join()
 os.kill(os.getpid(), signal.SIGTERM)
 """
+
+
+def test_weights_that_are_no_file_are_a_sentence(for_openvino, tmp_path):
+    """A pipe would be read for ever, and of links in a circle OpenVINO ends the process."""
+    for make in (os.mkfifo, lambda path: path.symlink_to(path.name), Path.mkdir, lambda path: None):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        shutil.copy(for_openvino[0], folder / "model.xml")
+        make(folder / "model.bin")
+        with pytest.raises(ValueError, match=r"model\.bin"):
+            open_file(folder / "model.xml")
 
 
 def test_signals_are_received_after_a_model_was_forgotten_by_another_thread(for_openvino):

@@ -20,6 +20,9 @@ WORDS += (b"\x00", b"\xff\xfe", b"\x1b[31m", b"../../etc/passwd", b"/dev/zero")
 VALUES = (None, True, -1, 0, 1, 3, 10**9, -(10**9), 2**70, 1e308, float("nan"), float("inf"))
 VALUES += (0.5, "", "a", "-1", "../../etc/passwd", "\x1b[2Jgone", "x" * 100_000, [], {}, [[]])
 VALUES += ([0], [10**9], [1, 2, 3], {"a": 1}, {"0": "a", "1": "a"})
+DEEP = "so deep"  # stands for a list in a list in a list ...: json.dumps would refuse it
+VALUES += (DEEP, "\ud800", "model.safetensors", -0.0, 10**400, {"": None}, [None], ["a", 1])
+DEPTH = 100_000
 
 
 def damaged_bytes(data: bytes, random: Random) -> bytes:
@@ -105,7 +108,7 @@ def damaged_archive(data: bytes, random: Random) -> bytes:
             elif record is chosen and accident == "rename":
                 name = random.choice(records).filename + random.choice(("", "x"))
             elif record is chosen and accident == "damage":
-                content = damaged_bytes(content, random)
+                content = damaged(content, "", random)
             with warnings.catch_warnings(action="ignore"):  # of names that are there twice
                 target.writestr(zipfile.ZipInfo(name), content, compression)
                 if record is chosen and accident == "twice":
@@ -113,29 +116,64 @@ def damaged_archive(data: bytes, random: Random) -> bytes:
     return file.getvalue()
 
 
-def damage(file: Path, random: Random) -> None:
-    """Do to a file what accidents and attackers do."""
-    if random.random() < 0.02:
+def damage(file: Path, random: Random, replace: bool = True) -> None:
+    """Do to a file what accidents and attackers do; `replace`: also put something else in its place."""
+    if random.random() < 0.02 and replace:
         file.unlink()
-        random.choice((os.mkfifo, Path.mkdir, _link_to_a_device, _bind_a_socket))(file)
+        random.choice(_REPLACEMENTS)(file)
         return
-    data = file.read_bytes()
-    if file.suffix == ".json" and random.random() < 0.7:
-        data = damaged_json(data, random)
-    elif data.startswith(b"PK") and random.random() < 0.5:
-        data = damaged_archive(data, random)
+    file.write_bytes(damaged(file.read_bytes(), file.suffix, random))
+
+
+def damaged(data: bytes, ending: str, random: Random) -> bytes:
+    """The bytes of a file, damaged within its grammar or anywhere. `ending`: of the file's name."""
+    within = None
+    if ending == ".json":
+        within = damaged_json
+    elif ending == ".jsonl":
+        within = damaged_json_lines
+    elif data.startswith(b"PK"):
+        within = damaged_archive
     else:
-        data = damaged_bytes(data, random)
-    file.write_bytes(data)
+        from fuzzing.grammars import BY_NAME, GRAMMARS  # which is made of what is here
+
+        within = BY_NAME.get(ending)
+        for starts, grammar in GRAMMARS:
+            if data.startswith(starts):
+                within = grammar
+    if within is not None and random.random() < 0.7:
+        with contextlib.suppress(ValueError, LookupError, struct.error, RecursionError):
+            return within(data, random)
+    return damaged_bytes(data, random)
 
 
 def _link_to_a_device(file: Path) -> None:
     file.symlink_to("/dev/zero")
 
 
+def _link_to_itself(file: Path) -> None:
+    file.symlink_to(file.name)
+
+
+def _link_to_its_folder(file: Path) -> None:
+    file.symlink_to(file.parent.absolute())
+
+
 def _bind_a_socket(file: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(file.parent):
         server.bind(file.name)  # a whole path may be too long
+
+
+_REPLACEMENTS = (os.mkfifo, Path.mkdir, _link_to_a_device, _link_to_itself, _link_to_its_folder)
+_REPLACEMENTS += (_bind_a_socket, Path.touch, lambda file: None)  # empty, and gone
+
+
+def damaged_json_lines(data: bytes, random: Random) -> bytes:
+    """JSON lines, one of which is damaged."""
+    lines = data.splitlines()
+    at = random.randrange(len(lines))
+    lines[at] = damaged_json(lines[at], random)
+    return b"\n".join(lines) + b"\n"
 
 
 def damaged_json(data: bytes, random: Random) -> bytes:
@@ -153,7 +191,8 @@ def damaged_json(data: bytes, random: Random) -> bytes:
             node[key] = copy.deepcopy(random.choice(VALUES))
         if not value:
             break
-    return json.dumps(value).encode()
+    deep = "[" * DEPTH + "]" * DEPTH
+    return json.dumps(value).replace(f'"{DEEP}"', deep).encode()
 
 
 def _anywhere(value: dict | list, random: Random) -> tuple[dict | list, str | int]:

@@ -5,7 +5,7 @@ import json
 import shutil
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -17,8 +17,13 @@ import torch
 from pictures import encoded, photograph
 from PIL import Image
 from rich.console import Console
+from safetensors.torch import save_file
 from tiffs import tiff
 
+from fuzzing.exported import EXPORTED
+from fuzzing.records import RECORDS
+from fuzzing.requests import REQUESTS
+from fuzzing.subject import Subject
 from vitkit.data import (
     Augmentation,
     Preprocessing,
@@ -37,25 +42,6 @@ from vitkit.weights import Classifier, convert, load, save
 from vitkit.weights.destination import tensors_in
 from vitkit.weights.files import load_state_dict, open_weights
 from vitkit.weights.formats.google import vit as google
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A thing on the disk, the files of it that are damaged, and its use."""
-
-    name: str
-    make: Callable[[Path], None]
-    """Writes it, whole, into an empty folder."""
-    use: Callable[[Path], None]
-    """Uses it; raises AssertionError for a wrong answer."""
-    damage: tuple[str, ...] = ("*",)
-    """Patterns of the files that may be damaged."""
-
-    def files(self, folder: Path) -> list[Path]:
-        """The files that may be damaged, in a fixed order."""
-        matching = {path for pattern in self.damage for path in folder.glob(pattern)}
-        return sorted(path for path in matching if path.is_file())
-
 
 # Weights
 
@@ -101,6 +87,27 @@ def _pickled(folder: Path) -> None:
     config.write_text(json.dumps(values), "utf-8")
 
 
+def _sharded(folder: Path) -> None:
+    """A directory whose weights are in three files, named by an index."""
+    _saved(folder)
+    single = folder / "model" / "model.safetensors"
+    tensors = load_state_dict(single)
+    single.unlink()
+    config = folder / "model" / "config.json"
+    values = json.loads(config.read_text("utf-8"))
+    values.pop("vitkit")
+    config.write_text(json.dumps(values), "utf-8")
+    names = sorted(tensors)
+    file_of = {}
+    for number in range(3):
+        part = names[number::3]
+        file = f"model-{number + 1:05d}-of-00003.safetensors"
+        save_file({name: tensors[name] for name in part}, folder / "model" / file)
+        file_of |= dict.fromkeys(part, file)
+    index = {"metadata": {"total_size": 1}, "weight_map": file_of}
+    (folder / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def _resnet(folder: Path) -> None:
     """A BiT under native names."""
     config = ResNetConfig(Backbone(units=(1,), width=0.5), image=(32, 32), classes=3)
@@ -110,7 +117,7 @@ def _resnet(folder: Path) -> None:
 
 def _load(folder: Path, heads: int | None = 2) -> None:
     """A model that opens answers with numbers."""
-    path = next(path for path in folder.iterdir() if path.name.startswith("model"))
+    path = next((path for path in folder.iterdir() if path.name.startswith("model")), folder)
     classifier = load(path, heads=heads, quiet=True)
     size = classifier.model.config.image
     assert max(size) <= 4096, size
@@ -332,6 +339,7 @@ def _continue(folder: Path) -> None:
 SUBJECTS = (
     Subject("model directory", _saved, _load, ("model/*.json", "model/*.safetensors")),
     Subject("native model", _native, _load, ("model/*.json", "model/*.safetensors")),
+    Subject("sharded directory", _sharded, _load, ("model/*.json", "model/*.safetensors")),
     Subject("pickled directory", _pickled, _load, ("model/*.json", "model/*.bin")),
     Subject(
         "native ResNet",
@@ -343,8 +351,8 @@ SUBJECTS = (
     Subject("plain npz", _plain_npz, _load),
     Subject("timm file", _converted("timm", "model.safetensors"), _load),
     Subject("timm pth", _converted("timm", "model.pth"), _load),
-    Subject("images", _images, _decode),
-    Subject("images of several channels", _stacks, _decode_channels),
+    Subject("images", _images, _decode, alone=True),
+    Subject("images of several channels", _stacks, _decode_channels, alone=True),
     Subject("folder", _folder, _read("photos"), ("photos/*/*",)),
     Subject("csv manifest", _manifest("list.csv"), _read("list.csv"), ("list.csv",)),
     Subject("json manifest", _manifest("list.jsonl"), _read("list.jsonl"), ("list.jsonl",)),
@@ -353,4 +361,7 @@ SUBJECTS = (
     Subject("tar shard", _tar, _read("data.tar")),
     Subject("paused run", _paused_run, _continue, ("run/*", "run/checkpoints/*/*")),
     Subject("finished run", _finished_run, _continue, ("run/*", "run/*/*", "run/*/*/*")),
+    *RECORDS,
+    *EXPORTED,
+    *REQUESTS,
 )

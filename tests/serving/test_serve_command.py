@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -37,7 +38,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @contextmanager
-def serving(model, *words, program=VITKIT):
+def serving(model, *words, program=VITKIT, preexec_fn=None):
     """A process that serves a model: the process, and its port."""
     command = [sys.executable, *program, "serve", str(model), "--port", "0", "--device", "cpu"]
     process = subprocess.Popen(
@@ -46,6 +47,7 @@ def serving(model, *words, program=VITKIT):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=preexec_fn,
     )
     log = []
     reading = threading.Thread(target=lambda: log.extend(process.stderr), daemon=True)
@@ -153,6 +155,38 @@ def test_signals_under_load_lose_nothing(tmp_path):
     (ended,) = events(process, "ended")
     assert ended["images"] == 0
     assert len(events(process, "request")) == len(answers)
+
+
+def few_descriptors():
+    """Of a process that begins."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+
+
+@pytest.mark.slow
+def test_more_connections_than_descriptors_hinder_no_other_model(tmp_path):
+    """They wait, and a model is opened meanwhile; when they go, others are answered."""
+    save(make_classifier(), tmp_path / "model")
+    with serving(tmp_path / "model", preexec_fn=few_descriptors) as (process, port):
+        silent = []
+        for _ in range(200):
+            connection = socket.socket()
+            connection.setblocking(False)
+            connection.connect_ex(("127.0.0.1", port))
+            silent.append(connection)
+        wait_for(lambda: events(process, "connections wait"))
+
+        save(make_classifier(seed=5), tmp_path / "model")
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: events(process, "model replaced") or events(process, "model kept"))
+        assert not events(process, "model kept")
+        for connection in silent:
+            connection.close()
+        with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+            assert ask(connection, "POST", "/predict", DATA, JPEG).status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    process.reading.join()
+    assert not [line for line in process.log if not line.startswith("{")]
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -126,3 +128,33 @@ def test_bfloat16_is_not_picked_where_nobody_has_measured_it(monkeypatch):
     assert pick_precision("auto", CPU).precision == "float32"
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     assert pick_precision("auto", torch.device("cuda")).precision == "float32"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives back when asked")
+def test_memory_of_what_is_gone_is_given_back():
+    """In a process of its own, which says how much it holds, in MB: before, between and after."""
+    code = """
+import gc
+from pathlib import Path
+from vitkit.system.machine import give_back_memory
+
+class Held: pass
+
+def held():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 10**6
+
+gc.disable()
+before = held()
+circle = Held()
+circle.itself = circle  # only the collector of garbage finds it
+circle.pieces = [bytes(range(256)) * 400 for _ in range(2000)]  # below what is mapped by itself
+last = bytes(range(256)) * 400  # so that the pieces are not at the end
+del circle
+between = held()
+give_back_memory()
+print(before, between, held())
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, between, after = map(int, run.stdout.split())
+    assert between - before > 150
+    assert after - before < 50

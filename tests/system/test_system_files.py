@@ -8,8 +8,11 @@ import pytest
 from vitkit.inspection.pages.html import write_page
 from vitkit.inspection.photographs import Tile, contact_sheet
 from vitkit.system.storage.files import (
+    Record,
     check_replaceable,
+    check_types,
     mark_of,
+    parse_json,
     remove_unfinished,
     write_where_said,
     write_whole,
@@ -89,3 +92,24 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fsync)
     write_whole(path, b"later")
     assert synced == [(b"later", b"earlier")] and path.read_bytes() == b"later"
+
+
+def test_json_raises_value_errors_alone():
+    for text in (b"[" * 100_000, '{"a":' * 100_000, b"\xff", "", "{", "9" * 10_000):
+        with pytest.raises(ValueError):
+            parse_json(text)
+    assert parse_json(b'{"a": [1, null]}') == {"a": [1, None]}
+
+
+def test_what_a_record_lacks_is_a_sentence():
+    record = parse_json('{"data": {"source": "photos"}}', Record)
+    assert record["data"]["source"] == "photos" and record.get("gone") is None
+    with pytest.raises(ValueError, match="'hold_out' is missing in what was written down"):
+        record["data"]["hold_out"]
+
+
+@pytest.mark.parametrize("value", ["x", True, [1], {}, 1.5])
+def test_a_value_of_another_type_is_named(value):
+    check_types({"data": {"count": 3}, "more": None}, {"data.count": int, "more": str, "gone": str})
+    with pytest.raises(ValueError, match=r"^data\.count is .*, which is not what was written$"):
+        check_types({"data": {"count": value}}, {"data.count": int})

@@ -1,15 +1,18 @@
 """The report of a run: what the run kept, what is computed when someone asks, and several side by
 side."""
 
+import contextlib
 import json
 import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from vitkit import models
 from vitkit.cli import main
-from vitkit.evaluation.metrics.answers import read_answers
+from vitkit.evaluation.metrics.answers import read_answers, write_answers
 from vitkit.objectives import MaskedAutoencoder
 from vitkit.recipes import recipe
 from vitkit.system.span import Span
@@ -20,6 +23,7 @@ from vitkit.training.record.values import defaults, to_json
 from vitkit.training.reports.answers import open_part
 from vitkit.training.reports.comparison import metric_panels, results, settings, verdict
 from vitkit.training.reports.report import report, settings_section
+from vitkit.verbs.training.report import report as reports
 from vitkit.weights import load
 
 
@@ -268,3 +272,95 @@ def test_the_command_prints_and_writes_a_page(compared, tmp_path, capsys, monkey
     (compared / "slow" / "metrics.jsonl").rename(tmp_path / "elsewhere")
     assert main(words) == 1
     assert "has not trained yet" in capsys.readouterr().err
+
+
+DAMAGED = {
+    "recipe.json": [
+        b"[" * 100_000,
+        b"[]",
+        {"data": "photos"},
+        {"data": {}},
+        {"batch": "16"},
+        {
+            "data": {
+                "source": "digits",
+                "columns": {"x": 1},
+                "parts": "two",
+                "hold_out": 0.1,
+                "split_seed": 0,
+            }
+        },
+    ],
+    "data.json": [
+        b"null",
+        {"counts": []},
+        {"counts": {}},
+        {"counts": {"test": "many"}},
+        {"skipped": {"test": 3}},
+        {"skipped": {"test": [["x", "y"]]}},
+        {"fingerprint": "0"},
+        {"fingerprint": {}},
+    ],
+    "begun.json": [
+        b"[" * 100_000,
+        {"seconds": 1.5, "date": None},
+        {"exaflops_of_an_image": "x"},
+        {"seconds": "long"},
+    ],
+}
+"""Of each file, what stands in it instead, or the values that do. Each has ended report with a
+traceback, or stands beside one that has."""
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [(name, change) for name, changes in DAMAGED.items() for change in changes]
+)
+def test_damaged_records_are_a_page_or_a_sentence(name, change, runs, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(runs / "seed0", copy)
+    text = change
+    if isinstance(change, dict):
+        text = json.dumps(json.loads((copy / name).read_bytes()) | change).encode()
+    (copy / name).write_bytes(text)
+    with contextlib.suppress(ValueError):
+        page = write_report_of(copy, runs / "seed1").read_text()
+        assert "</html>" in page
+
+
+def write_report_of(*places) -> Path:
+    """The page about runs, as `vitkit report` writes it."""
+    return reports(*places, output=places[0] / "page.html").path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"event": "evaluation", "step": 10**30, "evaluator": "test", "metrics": {}},
+        {"event": "evaluation", "step": "last", "evaluator": "test", "metrics": {}},
+        {
+            "event": "evaluation",
+            "step": 3,
+            "evaluator": "test",
+            "metrics": {"x" * 100_000: {"value": 1.0, "unit": "share", "interval": None}},
+        },
+        {"event": "evaluation", "step": 3, "evaluator": "x" * 100_000, "metrics": {}},
+    ],
+)
+def test_an_event_that_no_figure_can_draw_counts_as_damaged(line, runs, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(runs / "seed0", copy)
+    before = read_run(copy).lines
+    with (copy / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    assert read_run(copy).lines == before
+
+
+@pytest.mark.parametrize("index", [-1, 10**6, 2**63 - 1])
+def test_answers_of_images_that_are_not_there_are_a_sentence(index, runs, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(runs / "seed0", copy)
+    kept = read_answers(copy / "answers.safetensors")
+    kept.answers.indices[0] = index
+    write_answers(copy / "answers.safetensors", kept)
+    (sentence,) = reports(copy, runs / "seed1", output=copy / "page.html").notes
+    assert "answers are of other images than the" in sentence

@@ -23,7 +23,13 @@ from torch import Tensor
 from vitkit.curation.writers import WRITERS, Tally, readable_examples
 from vitkit.data import CLASSES, Source, fingerprint, in_order, permutation
 from vitkit.system.console.progress import counted
-from vitkit.system.storage.files import on_this_machine, remove_unfinished, whole, write_whole
+from vitkit.system.storage.files import (
+    on_this_machine,
+    parse_json,
+    remove_unfinished,
+    whole,
+    write_whole,
+)
 
 PLAN = "pack.json"  # in the directory: what was asked for
 LEFT_OUT = "left-out.txt"  # in the directory: images that are not in the shards, and why
@@ -156,7 +162,7 @@ def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None
         write_whole(file, json.dumps(plan, indent=1).encode())
         return
     try:
-        earlier_plan = json.loads(file.read_bytes())
+        earlier_plan = parse_json(file.read_bytes())
     except ValueError as error:
         raise ValueError(
             f"{file} is no plan of vitkit data pack, or a damaged one ({error}); choose another "
@@ -221,7 +227,7 @@ class Jobs:
     def read_report(self, job: Job) -> Packed | None:
         """What became of a shard; None if it is not there as it was written."""
         try:
-            report = Packed(**json.loads(self.report_path(job).read_text("utf-8")))
+            report = Packed(**parse_json(self.report_path(job).read_text("utf-8")))
             size = self.shard_path(job).stat().st_size
         except FileNotFoundError:
             return None

@@ -4,7 +4,6 @@ It is written to a folder beside that name, tried there, and only then moved: a 
 is removed, and what was there before stays.
 """
 
-import json
 import os
 import platform
 import sys
@@ -52,7 +51,13 @@ from vitkit.runtimes import (
     open_file,
 )
 from vitkit.system.console.text import counted
-from vitkit.system.storage.files import MARK, check_can_be_made, check_replaceable, write_json
+from vitkit.system.storage.files import (
+    MARK,
+    check_can_be_made,
+    check_replaceable,
+    parse_json,
+    write_json,
+)
 from vitkit.system.storage.private import public
 from vitkit.weights import Classifier, license_to_json
 
@@ -137,7 +142,7 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
 def is_as_measured(path: Path) -> bool:
     """Whether the report beside a file is vitkit's, and the file has the size that it says."""
     try:
-        written = json.loads(Path(f"{path}.json").read_text())
+        written = parse_json(Path(f"{path}.json").read_text())
         return written["made"] == MARK and written["bytes"] == size_of(path)
     except (OSError, ValueError, KeyError, TypeError):
         return False

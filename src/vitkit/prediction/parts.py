@@ -29,7 +29,7 @@ from vitkit.prediction.items import Examples, FileNames, Item, Pictures
 from vitkit.prediction.predictions import Answered, Prediction, least_open
 from vitkit.prediction.rows import ParquetRows
 from vitkit.runtimes import Runtime
-from vitkit.system.storage.files import MARK, remove_unfinished, write_whole
+from vitkit.system.storage.files import MARK, parse_json, remove_unfinished, write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -230,7 +230,7 @@ def _outputs(runtime: Runtime) -> list[float]:
 def _read(file: Path) -> dict:
     """What the parts are of. Raises ValueError if the file is damaged."""
     try:
-        about = json.loads(file.read_text())
+        about = parse_json(file.read_text())
         count = about["count"]
         numbers = (count, about["size"], about["top"])
         outputs = np.array(about["outputs"], dtype=np.float64)

@@ -3,7 +3,6 @@ command (`first.py`); then all weights are fine-tuned for as long as held-out im
 time (`tuning.py`); the best on held-out images is kept.
 """
 
-import json
 import math
 import time
 from dataclasses import dataclass, field, replace
@@ -43,7 +42,7 @@ from vitkit.quick.record import write_record
 from vitkit.quick.tuning import Tuning, fine_tuned, for_few_pixels, tuning_for
 from vitkit.system.machine import pick_precision
 from vitkit.system.processes.ranks import from_rank_0
-from vitkit.system.storage.files import write_json
+from vitkit.system.storage.files import parse_json, write_json
 from vitkit.training import MODEL, Recipe, Say, check_packages, locked, to_json
 from vitkit.weights import Classifier, adopt, save
 
@@ -220,7 +219,7 @@ def _earlier_choice(run_dir: Path) -> str:
     if not (run_dir / MODEL).is_dir():
         return ""
     try:
-        return str(json.loads((run_dir / ANSWER).read_bytes())["chosen"])
+        return str(parse_json((run_dir / ANSWER).read_bytes())["chosen"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

@@ -4,7 +4,6 @@ every step from there reads.
 The plan is written down before the fine-tuning, which continues by it if it was interrupted.
 """
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from vitkit.quick.candidates import answers_of
 from vitkit.quick.folder import Photographs
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0
-from vitkit.system.storage.files import write_json
+from vitkit.system.storage.files import NUMBER, Types, check_types, parse_json, write_json
 from vitkit.training import (
     Occupied,
     Recipe,
@@ -62,15 +61,23 @@ class Plan(NamedTuple):
     """Whether the head reads what other libraries know, whatever it costs."""
 
 
+TYPES: Types = {
+    "steps": int, "precision": str, "minutes": NUMBER, "recipe": dict, "images": str,
+    "seconds_of_a_step": NUMBER, "pool": str, "reading": list, "portable": bool,
+}  # fmt: skip
+
+
 def read_plan(run_dir: Path) -> Plan | None:
     """The plan in a directory; None if there is none, or it is damaged."""
     try:
-        plan = Plan(**json.loads((run_dir / PLAN).read_bytes()))
+        plan = Plan(**parse_json((run_dir / PLAN).read_bytes()))
+        check_types(plan._asdict(), TYPES)
+        if plan.reading is not None:
+            pool, blocks = plan.reading
+            check_types({"pool": pool, "blocks": blocks}, {"pool": str, "blocks": int})
+            return plan._replace(reading=(pool, blocks))
     except (OSError, TypeError, ValueError):
         return None
-    if plan.reading is not None:
-        pool, blocks = plan.reading
-        return plan._replace(reading=(pool, blocks))
     if plan.pool is not None:  # of an earlier version
         return plan._replace(reading=(plan.pool, 1))
     return plan

@@ -26,6 +26,8 @@ from vitkit.system.storage.files import write_json, write_whole
 from vitkit.training import (
     ANSWERS,
     BEGUN,
+    OF_BEGUN,
+    check_answered,
     group_setting,
     is_run,
     open_part,
@@ -104,7 +106,7 @@ def write_record(
 
 def _begun(work: Work) -> dict:
     """When the run began, how long it took, and on what. A call that only continues it took less."""
-    earlier = read_object(work.run_dir / BEGUN)
+    earlier = read_object(work.run_dir / BEGUN, OF_BEGUN)
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time.time() - work.spent()))
     seconds = max(round(work.spent(), 1), earlier.get("seconds", 0.0))
     return {"date": earlier.get("date", date), "seconds": seconds, "device": str(work.device)}
@@ -134,6 +136,7 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path | None:
             return report_of_run(run_dir / RUN, path=path)
         return None
     source = open_part(run, kept.part)
+    check_answered(kept, source)
     classifier = load(run_dir, quiet=True)
     init = str(run.recipe["init"])
     data = run.data["source"]

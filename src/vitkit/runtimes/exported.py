@@ -16,6 +16,7 @@ import numpy as np
 
 from vitkit.data import Picture, Preprocessing
 from vitkit.system.machine import cpus
+from vitkit.system.storage.files import parse_json
 from vitkit.weights import Activation
 
 KEY = "vitkit"  # of the metadata
@@ -97,7 +98,7 @@ class Exported:
         if len(text) > LARGEST:
             raise MetadataError(f"its metadata has {len(text):,} bytes")
         try:
-            values = json.loads(text)
+            values = parse_json(text)
             preprocessing = Preprocessing.from_json(values["preprocessing"])
             labels = values["labels"]
             activation = values["activation"]
@@ -107,7 +108,7 @@ class Exported:
             license = values["license"]
             weight_bits = values.get("weight_bits", 8)  # the first files did not say it
             limits = _limits(values.get("unknown"))  # nor this
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise MetadataError(f"its metadata describes no model: {error}") from error
         _check("labels", labels, isinstance(labels, list) and len(labels) > 0)
         _check("labels", labels, all(isinstance(label, str) for label in labels))
@@ -207,10 +208,17 @@ class FileRuntime:
         return outputs[0], outputs[1]
 
     def _outputs(self, images: np.ndarray) -> list[np.ndarray]:
-        """All that the file computes, the first of it (B, K)."""
-        outputs = self.compute(np.ascontiguousarray(images))
-        outputs = [np.asarray(output, dtype=np.float32) for output in outputs]
-        shape = outputs[0].shape
+        """All that the file computes, the first of it (B, K). Raises ValueError, whatever the library
+        raises: a file may be a network that opens and cannot be computed."""
+        try:
+            computed = self.compute(np.ascontiguousarray(images))
+            outputs = [np.asarray(output, dtype=np.float32) for output in computed]
+            shape = outputs[0].shape
+        except Exception as error:  # the libraries' errors have no common class
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ValueError(
+                f"{self.path} cannot be computed by {self.library}: {reason}"
+            ) from error
         if shape != (len(images), len(self.labels)):
             raise ValueError(
                 f"{self.path} gives {shape} for {len(images)} images, and names "

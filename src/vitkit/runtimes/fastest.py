@@ -11,7 +11,7 @@ import torch
 
 from vitkit.runtimes.exported import threads
 from vitkit.system.matmul import processor
-from vitkit.system.storage.files import cache_dir
+from vitkit.system.storage.files import cache_dir, parse_json
 from vitkit.weights import Classifier
 
 VERSIONED = ("vitkit", "torch", "onnxruntime", "openvino")
@@ -68,7 +68,7 @@ def remembered(classifier: Classifier, precision: str) -> tuple[Fastest, Path] |
     """What `remember` kept, and the exported file; None if nothing was, or PyTorch is the fastest."""
     folder = folder_of(classifier)
     try:
-        values = json.loads((folder / f"{NAME}-{precision}.json").read_text())
+        values = parse_json((folder / f"{NAME}-{precision}.json").read_text())
         fastest = Fastest(**values)
         said = str(fastest)  # raises for values of other types
     except (OSError, ValueError, TypeError):

@@ -18,7 +18,7 @@ from vitkit.runtimes.exported import (
     threads,
 )
 from vitkit.system.machine import has_vnni
-from vitkit.system.storage.files import nearest
+from vitkit.system.storage.files import nearest, refuse_special
 
 if TYPE_CHECKING:
     import openvino
@@ -175,6 +175,9 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
 
     precision: of the matrix products, float32 or bfloat16; "auto" is what the file was written for.
     """
+    weights = refuse_special(path).with_suffix(".bin")
+    if path.suffix.lower() == ".xml" and not refuse_special(weights).is_file():
+        raise ValueError(f"{path} has its weights in {weights.name}, which is no file beside it")
     try:
         model = core().read_model(path)
         metadata = _metadata(model)

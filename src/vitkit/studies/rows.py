@@ -1,12 +1,11 @@
 """The table of a grid: what its cells have measured, read from the files that they have written."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.evaluation import Metric, plain_number
-from vitkit.system.storage.files import whole
+from vitkit.system.storage.files import parse_json, whole
 from vitkit.training import read_metrics, up_to_best
 
 RECORD = "cell.json"  # in a cell's directory: its recipe, its settings, and its error if it failed
@@ -38,7 +37,7 @@ COLUMNS = ("cell", "metric", "value", "low", "high", "unit", "primary", "step", 
 def read_record(path: Path) -> dict | None:
     """How a cell has ended; None if it has not, or the file is damaged: then it runs again."""
     try:
-        record = json.loads(path.read_bytes())
+        record = parse_json(path.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
     if not isinstance(record, dict) or not {"settings", "error", "recipe"} <= record.keys():

@@ -5,7 +5,6 @@ runs are and writes that down, `run_study` runs them, and `results` reads what t
 and figure are made from that, without running anything.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from vitkit.studies.grid import Best, Cell, run_grid
 from vitkit.studies.rows import Row, Setting, read_rows
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.processes.ranks import from_rank_0
-from vitkit.system.storage.files import check_can_be_made, write_json
+from vitkit.system.storage.files import check_can_be_made, parse_json, write_json
 from vitkit.training import Recipe, differences, open_others, to_json, with_defaults
 
 if TYPE_CHECKING:
@@ -228,7 +227,7 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | No
     if not path.exists():
         return None
     try:
-        record = json.loads(path.read_bytes())
+        record = parse_json(path.read_bytes())
     except ValueError:
         raise ValueError(
             f"{path} is damaged, and how long the runs are is known from it alone; choose another "

@@ -1,5 +1,7 @@
 """The machine that this process runs on: its CPUs, its devices, and the arithmetic on them."""
 
+import ctypes
+import gc
 import os
 import platform
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -38,6 +40,15 @@ def cpus(control_group: Path = CONTROL_GROUP) -> int:
         count = min(count, quota)
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # set by torchrun
     return max(1, count // processes)
+
+
+def give_back_memory() -> None:
+    """Give memory that is not used any more back to the system, such as that of a large thing which
+    was replaced: objects that hold each other, which Python looks for seldom, and the pieces that the
+    C library keeps, if it is one that lets go when asked."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _quota(control_group: Path) -> int | None:

@@ -8,7 +8,6 @@ each processor, version of PyTorch and number of threads, and the faster one is 
 The two libraries add in another order, so their results differ in the last bits.
 """
 
-import json
 import math
 import os
 import platform
@@ -22,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitkit.system.storage.files import cache_dir, write_json
+from vitkit.system.storage.files import cache_dir, parse_json, write_json
 
 VARIABLE = "VITKIT_MATMUL"
 FASTER = 1.05  # what oneDNN must gain before it is taken: less is noise
@@ -127,7 +126,7 @@ def choose(again: bool = False) -> OneDnn:
 def _read(file: Path) -> dict[str, OneDnn]:
     """What was measured before; empty if there is no such file, or not one of ours."""
     try:
-        values = json.loads(file.read_text())
+        values = parse_json(file.read_text())
         return {name: OneDnn(**choice) for name, choice in values.items()}
     except (OSError, TypeError, ValueError, AttributeError):
         return {}

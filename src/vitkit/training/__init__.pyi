@@ -32,6 +32,7 @@ from vitkit.training.record.history import read_run as read_run
 from vitkit.training.record.history import run_names as run_names
 from vitkit.training.record.log import Say as Say
 from vitkit.training.record.machine import BEGUN as BEGUN
+from vitkit.training.record.machine import OF_BEGUN as OF_BEGUN
 from vitkit.training.record.metrics import last_metrics as last_metrics
 from vitkit.training.record.metrics import primary_of as primary_of
 from vitkit.training.record.metrics import read_metrics as read_metrics
@@ -41,6 +42,7 @@ from vitkit.training.record.values import differences as differences
 from vitkit.training.record.values import read_object as read_object
 from vitkit.training.record.values import to_json as to_json
 from vitkit.training.record.values import with_defaults as with_defaults
+from vitkit.training.reports.answers import check_answered as check_answered
 from vitkit.training.reports.answers import open_part as open_part
 from vitkit.training.reports.common import Common as Common
 from vitkit.training.reports.common import common_answers as common_answers

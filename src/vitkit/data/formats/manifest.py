@@ -35,7 +35,7 @@ from vitkit.data.sources.tables import (
     note_unlabelled,
 )
 from vitkit.data.sources.targets import as_row_labels
-from vitkit.system.storage.files import whole
+from vitkit.system.storage.files import parse_json, whole
 
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 SUFFIX = ".selection.json"
@@ -169,8 +169,8 @@ def _json_rows(path: Path) -> Iterator[dict]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                row = parse_json(line)
+            except ValueError as error:
                 raise ValueError(f"{path} line {number} is not JSON: {error}") from None
             if not isinstance(row, dict) or not row:
                 raise ValueError(
@@ -253,8 +253,8 @@ def read_selection(where: str, columns: Columns) -> dict | None:
     if columns != Columns():
         raise ValueError(f"{where} says itself what its classes are; leave out --data.columns")
     try:
-        values = json.loads(Path(where).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        values = parse_json(Path(where).read_text("utf-8"))
+    except (OSError, ValueError) as error:
         raise ValueError(f"{where} cannot be read: {error}") from None
     if not isinstance(values, dict) or {"images", "labels", "parts"} - values.keys():
         raise ValueError(f"{where} is no selection; it needs images, labels and parts")

@@ -1,7 +1,6 @@
 """Parquet files of images, as Hugging Face's `datasets` writes and names them."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from vitkit.data.sources.tables import (
 )
 from vitkit.data.sources.targets import Values, as_row_labels, concatenate_values
 from vitkit.system.storage import remote
-from vitkit.system.storage.files import cache_dir, write_whole
+from vitkit.system.storage.files import cache_dir, parse_json, write_whole
 
 INFLATION = 100  # times its bytes on the disk, the memory that a column of images may take
 SMALL = 1 << 24  # bytes or rows that nobody needs to worry about
@@ -289,7 +288,7 @@ def _features(metadata: dict[bytes, bytes]) -> dict:
     """The features that `datasets` describes in the schema: column -> description; {} if there are
     none to read."""
     try:
-        return dict(json.loads(metadata[b"huggingface"])["info"]["features"])
+        return dict(parse_json(metadata[b"huggingface"])["info"]["features"])
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}
 

@@ -31,7 +31,7 @@ from vitkit.data.sources.targets import as_row_labels
 from vitkit.system.console.progress import bar
 from vitkit.system.machine import cpus
 from vitkit.system.storage import remote
-from vitkit.system.storage.files import cache_dir, write_whole
+from vitkit.system.storage.files import cache_dir, parse_json, write_whole
 
 CLASSES = "classes.txt"
 RANGE = 32 << 20  # bytes of a remote shard that are fetched at once
@@ -161,7 +161,7 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
 
     # Their labels: all examples have one, or none has.
     texts = list(chain.from_iterable(index.labels for index in indices))
-    values = {text: json.loads(text) for text in set(texts)}
+    values = {text: parse_json(text) for text in set(texts)}
     if set(values) == {NO_LABEL}:
         note = (
             f"{shards[0]} is unlabelled: no example has a .cls member or a label in .json; if an "
@@ -234,7 +234,7 @@ def cached_index(file: str, columns: Columns) -> Index | None:
         with safe_open(_index_path(file, columns), "numpy") as index:
             names = index.keys()
             arrays = {name: index.get_tensor(name) for name in names}
-            left_out = Counter(json.loads(index.metadata()["left_out"]))
+            left_out = Counter(parse_json(index.metadata()["left_out"]))
     except (FileNotFoundError, SafetensorError, KeyError, ValueError):
         return None
     image_names = Names(arrays["names"].tobytes(), arrays["names.ends"])
@@ -340,8 +340,9 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
                 key = f"{folder}/{stem}" if folder else stem
                 yield _Member(key, extension, info.name, info.offset_data, info.size, content)
             _check_end(opened, shard.offset)
-    except (tarfile.TarError, EOFError) as error:
-        message = f"{file} is not a readable tar file: {error}"
+    except (tarfile.TarError, EOFError, MemoryError, OverflowError) as error:
+        reason = str(error) or "it is damaged"  # as of a header of exabytes
+        message = f"{file} is not a readable tar file: {reason}"
         if remote.without_query(file).endswith(("gz", "z")):
             message += "; unpack it with gunzip: a compressed shard has no places to begin at"
         raise ValueError(message) from None
@@ -404,10 +405,10 @@ def _json_field(members: dict[str, _Member], columns: Columns, where: str) -> An
             f"or a field {columns.label!r} of .json; correct --data.columns.label"
         )
     try:
-        fields = json.loads(members["json"].content)
+        fields = parse_json(members["json"].content)
         name = label_column(columns, list(fields))
         return None if name is None else fields[name]
-    except (RecursionError, TypeError, AttributeError):
+    except (TypeError, AttributeError):
         raise ValueError(
             f"{where}.json is not an object; expected one with the label in it"
         ) from None

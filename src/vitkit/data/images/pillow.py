@@ -30,7 +30,15 @@ HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"
 PNG = b"\x89PNG\r\n\x1a\n"
 ORIENTATION = 0x0112  # tag of Exif
 EXIF = 0x8769  # tag of what a camera wrote
-BITS_PER_SAMPLE = 258  # tag of TIFF
+# Tags of TIFF
+BITS_PER_SAMPLE = 258
+STRIP_PLACES = 273
+STRIP_ROWS = 278
+PLANES = 284
+TILE_WIDTH = 322
+TILE_HEIGHT = 323
+TILE_PLACES = 324
+SEPARATE = 2  # value of PLANES: one channel after the other
 # Bytes for each pixel: 4 in Pillow, 3 in the result, and what the decoders of some formats keep.
 USUAL_MEMORY = 7
 MEMORY = {"JPEG2000": 19, "WEBP": 16, "AVIF": 10, HEIF: 12}
@@ -72,6 +80,34 @@ def add_heif() -> None:
                 "installed: pip install 'vitkit[heic]'"
             ) from None
     reader.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
+
+
+def check_tiff(image: Image.Image) -> None:
+    """Raises ValueError for a TIFF that lists fewer strips or tiles than its rows take. Pillow would
+    leave the missing rows black."""
+    tags = image.tag_v2
+    if TILE_PLACES in tags:
+        places = tags[TILE_PLACES]
+        width, height = tags[TILE_WIDTH], tags[TILE_HEIGHT]
+    elif STRIP_PLACES in tags:
+        places = tags[STRIP_PLACES]
+        width, height = image.width, tags.get(STRIP_ROWS, image.height)
+    else:  # the pixels are elsewhere, as in old JPEG in TIFF: its decoder knows where
+        return
+    pieces = -(-image.width // width) * -(-image.height // height)
+    if tags.get(PLANES) == SEPARATE:
+        pieces *= len(tags.get(BITS_PER_SAMPLE, (1,)))
+    check_pieces(len(places), pieces)
+    if 0 in places:
+        raise ValueError("one of its strips or tiles is said to be at byte 0, where its header is")
+
+
+def check_pieces(listed: int, needed: int) -> None:
+    """Raises ValueError for a TIFF that lists fewer strips or tiles than it needs."""
+    if listed < needed:
+        raise ValueError(
+            f"it is truncated: it has {listed:,} of the {needed:,} strips or tiles that its size takes"
+        )
 
 
 def memory(image: Image.Image) -> int:

@@ -87,6 +87,8 @@ class Encoded:
                 f"{self.name} is a JPEG of more than {scans:,} scans of {image.width} x "
                 f"{image.height} pixels, which takes very long to decode; {pillow.REMEDY}"
             )
+        if image.format == "TIFF":
+            pillow.check_tiff(image)
         return image
 
     @property

@@ -8,13 +8,14 @@ Legend: h w pixels, C channels.
 """
 
 import io
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vitkit.data.images.pillow import quiet
+from vitkit.data.images.pillow import check_pieces, quiet
 from vitkit.data.images.pixels import BadImage, Box, as_bytes, cut, levels, upright, upright_size
 
 if TYPE_CHECKING:
@@ -268,6 +269,9 @@ def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
     series = file.series[0]
     if _is_one_image(file, series):
         _check_compression(series.pages[0])
+        for page in series.pages:
+            if page is not None:  # pages in one piece with the first have no directory of their own
+                _check_pieces(page)
         array = series.asarray()
         if "S" in series.axes and array.ndim == 3:
             return np.moveaxis(array, series.axes.index("S"), -1)
@@ -280,6 +284,7 @@ def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
     planes = []
     for page in pages:
         _check_compression(page)
+        _check_pieces(page)
         if page.shape != pages[0].shape or page.dtype != pages[0].dtype:
             raise ValueError(
                 "its pages are of several sizes, so they are not channels of one image"
@@ -288,6 +293,16 @@ def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
     if len(planes) == 1:
         return _channels_last(planes[0])
     return np.stack(planes, -1)
+
+
+def _check_pieces(page) -> None:
+    """Raises ValueError for a page that lacks some of its strips or tiles, which tifffile would read
+    as zeros. GDAL leaves out tiles that hold nothing, and says so by a place and a size of 0; where
+    the pixels are in one piece, nobody needs a size."""
+    check_pieces(len(page.dataoffsets), math.prod(page.chunked))
+    for place, size in zip(page.dataoffsets, page.databytecounts, strict=False):
+        if (place == 0) != (size == 0) and not (place and page.is_contiguous):
+            raise ValueError(f"one of its strips or tiles has {size:,} bytes at byte {place:,}")
 
 
 def _name_of(compression: object) -> str:

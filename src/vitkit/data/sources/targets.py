@@ -5,13 +5,14 @@ classes.)
 Legend: N examples, B batch, K classes, M classes of all examples together.
 """
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+
+from vitkit.system.storage.files import parse_json
 
 TargetKind = Literal["class", "classes", "number", "none"]
 NO_TARGET = -1  # what a batch holds for an example without a target: no class has this number
@@ -270,7 +271,7 @@ def _split_cells(values: Values) -> Sequence | Lists:
 def _split_cell(text: str, separator: str | None) -> list:
     if text.lstrip().startswith("["):
         try:
-            return json.loads(text)
+            return parse_json(text)
         except ValueError:
             pass  # a name that begins with a bracket
     names = [text]

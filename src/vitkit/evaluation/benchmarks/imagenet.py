@@ -4,7 +4,6 @@ class each is, where they lie in no class folders; and ReaL, which has a list of
 import csv
 import hashlib
 import io
-import json
 import math
 import re
 import zlib
@@ -19,7 +18,7 @@ from vitkit.evaluation.benchmarks.labels import align, imagenet_wordnet
 from vitkit.evaluation.metrics.answers import Answers
 from vitkit.evaluation.metrics.metric import COUNT, Metric, share_right
 from vitkit.system.storage.download import download
-from vitkit.system.storage.files import cache_dir
+from vitkit.system.storage.files import cache_dir, parse_json
 
 IMAGES = 50_000  # of which ReaL has no label for 3,163
 CLASSES = 1000
@@ -262,10 +261,10 @@ def read_json(path: Path) -> Any:
     """What somebody else's JSON file holds. Raises ValueError for a file that cannot be read."""
     _check_size(path)
     try:
-        return json.loads(path.read_bytes())
+        return parse_json(path.read_bytes())
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from vitkit.data import Batch, Source
 from vitkit.evaluation.benchmarks.choice import Choice, among_all
 from vitkit.evaluation.evaluator import Part, collect, concatenated
-from vitkit.system.storage.files import whole
+from vitkit.system.storage.files import parse_json, whole
 from vitkit.weights import Classifier, write_safetensors
 
 NAMES = ("labels", "notes", "logits")  # of Answers: not among the arrays
@@ -239,8 +239,8 @@ def read_answers(path: Path) -> Kept | None:
                     arrays[field.name] = opened.get_tensor(field.name)
         if len({len(array) for array in arrays.values()}) > 1:
             return None
-        labels = tuple(json.loads(values["labels"]))
-        notes = tuple(json.loads(values["notes"]))
+        labels = tuple(parse_json(values["labels"]))
+        notes = tuple(parse_json(values["notes"]))
         return Kept(Answers(labels, notes, **arrays), values["part"], int(values["step"]))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         return None

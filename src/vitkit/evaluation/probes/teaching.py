@@ -25,7 +25,7 @@ from vitkit.evaluation.metrics.classification import unbalanced
 from vitkit.evaluation.probes.features import Features, add_weights, architecture, below_head
 from vitkit.evaluation.probes.probe import Probe, probe, with_probe
 from vitkit.evaluation.probes.unknown import fit_unknown, last_token
-from vitkit.system.storage.files import whole
+from vitkit.system.storage.files import parse_json, whole
 from vitkit.system.storage.private import public
 from vitkit.weights import DAMAGE, Classifier, adopt, save, write_safetensors
 
@@ -398,7 +398,7 @@ def _read(file: Path) -> tuple[Memory, dict]:
         x = opened.get_tensor("features")
     if _checksum(text, np.ascontiguousarray(x)) != metadata["checksum"]:
         raise ValueError("its checksum does not fit, so it is damaged")
-    values = json.loads(text)
+    values = parse_json(text)
     if values["version"] > LATEST:
         raise ValueError("a later version of vitkit wrote it")
     examples = tuple(Example(*example) for example in values["examples"])

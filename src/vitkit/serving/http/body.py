@@ -9,12 +9,12 @@ A body is one image as it is (image/* or application/octet-stream), several as t
 import asyncio
 import base64
 import binascii
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vitkit.serving.answering import Room, Sent
 from vitkit.system.console.text import counted
+from vitkit.system.storage.files import parse_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -246,8 +246,8 @@ def _images_of_json(body: bytes, most: int) -> list[Sent]:
     if values > 8 * most + FIELDS:
         raise Refused(413, f"the JSON has more values than {counted(most, 'image')} can have")
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
+        value = parse_json(body)
+    except ValueError:
         raise Refused(400, "the body is no JSON, though its content type says so") from None
     given = None
     if isinstance(value, dict):

@@ -5,6 +5,7 @@ Signals: SIGTERM and SIGINT end it, SIGHUP loads the model again from where it i
 """
 
 import asyncio
+import errno
 import io
 import logging
 import os
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from vitkit.data import limit_for_good
 from vitkit.runtimes import Runtime
@@ -28,14 +29,15 @@ from vitkit.serving.http.application import application
 from vitkit.serving.http.desk import Desk, Settings
 from vitkit.serving.http.watch import log, start_logs
 from vitkit.system.limits import max_pixels
-from vitkit.system.machine import cpus
+from vitkit.system.machine import cpus, give_back_memory
 from vitkit.system.processes.signals import signals_are_ours
 
 if TYPE_CHECKING:
     import uvicorn
 
 PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
-CONNECTIONS = 1000  # at once; those beyond are told so
+CONNECTIONS = 1000  # at once; those beyond wait until one ends
+SPARE = 64  # descriptors that no connection gets: another model is opened with them
 BACKLOG = 1024  # connections that wait to be accepted
 IDLE = 5  # seconds that a connection is kept for another request
 LAST = 2.0  # seconds beyond its grace after which a server that is ending ends in any case
@@ -104,7 +106,6 @@ class Server:
         tell: called with "ready" when it answers, and with "reloaded" or "kept" after a SIGHUP.
         """
         self.plan = plan
-        self.bound = bound
         self.tell = tell
         self.is_asked_again = False
         """Whether the model may have changed since it was begun to be loaded."""
@@ -123,10 +124,12 @@ class Server:
         self.stopping: asyncio.Task | None = None
         self.end_of_grace = threading.Timer(plan.grace + LAST, self._give_up)
         self.end_of_grace.daemon = True
+        self.bound = Listener(bound)
 
     def run(self) -> None:
         """Answer until a signal ends it."""
-        asyncio.run(self._run())
+        with self.bound:
+            asyncio.run(self._run())
         self.desk.answering.close()
         self.decoders.shutdown()
         self.end_of_grace.cancel()
@@ -162,11 +165,12 @@ class Server:
             server_header=False,
             proxy_headers=False,
             backlog=BACKLOG,
-            limit_concurrency=CONNECTIONS,
+            limit_concurrency=CONNECTIONS + 1,  # the socket accepts fewer
             timeout_keep_alive=IDLE,
             timeout_graceful_shutdown=max(1, round(self.plan.grace)),
         )
         server = uvicorn.Server(config)
+        asyncio.get_running_loop().set_exception_handler(self._log_what_asyncio_says)
         serving = asyncio.create_task(server.serve(sockets=[self.bound]))
         while not server.started:
             if serving.done():
@@ -181,6 +185,15 @@ class Server:
             self.reload()
         await serving
         watching.cancel()
+
+    def _log_what_asyncio_says(self, loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
+        """A line of the log, once a second, while connections wait. A second later asyncio looks again,
+        which may be at a socket that is closed by then."""
+        error = said.get("exception")
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            log("connections wait", {"reason": error.strerror}, logging.WARNING)
+        elif self.bound.fileno() >= 0 or "_start_serving" not in said["message"]:
+            loop.default_exception_handler(said)
 
     def _take_signals(self, server: "uvicorn.Server") -> None:
         """Signals do what they mean here, in place of what uvicorn does. Outside of a main thread
@@ -246,6 +259,8 @@ class Server:
         metrics.models.labels("loaded").inc()
         log("model replaced", {"model": served.name, "loaded": served.loaded})
         await asyncio.to_thread(before.close)
+        del before
+        give_back_memory()
         self.tell("reloaded")
 
 
@@ -274,8 +289,8 @@ def _address(bound: socket.socket) -> str:
     return f"{host}:{port}"
 
 
-# Connections: those that say nothing are closed, and when the server ends each gets the answer to what
-# it has sent
+# Connections: they do not take all descriptors, those that say nothing are closed, and when the server
+# ends each gets the answer to what it has sent
 
 
 SILENT = 10.0  # seconds in which the head of a request has to come
@@ -283,6 +298,40 @@ UNREAD = 30.0  # seconds beyond a request's in which its answer has to be taken
 LOOK = 1.0  # seconds between two looks at all connections
 MOMENT = 0.02  # seconds between two looks at connections that end
 LINGER = 1.0  # seconds that a connection without a request stays open when the server ends
+
+
+class Listener(socket.socket):
+    """A socket that accepts no more connections than there are descriptors to spare: the others wait in
+    the system, and find their place when one ends. If connections took all of them, no other model
+    could be opened, nor the files of the metrics."""
+
+    def __init__(self, bound: socket.socket):
+        """Takes the place of the socket `bound`."""
+        super().__init__(bound.family, bound.type, bound.proto, fileno=bound.detach())
+        self.accepted: WeakSet[socket.socket] = WeakSet()
+        """Those that are open: who closes a connection forgets its socket."""
+        self.most = most_connections()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Raises OSError with EMFILE for one too many, as the system does: asyncio then looks again
+        after a second."""
+        if len(self.accepted) >= self.most:
+            raise OSError(errno.EMFILE, "as many connections are open as this process takes")
+        connection, address = super().accept()
+        self.accepted.add(connection)
+        return connection, address
+
+
+def most_connections() -> int:
+    """How many this process may have open at once."""
+    if os.name != "posix":
+        return CONNECTIONS
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return CONNECTIONS
+    return max(1, min(CONNECTIONS, limit - SPARE))
 
 
 async def close_silent(server: "uvicorn.Server", seconds: float) -> None:
@@ -316,7 +365,7 @@ async def drain(server: "uvicorn.Server", bound: socket.socket) -> None:
     # Those that asyncio has accepted get their protocols before its server is closed: in Python 3.11
     # it would forget them, open (python/cpython#109564)
     loop = asyncio.get_running_loop()
-    last = bound.dup()
+    last = socket.fromfd(bound.fileno(), bound.family, bound.type, bound.proto)
     loop.remove_reader(bound.fileno())
     await asyncio.sleep(MOMENT)
     for each in server.servers:

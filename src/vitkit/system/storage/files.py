@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
+from typing import Any
 
 
 def cache_dir() -> Path:
@@ -159,6 +160,43 @@ def write_where_said(path: Path, data: bytes) -> None:
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data)
+
+
+def parse_json(text: bytes | str, kind: type[dict] = dict) -> Any:
+    """The value in JSON, its objects as this kind of dict. Raises ValueError, and nothing else: also
+    for one that is nested deeper than Python follows."""
+    hook = None if kind is dict else kind
+    try:
+        return json.loads(text, object_hook=hook)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+Types = dict[str, type | tuple[type, ...]]
+"""Of the values in an object, by name."""
+NUMBER = (int, float)
+
+
+class Record(dict):
+    """An object of a JSON file that this program wrote once. What it lacks is a ValueError with a
+    sentence, and no KeyError: the file is damaged, or of another version."""
+
+    def __missing__(self, name: str):
+        raise ValueError(f"{name!r} is missing in what was written down, which is damaged")
+
+
+def check_types(values: dict, types: Types) -> None:
+    """Raises ValueError if a value that is there has none of its types. Names lead to inner objects:
+    "data.source". A number is no switch, though Python takes it for one."""
+    for name, expected in types.items():
+        value: Any = values
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is None:
+            continue
+        is_switch = isinstance(value, bool) and expected is not bool
+        if not isinstance(value, expected) or is_switch:
+            raise ValueError(f"{name} is {repr(value)[:100]}, which is not what was written")
 
 
 def write_json(path: Path, value: dict) -> None:

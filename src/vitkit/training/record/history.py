@@ -1,15 +1,28 @@
 """What a run wrote down, read again: for its report, and for people who compare runs."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitkit.evaluation import Metric
+from vitkit.system.storage.files import NUMBER, Record, Types, check_types, parse_json
 from vitkit.training.record.log import clock
-from vitkit.training.record.machine import BEGUN
+from vitkit.training.record.machine import BEGUN, OF_BEGUN
 from vitkit.training.record.metrics import primary_of, read_metrics
 from vitkit.training.record.values import read_object
+
+# Types of what is read of a run's files
+OF_RECIPE: Types = {
+    "name": str, "batch": int, "init": str, "length": str, "best": str, "precision": str,
+    "model": dict, "optim": dict, "optim.lr": NUMBER, "optim.clip": NUMBER,
+    "data": dict, "data.source": str, "data.columns": dict, "data.parts": str,
+    "data.hold_out": NUMBER, "data.split_seed": int, "data.preprocessing": dict,
+    "data.workers": int,
+}  # fmt: skip
+OF_DATA: Types = {
+    "source": str, "place": str, "groups": str, "labels": list, "counts": dict,
+    "fingerprint": dict, "skipped": dict,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,7 +71,8 @@ class Recorded:
         when it began. What earlier code did not write down is left out."""
         # A quick run: a head is solved for, and what was fine-tuned is a run of its own
         if isinstance(self.begun.get("seconds"), float):
-            return {"time": clock(self.begun["seconds"]), "begun": str(self.begun["date"])}
+            begun = str(self.begun.get("date", "at an unknown time"))
+            return {"time": clock(self.begun["seconds"]), "begun": begun}
 
         # The time of the steps, without evaluations and checkpoints
         seconds = 0.0
@@ -92,8 +106,10 @@ def read_run(run_dir: Path) -> Recorded:
     """What a run wrote down. Raises ValueError if the directory is not a run, or if the run has not
     started to train."""
     try:
-        recipe = json.loads((run_dir / "recipe.json").read_text("utf-8"))
-        data = json.loads((run_dir / "data.json").read_text("utf-8"))
+        recipe = _record(run_dir / "recipe.json", OF_RECIPE)
+        data = _record(run_dir / "data.json", OF_DATA)
+        counts = data.get("counts", {})
+        check_types(counts, dict.fromkeys(counts, int))
     except OSError:
         raise ValueError(
             f"{run_dir} is no run: there is no {run_dir / 'recipe.json'} with a data.json beside "
@@ -107,7 +123,16 @@ def read_run(run_dir: Path) -> Recorded:
         raise ValueError(
             f"{run_dir} has no metrics.jsonl with a line in it: it has not trained yet"
         )
-    return Recorded(run_dir, recipe, data, lines, read_object(run_dir / BEGUN))
+    return Recorded(run_dir, recipe, data, lines, read_object(run_dir / BEGUN, OF_BEGUN))
+
+
+def _record(file: Path, types: Types) -> Record:
+    """The object in a run's file. Raises OSError, and ValueError if it is damaged."""
+    values = parse_json(file.read_bytes(), Record)
+    if not isinstance(values, dict):
+        raise ValueError(f"it holds a {type(values).__name__}")
+    check_types(values, types)
+    return values
 
 
 def run_names(runs: Sequence[Recorded]) -> list[str]:

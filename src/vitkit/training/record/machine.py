@@ -13,7 +13,7 @@ import torch
 from vitkit.system import matmul
 from vitkit.system.machine import Precision
 from vitkit.system.processes.ranks import from_rank_0, world
-from vitkit.system.storage.files import write_json
+from vitkit.system.storage.files import NUMBER, Types, write_json
 from vitkit.training.plan import operations
 from vitkit.training.recipe import Recipe
 from vitkit.training.record.log import Say
@@ -21,6 +21,9 @@ from vitkit.training.record.values import read_object
 
 MACHINE = "machine.json"  # in the run's directory
 BEGUN = "begun.json"  # there
+
+OF_BEGUN: Types = {"date": str, "seconds": NUMBER, "device": str, "exaflops_of_an_image": NUMBER}
+"""Types of what is read of BEGUN."""
 
 # How people call each fact of machine.json
 WORDS = {
@@ -129,7 +132,7 @@ def environment(run_dir: Path, precision: str) -> dict[str, str]:
     machine = read_object(run_dir / MACHINE)
     facts = {WORDS[name]: _in_words(machine[name]) for name in WORDS if name in machine}
     facts["precision"] = precision
-    begun = read_object(run_dir / BEGUN)
+    begun = read_object(run_dir / BEGUN, OF_BEGUN)
     return facts | {
         name: str(begun[name]) for name in ("vitkit", "python", "system") if name in begun
     }

@@ -8,6 +8,10 @@ import json
 from pathlib import Path
 
 from vitkit.evaluation import Metric, number_of, plain_number
+from vitkit.system.storage.files import parse_json
+
+STEPS = range(1 << 53)  # what is left out counts as damaged
+LONGEST_NAME = 1000  # characters of an evaluator's or a metric's name
 
 # Writing
 
@@ -55,15 +59,16 @@ def read_lines(path: Path) -> tuple[list[dict], int]:
     for line in data.split(b"\n")[:-1]:  # what follows the last newline was cut off
         try:
             lines.append(_from_json(line))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             damaged += 1
     return lines, damaged
 
 
 def _from_json(line: bytes) -> dict:
     """The line that `to_line` wrote. Raises one of several errors if it is damaged."""
-    values = json.loads(line)
-    if not isinstance(values["event"], str) or not isinstance(values["step"], int):
+    values = parse_json(line)
+    is_step = isinstance(values["step"], int) and values["step"] in STEPS
+    if not isinstance(values["event"], str) or not is_step:
         raise ValueError("an event has a name and a step")
     if values["event"] == "evaluation" and not isinstance(values["evaluator"], str):
         raise ValueError("an evaluation says what measured")
@@ -72,6 +77,9 @@ def _from_json(line: bytes) -> dict:
     if "metrics" in values:
         metrics = values["metrics"].items()
         values["metrics"] = {name: Metric.from_json(name, saved) for name, saved in metrics}
+    for name in (values.get("evaluator", ""), *values.get("metrics", {})):
+        if len(name) > LONGEST_NAME:  # a figure's legend of it would take minutes
+            raise ValueError("the name of a metric is too long")
     return values
 
 

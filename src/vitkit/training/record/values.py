@@ -1,7 +1,6 @@
 """A recipe as plain values, which recipe.json holds: in what two of them differ, and which settings
 are not at their defaults."""
 
-import json
 import sys
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from vitkit import evaluation, models, objectives
 from vitkit.system.span import Span
+from vitkit.system.storage.files import Types, check_types, parse_json
 
 # Settings, and parts of the recipe, that may change when a run continues: its weights do not depend
 # on them
@@ -27,13 +27,15 @@ FREE_ON_RESUME = (
 )
 
 
-def read_object(file: Path) -> dict:
-    """What a JSON file of a run holds; nothing if it is not there, damaged, or no object."""
+def read_object(file: Path, types: Types | None = None) -> dict:
+    """What a JSON file of a run holds; nothing if it is not there, damaged, no object, or if a value
+    has another type than these."""
     try:
-        values = json.loads(file.read_bytes())
+        values = parse_json(file.read_bytes())
+        if not isinstance(values, dict):
+            return {}
+        check_types(values, types or {})
     except (OSError, ValueError):
-        values = None
-    if not isinstance(values, dict):
         return {}
     return values
 

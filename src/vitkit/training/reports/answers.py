@@ -26,6 +26,7 @@ from vitkit.data import (
 from vitkit.evaluation import (
     MISTAKES,
     Answers,
+    Kept,
     Look,
     Part,
     Report,
@@ -98,6 +99,8 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Block
     if kept is not None or inside:
         try:
             source = open_part(run, name)
+            if kept is not None:
+                check_answered(kept, source)
         except (ValueError, OSError, KeyError) as error:
             problem = f"The images of {name} cannot be opened again: {error}."
 
@@ -165,9 +168,13 @@ def open_part(run: Recorded, name: str) -> Source:
     place = run.data.get("place", source)
     if not Path(source).exists() and Path(place).exists():
         source = place
+    try:
+        columns = Columns(**settings["columns"])
+    except TypeError as error:
+        raise ValueError(f"the columns in what the run wrote down are damaged: {error}") from None
     data = Data(
         source=source,
-        columns=Columns(**settings["columns"]),
+        columns=columns,
         parts=settings["parts"],
         hold_out=settings["hold_out"],
         split_seed=settings["split_seed"],
@@ -184,8 +191,24 @@ def open_part(run: Recorded, name: str) -> Source:
         raise ValueError(f"{data.source!r} has changed since the run")
 
     # Without those that the run left out
-    broken = [index for index, _ in run.data["skipped"].get(name, [])]
+    skipped = run.data["skipped"].get(name, [])
+    try:
+        broken = np.array([index for index, _ in skipped], np.int64)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(
+            "the images that the run skipped are damaged in what it wrote down"
+        ) from None
     return subset(part, np.setdiff1d(np.arange(len(part)), broken))
+
+
+def check_answered(kept: Kept, source: Source) -> None:
+    """Raises ValueError if a run's answers are of images that are not there."""
+    indices = kept.answers.indices
+    if len(indices) and not 0 <= indices.min() <= indices.max() < len(source):
+        raise ValueError(
+            f"the run's answers are of other images than the {len(source):,} of {kept.part}: {ANSWERS} is "
+            "damaged"
+        )
 
 
 def _report(given: Answers, source: Source | None) -> Report:

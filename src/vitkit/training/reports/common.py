@@ -10,7 +10,7 @@ from vitkit.evaluation import SHARE, agreement, mcnemar, read_answers
 from vitkit.system.console.text import counted
 from vitkit.training.evaluation import ANSWERS
 from vitkit.training.record.history import Recorded
-from vitkit.training.reports.answers import open_part
+from vitkit.training.reports.answers import check_answered, open_part
 
 
 class Common(NamedTuple):
@@ -45,6 +45,7 @@ def common_answers(first: Recorded, second: Recorded) -> Common | None:
         if kept is None:
             return None
         source = open_part(run, kept.part)
+        check_answered(kept, source)
         digests = {}
         for row, index in enumerate(kept.answers.indices.tolist()):
             data, _ = source[index]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.system.processes.ranks import from_rank_0
-from vitkit.system.storage.files import refuse_special, sync, write_whole
+from vitkit.system.storage.files import parse_json, refuse_special, sync, write_whole
 from vitkit.training.record.values import differences, read_object
 
 MODEL = "model"  # the folder of the finished model, in the run's directory
@@ -134,7 +134,7 @@ def write_sealed(path: Path, values: dict) -> None:
 def read_sealed(path: Path) -> dict:
     """The values that `write_sealed` wrote. Raises OSError, and ValueError if they are not as they
     were written."""
-    values = json.loads(path.read_bytes())
+    values = parse_json(path.read_bytes())
     if not isinstance(values, dict) or values.pop(SEAL, None) != _checksum_of(values):
         raise ValueError(f"the checksum of {path.name} does not fit")
     return values

@@ -1,6 +1,5 @@
 """A model as a file for another program, tried on real images."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from vitkit.exporting import export as write
 from vitkit.models import tokens_left
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted
+from vitkit.system.storage.files import parse_json
 from vitkit.training import Recorded, is_run, open_part, read_run
 from vitkit.verbs.arguments import Model, ModelHints
 from vitkit.verbs.computing import classifier_of
@@ -102,7 +102,7 @@ class ExportedModel:
     @property
     def measured(self) -> dict:
         """What was written beside it as JSON."""
-        return json.loads(Path(f"{self.path}.json").read_text())
+        return parse_json(Path(f"{self.path}.json").read_text())
 
     def shown(self) -> Iterator[str]:
         """What was written, and what was measured."""

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from PIL import Image
 from tyro.conf import arg
 
-from vitkit.exporting import open_runtime
 from vitkit.runtimes import Runtime as AnyRuntime
 from vitkit.runtimes import is_exported
 from vitkit.serving import (
@@ -256,6 +255,8 @@ def open_model(settings: Serve) -> AnyRuntime:
         return runtime_of_file(
             settings.model, settings.hints, settings.runtime, settings.precision, settings.device
         )
+
+    from vitkit.exporting import open_runtime  # and PyTorch, which an exported file does not need
 
     classifier = classifier_with_head(settings.model, settings.hints)
     precision = precision_of(settings.runtime, settings.precision, pick_device(settings.device))

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitkit.system.storage.files import parse_json
 from vitkit.weights.outputs import numbered
 
 LARGEST = 64 * 2**30  # bytes of a file's content; ViT-e, the largest there is, has 16 GiB
@@ -132,10 +133,7 @@ def read_json(file: Path) -> dict:
 
 def parse_object(text: bytes | str) -> dict:
     """The object in JSON. Raises ValueError."""
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    value = parse_json(text)
     if not isinstance(value, dict):
         raise ValueError(f"it holds a {type(value).__name__}")
     return value

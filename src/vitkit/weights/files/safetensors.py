@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitkit.system.storage.files import give_usual_permissions
+from vitkit.system.storage.files import give_usual_permissions, parse_json
 from vitkit.weights.files.content import KEY, Lazy, Tensors, fill, parse_object
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
@@ -55,7 +55,7 @@ def _offsets(file: Path) -> dict[str, int]:
     """
     with file.open("rb") as start:
         length = int.from_bytes(start.read(8), "little")
-        header = json.loads(start.read(length))
+        header = parse_json(start.read(length))
     header.pop("__metadata__", None)
     return {name: 8 + length + entry["data_offsets"][0] for name, entry in header.items()}
 
@@ -85,7 +85,7 @@ def _sort_metadata(file: Path) -> None:
     """Sort the header's metadata: the library's order changes, and equal models are equal files."""
     with file.open("r+b") as opened:
         length = int.from_bytes(opened.read(8), "little")
-        header = json.loads(opened.read(length))
+        header = parse_json(opened.read(length))
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
         if len(text) <= length:  # the library may escape less
