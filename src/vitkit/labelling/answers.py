@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from vitkit.system.storage.files import whole
+from vitkit.system.storage.files import parse_json, whole
 
 JOURNAL = "answers.jsonl"
 LABELS = "labels.csv"
@@ -212,7 +212,7 @@ def _read(path: Path) -> tuple[Answers, int]:
     last = 0
     for number, line in enumerate(data[:size].splitlines(), 1):
         try:
-            values = json.loads(line)
+            values = parse_json(line)
             if "undo" in values:
                 standing.pop(int(values["undo"]), None)
                 continue

@@ -10,7 +10,6 @@ network, can answer or see a photograph.
 """
 
 import io
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +24,7 @@ from vitkit.labelling.answers import Answer
 from vitkit.labelling.checking import Checking
 from vitkit.labelling.sitting import MORE, Progress, Question, Sitting
 from vitkit.system.console.text import printable, printable_name
+from vitkit.system.storage.files import parse_json
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -176,8 +176,8 @@ async def _body(request: "Request") -> dict:
         if len(data) > LARGEST:
             raise Wrong("that is too much at once")
     try:
-        values = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        values = parse_json(data)
+    except ValueError as error:
         raise Wrong(f"that is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise Wrong("that is not an object")

@@ -15,7 +15,7 @@ from vitkit.evaluation import backbone_digest
 from vitkit.labelling.sitting import Sitting
 from vitkit.system.limits import max_pixels
 from vitkit.system.machine import autocast, cpus
-from vitkit.system.storage.files import whole
+from vitkit.system.storage.files import parse_json, whole
 from vitkit.weights import DAMAGE, Classifier, write_safetensors
 
 FILE = "seen.safetensors"
@@ -144,7 +144,7 @@ def _read(file: Path, digest: str, precision: str) -> _Before:
             metadata = opened.metadata() or {}
             if (metadata.get("model"), metadata.get("precision")) != (digest, precision):
                 return _Before({}, np.empty((0, 0)))
-            states = json.loads(metadata["photographs"])
+            states = parse_json(metadata["photographs"])
             x = opened.get_tensor("features")
     except (OSError, SafetensorError, *DAMAGE):
         return _Before({}, np.empty((0, 0)))

@@ -1,6 +1,5 @@
 """Labelling a folder of photographs that nobody has sorted, in conversation with a model."""
 
-import json
 import os
 import platform
 import secrets
@@ -35,7 +34,7 @@ from vitkit.recipes import choose_pretrained
 from vitkit.system.console.saying import announce, say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.machine import pick_device
-from vitkit.system.storage.files import check_can_be_made, write_json
+from vitkit.system.storage.files import check_can_be_made, parse_json, write_json
 from vitkit.training import RUNS, Occupied, locked, run_name, tidied
 from vitkit.verbs.arguments import Device, ModelHints, Precision, pick_precision
 from vitkit.verbs.computing import classifier_of
@@ -217,8 +216,8 @@ def _folder_of(root: Path, kind: str) -> Path:
 def _about(folder: Path) -> dict:
     """What a directory says of the sitting that it has; empty if it has none."""
     try:
-        values = json.loads((folder / ABOUT).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        values = parse_json((folder / ABOUT).read_text("utf-8"))
+    except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
 
