@@ -284,6 +284,18 @@ def test_dinos_teacher_is_read_without_its_projection_head(tmp_path, capsys):
     assert_same_outputs(theirs, classifier.model)
 
 
+def test_of_a_projection_head_every_layer_is_left_out(tmp_path, capsys):
+    """iBOT's has a second last layer, for patches."""
+    theirs = timm_model(num_classes=0)
+    head = {
+        f"head.{layer}": torch.zeros(4, 4) for layer in ("mlp.0.weight", "last_layer2.weight_v")
+    }
+    torch.save(theirs.state_dict() | head, tmp_path / "ibot.pth")
+    classifier = load(tmp_path / "ibot.pth", heads=4)
+    assert "left out: head.mlp.0.weight, head.last_layer2.weight_v" in capsys.readouterr().err
+    assert classifier.model.config.classes == 0
+
+
 def test_an_mae_is_read_without_its_decoder(tmp_path):
     theirs = timm_model(num_classes=0)
     decoder = {"mask_token": torch.zeros(1, 1, 8), "decoder_pred.bias": torch.zeros(3)}
