@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from vitkit.evaluation import Metric, number_of, plain_number
-from vitkit.system.storage.files import parse_json
+from vitkit.system.storage.files import Record, parse_json
 
 STEPS = range(1 << 53)  # what is left out counts as damaged
 LONGEST_NAME = 1000  # characters of an evaluator's or a metric's name
@@ -66,7 +66,7 @@ def read_lines(path: Path) -> tuple[list[dict], int]:
 
 def _from_json(line: bytes) -> dict:
     """The line that `to_line` wrote. Raises one of several errors if it is damaged."""
-    values = parse_json(line)
+    values = parse_json(line, Record)
     is_step = isinstance(values["step"], int) and values["step"] in STEPS
     if not isinstance(values["event"], str) or not is_step:
         raise ValueError("an event has a name and a step")
