@@ -67,6 +67,7 @@ class Answers:
         self.standing: list[Answer] = []
         self.last = last
         self._said: dict[str, dict[str, Label]] = {}
+        self._order: dict[str, None] = {}  # of the classes: a number key stays that of its class
         self.set_aside: dict[str, str] = {}
         """The photographs that have no class because somebody left them out or was not sure, and which
         of the two."""
@@ -92,6 +93,7 @@ class Answers:
             if answer.decision == "class":
                 label = Label(answer.label, answer.how, answer.by)
                 self._said.setdefault(photograph, {})[answer.by] = label
+                self._order[answer.label] = None
             else:
                 self.set_aside[photograph] = answer.decision
         for photograph in answer.others:
@@ -112,10 +114,8 @@ class Answers:
 
     def classes(self) -> list[str]:
         """The classes, in the order in which they came."""
-        classes = {}
-        for said in self._said.values():
-            classes[self._last(said).label] = None
-        return list(classes)
+        used = {self._last(said).label for said in self._said.values()}
+        return [label for label in self._order if label in used]
 
     def differences(self) -> list[Difference]:
         """The photographs that people do not agree about."""
@@ -145,6 +145,8 @@ class Answers:
             for person, label in said.items():
                 if label.label == answer.renamed:
                     said[person] = label._replace(label=answer.label)
+        order = (answer.label if label == answer.renamed else label for label in self._order)
+        self._order = dict.fromkeys(order)
         for labels in self.refused.values():
             if answer.renamed in labels:
                 labels.remove(answer.renamed)
@@ -169,9 +171,7 @@ class Journal:
     def __init__(self, folder: Path):
         """folder: of the sitting; it is there. Raises ValueError for a file that is no journal, OSError."""
         self.path = folder / JOURNAL
-        self.answers, size = _read(self.path)
-        if self.path.exists():
-            os.truncate(self.path, size)  # without a line that was not written whole
+        self.answers, self._size = _read(self.path)
 
     def add(self, answer: Answer) -> None:
         """Write an answer down. It is on the disk when this returns. Raises OSError."""
@@ -190,16 +190,20 @@ class Journal:
         return None
 
     def _write(self, values: dict) -> None:
-        """Append a line, whole or not at all."""
-        with self.path.open("ab") as file:
-            size = file.tell()
+        """Append a line. One that is not written whole, as on a full disk, does not count: the next
+        is written in its place."""
+        line = json.dumps(values).encode() + b"\n"
+        with self.path.open("ab", buffering=0) as file:
+            file.truncate(self._size)
             try:
-                file.write(json.dumps(values).encode() + b"\n")
-                file.flush()
+                written = 0
+                while written < len(line):
+                    written += file.write(line[written:])
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(size)
+                file.truncate(self._size)
                 raise
+        self._size += len(line)
 
 
 def _read(path: Path) -> tuple[Answers, int]:
@@ -219,7 +223,7 @@ def _read(path: Path) -> tuple[Answers, int]:
             for name in ("photographs", "others"):
                 values[name] = tuple(values.get(name, ()))
             answer = Answer(**values)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"{path}: line {number} is no answer ({error}); the labels so far are in {LABELS} beside "
                 "it; move both away to begin again"
