@@ -117,6 +117,13 @@ class Answers:
         used = {self._last(said).label for said in self._said.values()}
         return [label for label in self._order if label in used]
 
+    def now_called(self, label: str) -> str:
+        """What a class is called that had this name before any was renamed."""
+        for answer in self.standing:
+            if answer.decision == "rename" and answer.renamed == label:
+                label = answer.label
+        return label
+
     def differences(self) -> list[Difference]:
         """The photographs that people do not agree about."""
         found = []

@@ -5,8 +5,9 @@ import os
 import platform
 import secrets
 import socket
+import threading
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -35,7 +36,7 @@ from vitkit.recipes import choose_pretrained
 from vitkit.system.console.saying import announce, say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.machine import pick_device
-from vitkit.system.storage.files import check_can_be_made, write_json
+from vitkit.system.storage.files import check_can_be_made, remove_unfinished, write_json
 from vitkit.training import RUNS, Occupied, locked, run_name, tidied
 from vitkit.verbs.arguments import Device, ModelHints, Precision, pick_precision
 from vitkit.verbs.computing import classifier_of
@@ -61,7 +62,7 @@ class Label:
         Positional[str], arg(metavar="PHOTOS", help="A folder of photographs, at any depth.")
     ]
     classes: tuple[str, ...] = ()
-    """Classes that are known already. Others are made on the page, by typing their names."""
+    """Classes that are known already, as in cat,dog or cat dog. Others are made on the page, by typing their names."""
     model: Annotated[
         str, arg(metavar="MODEL", help=f"{MODEL} Default: as vitkit finetune chooses.")
     ] = ""
@@ -121,7 +122,7 @@ class Labelled:
         if self.model is not None:
             yield f"model: {self.model}; next: vitkit predict {as_word(self.model)} IMAGE..."
         yield f"a better model of the same labels: vitkit finetune {as_word(self.path)}"
-        yield f"to go on labelling: vitkit label {as_word(self.settings.photographs)}"
+        yield f"to go on labelling: {_again(self.settings)}"
 
 
 @result
@@ -150,7 +151,15 @@ class Checked:
             yield f"list: {self.path}"
             yield _what_the_list_is_for(self.settings, self.path)
         if progress.labelled < progress.photographs:
-            yield f"to go on: vitkit label {as_word(self.settings.photographs)} --check"
+            yield f"to go on: {_again(self.settings)} --check"
+
+
+def _again(settings: Label) -> str:
+    """The command that goes on with a sitting."""
+    command = f"vitkit label {as_word(settings.photographs)}"
+    if settings.workdir is not None:
+        command += f" --workdir {as_word(settings.workdir)}"
+    return command
 
 
 @verb
@@ -164,17 +173,21 @@ def label(settings: Label) -> Labelled | Checked:
     # What can be wrong, before anything is loaded
     _check(settings)
     root = Path(tidied(settings.photographs))
-    names, _ = find_images(root)
-    if not names:
-        raise ValueError(f"{root} holds no photographs")
     folder = settings.workdir or _folder_of(root, "check" if settings.check else "labels")
+    if not find_images(root)[0]:
+        raise ValueError(f"{root} holds no photographs")
+
+    def find() -> list[str]:
+        return _photographs(root, (folder, RUNS, settings.sort_into))
+
     try:
         with locked(folder):
-            _begin(folder, root)
+            _begin(folder, root, settings.check)
             if settings.check:
                 return _checked(settings, folder, root)
-            sitting = Sitting(names, folder, settings.classes)
-            return _labelled(settings, sitting, root)
+            remove_unfinished(folder)
+            sitting = Sitting(find(), folder, settings.classes)
+            return _labelled(settings, sitting, root, find)
     except Occupied as error:
         raise Occupied(
             f"{root} is being labelled by another process{_who_labels(folder)}: open its page, or end it"
@@ -208,9 +221,21 @@ def _folder_of(root: Path, kind: str) -> Path:
     name = run_name(str(root), kind)
     folder = RUNS / name
     number = 1
+    moved = []
     while folder.exists() and not _is_of(folder, root):
+        before = _about(folder).get("photographs")
+        if isinstance(before, str) and not Path(before).exists():
+            moved.append((folder, before))
         number += 1
         folder = RUNS / f"{name}-{number}"
+    if moved and not folder.exists():
+        place, before = moved[-1]
+        say(
+            printable(
+                f"{place} has answers about {before}, which is not there any more; if {root} is what was "
+                f"there, --workdir {as_word(place)} goes on with them"
+            )
+        )
     return folder
 
 
@@ -236,17 +261,36 @@ def _who_labels(folder: Path) -> str:
     return f" (number {about['process']} on {printable(str(about.get('machine', '')))})"
 
 
-def _begin(folder: Path, root: Path) -> None:
+def _begin(folder: Path, root: Path, check: bool) -> None:
     """Say in the directory whose labels it has, and lead to them. Raises ValueError for a directory that
     holds something else."""
-    if not _is_of(folder, root):
+    about = _about(folder)
+    before = about.get("photographs")
+    is_moved = isinstance(before, str) and not Path(before).exists()
+    if before is not None and about.get("check", False) != check:
+        raise ValueError(
+            f"{folder} has answers of vitkit label {'without' if check else 'with'} --check; give another "
+            "--workdir"
+        )
+    if is_moved:
+        say(
+            printable(
+                f"{folder} has answers about {before}; it is taken that {root} is what was there"
+            )
+        )
+    elif not _is_of(folder, root):
         others = [path.name for path in folder.iterdir() if path.name != "LOCK"]
         if others:
             raise ValueError(
                 f"{folder} holds something else ({', '.join(sorted(others)[:3])}), or labels of other "
                 "photographs; give another --workdir"
             )
-    about = {"photographs": str(root.resolve()), "process": os.getpid(), "machine": platform.node()}
+    about = {
+        "photographs": str(root.resolve()),
+        "check": check,
+        "process": os.getpid(),
+        "machine": platform.node(),
+    }
     write_json(folder / ABOUT, about)
     link = folder / PHOTOGRAPHS
     if link.is_symlink() and link.resolve() != root.resolve():
@@ -261,19 +305,36 @@ def _begin(folder: Path, root: Path) -> None:
             )
 
 
-def _labelled(settings: Label, sitting: Sitting, root: Path) -> Labelled:
+def _photographs(root: Path, ours: tuple[Path | None, ...]) -> list[str]:
+    """The names of the photographs of a folder, without what lies in directories that are ours: links and
+    plots of earlier runs, for one who labels the folder that he is in. Raises ValueError, OSError."""
+    names, _ = find_images(root)
+    for folder in ours:
+        if folder is None or not folder.resolve().is_relative_to(root.resolve()):
+            continue
+        below = folder.resolve().relative_to(root.resolve()).as_posix()
+        if below != ".":
+            names = [name for name in names if not name.startswith(f"{below}/")]
+    return names
+
+
+def _labelled(
+    settings: Label, sitting: Sitting, root: Path, find: Callable[[], list[str]]
+) -> Labelled:
     """Serve the page; when it is ended, say what was labelled."""
     listener = listening_socket(settings.host, settings.port)
     device = pick_device(settings.device)
     name, loaded = _loaded(settings)
     classifier, _ = adopt(loaded, labels=("0", "1"), new_head=True)
     precision = pick_precision(settings.precision, device)
-    reading = Reading(sitting, classifier.to(device).for_inference(), root, precision)
+    reading = Reading(sitting, classifier.to(device).for_inference(), root, precision, find)
     reading.take_up()
     written: list[Path] = []
+    one_at_a_time = threading.Lock()  # two people may press Finish
 
     def finish(links: bool) -> list[str]:
-        return _finished(settings, sitting, root, classifier, precision, name, links, written)
+        with one_at_a_time:
+            return _finished(settings, sitting, root, classifier, precision, name, links, written)
 
     reading.start()
     try:
