@@ -17,6 +17,7 @@ from pictures import encoded, photograph
 import vitkit
 from vitkit.data import Preprocessing, open_parts
 from vitkit.models import create, vit
+from vitkit.verbs.teaching.label import _photographs
 from vitkit.weights import Classifier, save
 
 pytest.importorskip("uvicorn", reason="needs uvicorn: pip install 'vitkit[serve]'")
@@ -169,3 +170,26 @@ def test_what_is_refused(place):
     ):
         with pytest.raises(ValueError, match=re.escape(sentence)):
             vitkit.label(**words, model="model")
+
+
+def test_a_folder_without_classes_is_not_checked(place):
+    with pytest.raises(ValueError, match="my photos has no classes"):
+        vitkit.label("my photos", model="model", check=True)
+
+
+def test_directories_of_labels_and_of_checks_are_two(place):
+    Path("mine").mkdir()
+    about = {"photographs": str(Path("my photos").resolve()), "check": True}
+    Path("mine/sitting.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="answers of vitkit label with check"):
+        vitkit.label("my photos", model="model", workdir=Path("mine"))
+
+
+def test_our_own_directories_hold_no_photographs(place, monkeypatch):
+    monkeypatch.chdir("my photos")
+    for name in ("runs/x/plot.png", "sorted/cat/1.png", "sorted too/1.png"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy("00.png", name)
+    names = _photographs(Path(), (Path("runs"), Path("sorted"), None, place))
+    assert "sorted too/1.png" in names
+    assert len(names) == 24 + 1 + 1

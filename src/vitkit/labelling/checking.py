@@ -193,8 +193,12 @@ class Checking:
         )
         return self._given[by]
 
+    def write(self) -> None:
+        """Write the list of all that is not to stay as it is; `problem` says if it could not be."""
+        with self._lock:
+            self._write()
+
     def _write(self) -> None:
-        """Write the list of all that is not to stay as it is."""
         lines = [self._heading]
         for name, label in self._other_classes():
             check = self._checks[name]

@@ -121,7 +121,8 @@ class Labelled:
         yield f"labels: {self.path}"
         if self.model is not None:
             yield f"model: {self.model}; next: vitkit predict {as_word(self.model)} IMAGE..."
-        yield f"a better model of the same labels: vitkit finetune {as_word(self.path)}"
+        if sum(count > 0 for _, count in progress.classes) > 1:
+            yield f"a better model of the same labels: vitkit finetune {as_word(self.path)}"
         yield f"to go on labelling: {_again(self.settings)}"
 
 
@@ -159,6 +160,8 @@ def _again(settings: Label) -> str:
     command = f"vitkit label {as_word(settings.photographs)}"
     if settings.workdir is not None:
         command += f" --workdir {as_word(settings.workdir)}"
+    if settings.model:
+        command += f" --model {as_word(settings.model)}"
     return command
 
 
@@ -181,13 +184,16 @@ def label(settings: Label) -> Labelled | Checked:
         return _photographs(root, (folder, RUNS, settings.sort_into))
 
     try:
-        with locked(folder):
+        with (
+            locked(folder),
+            closing(listening_socket(settings.host, settings.port)) as listener,
+        ):
             _begin(folder, root, settings.check)
             if settings.check:
-                return _checked(settings, folder, root)
+                return _checked(settings, folder, root, listener)
             remove_unfinished(folder)
             sitting = Sitting(find(), folder, settings.classes)
-            return _labelled(settings, sitting, root, find)
+            return _labelled(settings, sitting, root, find, listener)
     except Occupied as error:
         raise Occupied(
             f"{root} is being labelled by another process{_who_labels(folder)}: open its page, or end it"
@@ -319,10 +325,13 @@ def _photographs(root: Path, ours: tuple[Path | None, ...]) -> list[str]:
 
 
 def _labelled(
-    settings: Label, sitting: Sitting, root: Path, find: Callable[[], list[str]]
+    settings: Label,
+    sitting: Sitting,
+    root: Path,
+    find: Callable[[], list[str]],
+    listener: socket.socket,
 ) -> Labelled:
     """Serve the page; when it is ended, say what was labelled."""
-    listener = listening_socket(settings.host, settings.port)
     device = pick_device(settings.device)
     name, loaded = _loaded(settings)
     classifier, _ = adopt(loaded, labels=("0", "1"), new_head=True)
@@ -347,10 +356,14 @@ def _labelled(
     return Labelled(settings, sitting.folder / LABELS, model, sitting.progress(), unreadable)
 
 
-def _checked(settings: Label, folder: Path, root: Path) -> Checked:
+def _checked(settings: Label, folder: Path, root: Path, listener: socket.socket) -> Checked:
     """Serve the page of what a review found; when it is ended, say what was decided."""
-    listener = listening_socket(settings.host, settings.port)
     splits = open_splits(str(root))
+    if splits.target_kind != "class":
+        raise ValueError(
+            f"{root} has no classes, a folder of photographs each, that could be checked; label it without "
+            "--check"
+        )
     _, loaded = _loaded(settings)
     findings, facts = look_through(splits, loaded.to(pick_device(settings.device)).for_inference())
     for fact in facts:
@@ -360,6 +373,9 @@ def _checked(settings: Label, folder: Path, root: Path) -> Checked:
     checking = Checking(_checks(parts, findings), first.labels, folder, heading_of_list(first))
 
     def finish(links: bool) -> list[str]:
+        checking.write()
+        if checking.problem:
+            raise ValueError(checking.problem)
         return [f"wrote {checking.file}", _what_the_list_is_for(settings, checking.file)]
 
     _serve(settings, Table(checking, Path(), finish, lambda: ""), listener)
@@ -425,8 +441,7 @@ def _serve(settings: Label, table: Table, listener: socket.socket) -> None:
             webbrowser.open(address)
 
     server = uvicorn.Server(uvicorn.Config(application(table, secret), log_level="critical"))
-    with closing(listener):
-        run_until_ended(server, listener, started)
+    run_until_ended(server, listener, started)
 
 
 def _finished(
