@@ -45,7 +45,8 @@ def next_to_label(features: np.ndarray, labels: np.ndarray, count: int = 1) -> n
         raise ValueError(f"count is {count}; ask about one photograph or more")
     if not features.size:
         return np.arange(len(features))[labels < 0][:count]
-    if features.dtype.kind not in "fiu" or labels.dtype.kind not in "iu":
+    are_numbers = features.dtype.kind in "fiu" and labels.dtype.kind in "fiu"
+    if not are_numbers or (labels != np.floor(labels)).any():
         raise ValueError(
             f"features are {features.dtype} and labels {labels.dtype}; features are numbers, and labels "
             "the numbers of classes, -1 for none"
