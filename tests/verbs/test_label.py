@@ -17,7 +17,8 @@ from pictures import encoded, photograph
 import vitkit
 from vitkit.data import Preprocessing, open_parts
 from vitkit.models import create, vit
-from vitkit.verbs.teaching.label import _photographs
+from vitkit.training import Occupied
+from vitkit.verbs.teaching.label import _only_here, _photographs
 from vitkit.weights import Classifier, save
 
 pytest.importorskip("uvicorn", reason="needs uvicorn: pip install 'vitkit[serve]'")
@@ -110,9 +111,7 @@ def test_a_sitting_that_is_killed_and_goes_on(place):
     with pytest.raises(subprocess.CalledProcessError) as refused:
         command = [sys.executable, "-m", "vitkit", "label", "my photos", "--model", "model"]
         subprocess.run(command, check=True, capture_output=True, text=True)
-    assert (
-        f"being labelled by another process (number {served.process.pid} on" in refused.value.stderr
-    )
+    assert f"being labelled already (process {served.process.pid} on" in refused.value.stderr
     served.process.kill()
     served.process.communicate()
 
@@ -170,6 +169,14 @@ def test_what_is_refused(place):
     ):
         with pytest.raises(ValueError, match=re.escape(sentence)):
             vitkit.label(**words, model="model")
+
+
+def test_two_threads_do_not_label_one_folder(place):
+    with (
+        _only_here(Path("runs/my-photos-labels")),
+        pytest.raises(Occupied, match="my photos is being labelled already"),
+    ):
+        vitkit.label("my photos", model="model")
 
 
 def test_a_folder_without_classes_is_not_checked(place):

@@ -178,7 +178,9 @@ class Journal:
     def __init__(self, folder: Path):
         """folder: of the sitting; it is there. Raises ValueError for a file that is no journal, OSError."""
         self.path = folder / JOURNAL
-        self.answers, self._size = _read(self.path)
+        self.answers, size = _read(self.path)
+        if self.path.exists():
+            os.truncate(self.path, size)  # without a line that was not written whole
 
     def add(self, answer: Answer) -> None:
         """Write an answer down. It is on the disk when this returns. Raises OSError."""
@@ -197,20 +199,18 @@ class Journal:
         return None
 
     def _write(self, values: dict) -> None:
-        """Append a line. One that is not written whole, as on a full disk, does not count: the next
-        is written in its place."""
+        """Append a line, whole or not at all: a full disk may take a part of it."""
         line = json.dumps(values).encode() + b"\n"
         with self.path.open("ab", buffering=0) as file:
-            file.truncate(self._size)
+            size = file.tell()
             try:
                 written = 0
                 while written < len(line):
                     written += file.write(line[written:])
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(self._size)
+                file.truncate(size)
                 raise
-        self._size += len(line)
 
 
 def _read(path: Path) -> tuple[Answers, int]:

@@ -8,7 +8,7 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,6 +48,8 @@ from vitkit.webapp import listening_socket, run_until_ended
 from vitkit.weights import Classifier, Hints, adopt
 
 ABOUT = "sitting.json"
+_OPEN: set[Path] = set()  # the directories of sittings that this process has open
+_CHANGING = threading.Lock()
 MINUTES = 2.0  # the time in mind when a model is chosen, as `vitkit finetune` does
 
 
@@ -185,6 +187,7 @@ def label(settings: Label) -> Labelled | Checked:
 
     try:
         with (
+            _only_here(folder),  # before the lock, which a thread that fails would let go
             locked(folder),
             closing(listening_socket(settings.host, settings.port)) as listener,
         ):
@@ -196,7 +199,7 @@ def label(settings: Label) -> Labelled | Checked:
             return _labelled(settings, sitting, root, find, listener)
     except Occupied as error:
         raise Occupied(
-            f"{root} is being labelled by another process{_who_labels(folder)}: open its page, or end it"
+            f"{root} is being labelled already{_who_labels(folder)}: open its page, or end it"
         ) from error
 
 
@@ -259,12 +262,27 @@ def _is_of(folder: Path, root: Path) -> bool:
     return _about(folder).get("photographs") == str(root.resolve())
 
 
+@contextmanager
+def _only_here(folder: Path) -> Iterator[None]:
+    """Keep other threads of this process from a directory, which its lock does not. Raises Occupied."""
+    name = folder.resolve()
+    with _CHANGING:
+        if name in _OPEN:
+            raise Occupied(f"{folder} is open in this process")
+        _OPEN.add(name)
+    try:
+        yield
+    finally:
+        with _CHANGING:
+            _OPEN.discard(name)
+
+
 def _who_labels(folder: Path) -> str:
     """Which process has a sitting open, in words; empty if it does not say so."""
     about = _about(folder)
     if "process" not in about:
         return ""
-    return f" (number {about['process']} on {printable(str(about.get('machine', '')))})"
+    return f" (process {about['process']} on {printable(str(about.get('machine', '')))})"
 
 
 def _begin(folder: Path, root: Path, check: bool) -> None:
