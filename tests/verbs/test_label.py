@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -65,8 +66,11 @@ class Served:
         return json.load(urlopen(self.address + "progress", timeout=30))
 
     def wait_until_seen(self, count: int) -> None:
+        self.wait_until(lambda progress: progress["seen"] >= count)
+
+    def wait_until(self, holds: Callable[[dict], bool]) -> None:
         until = time.monotonic() + 60
-        while self.progress()["seen"] < count:
+        while not holds(self.progress()):
             assert time.monotonic() < until
             time.sleep(0.05)
 
@@ -154,7 +158,15 @@ def test_photographs_arrive_while_it_runs(place):
     Path("my photos/05.png").unlink()
     served.wait_until_seen(25)
     assert served.progress()["photographs"] == 26
-    assert "05.png" in served.progress()["unreadable"]
+    assert "05.png: it is not there any more" in served.progress()["unreadable"]
+
+    # One that was still being copied when it was looked at
+    data = Path("my photos/06.png").read_bytes()
+    Path("my photos/25.png").write_bytes(data[: len(data) // 2])
+    served.wait_until(lambda progress: any("25.png" in name for name in progress["unreadable"]))
+    Path("my photos/25.png").write_bytes(data)
+    served.wait_until_seen(26)
+    served.wait_until(lambda progress: len(progress["unreadable"]) == 2)
     served.end()
     assert not os.path.lexists("runs/my-photos-labels/model")
 
