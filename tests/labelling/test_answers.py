@@ -176,3 +176,13 @@ def test_classes_keep_their_order(tmp_path):
     assert answers.classes() == ["kitten", "dog"]
     answers.add(said(6, "rename", "kitten", renamed="dog"))
     assert answers.classes() == ["kitten"]
+
+
+def test_a_class_of_one_and_no_class_of_another():
+    answers = Answers([said(1, "class", "cat", "1.jpg"), said(2, "not sure", "", "1.jpg", by="b")])
+    assert labels_of(answers) == {"1.jpg": "cat"}
+    assert not answers.set_aside
+    answers.add(said(3, "leave out", "", "1.jpg", by="c"))
+    assert not answers.labels
+    assert answers.set_aside == {"1.jpg": "leave out"}
+    assert labels_of(answers.without(answers.standing[-1])) == {"1.jpg": "cat"}

@@ -94,7 +94,7 @@ class Answers:
                 label = Label(answer.label, answer.how, answer.by)
                 self._said.setdefault(photograph, {})[answer.by] = label
                 self._order[answer.label] = None
-            else:
+            elif answer.decision == "leave out" or photograph not in self._said:
                 self.set_aside[photograph] = answer.decision
         for photograph in answer.others:
             self.refused.setdefault(photograph, set()).add(answer.label)
@@ -105,8 +105,13 @@ class Answers:
 
     @property
     def labels(self) -> dict[str, Label]:
-        """Each photograph that was given a class, and what was said of it last."""
-        return {photograph: self._last(said) for photograph, said in self._said.items()}
+        """Each photograph that was given a class, and what was said of it last. None of one that somebody
+        left out afterwards; one who is not sure leaves it the class that another gave it."""
+        return {
+            photograph: self._last(said)
+            for photograph, said in self._said.items()
+            if photograph not in self.set_aside
+        }
 
     def said_by(self, photograph: str) -> dict[str, Label]:
         """What each person said of a photograph last."""
