@@ -142,3 +142,47 @@ def test_bytes_of_a_name_that_are_no_text(tmp_path):
     journal.add(said(1, "class", "cat", name))
     assert json.loads((tmp_path / JOURNAL).read_text())["photographs"] == [name]
     assert labels_of(Journal(tmp_path).answers) == {name: "cat"}
+
+
+def test_a_line_that_fits_in_part_is_not_written(tmp_path):
+    resource = pytest.importorskip("resource", reason="needs limits of a process, as Unix has")
+    journal = Journal(tmp_path)
+    journal.add(ANSWERS[0])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (tmp_path / JOURNAL).stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            journal.add(ANSWERS[2])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / JOURNAL).stat().st_size == size
+    journal.add(ANSWERS[1])
+    assert len(Journal(tmp_path).answers.standing) == 2
+
+
+def test_classes_keep_their_order(tmp_path):
+    answers = Answers(
+        [
+            said(1, "class", "cat", "1.jpg"),
+            said(2, "class", "dog", "2.jpg"),
+            said(3, "class", "cat", "3.jpg"),
+        ]
+    )
+    assert answers.classes() == ["cat", "dog"]
+    answers.add(said(4, "class", "dog", "1.jpg", by="b"))
+    assert answers.classes() == ["cat", "dog"]
+    answers.add(said(5, "rename", "kitten", renamed="cat"))
+    assert answers.classes() == ["kitten", "dog"]
+    answers.add(said(6, "rename", "kitten", renamed="dog"))
+    assert answers.classes() == ["kitten"]
+
+
+def test_a_class_of_one_and_no_class_of_another():
+    answers = Answers([said(1, "class", "cat", "1.jpg"), said(2, "not sure", "", "1.jpg", by="b")])
+    assert labels_of(answers) == {"1.jpg": "cat"}
+    assert not answers.set_aside
+    answers.add(said(3, "leave out", "", "1.jpg", by="c"))
+    assert not answers.labels
+    assert answers.set_aside == {"1.jpg": "leave out"}
+    assert labels_of(answers.without(answers.standing[-1])) == {"1.jpg": "cat"}

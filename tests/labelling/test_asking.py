@@ -151,3 +151,23 @@ def test_nothing_left_to_ask():
     assert not len(next_to_label(np.ones((3, 2)), np.zeros(3, int), 2))
     assert not len(next_to_label(np.ones((0, 2)), np.zeros(0, int), 2))
     assert sorted(next_to_label(np.ones((3, 2)), np.array([-1, 0, -1]), 5)) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "features, labels, words",
+    [
+        (np.eye(2), ["cat", ""], "labels the numbers of classes"),
+        (np.eye(2), [0.5, -1], "labels the numbers of classes"),
+        ([[1, None]], [-1], "features are object"),
+        (1e200 * np.eye(2), [0, 1], "beyond 1e"),
+    ],
+)
+def test_arrays_that_are_no_features(features, labels, words):
+    with pytest.raises(ValueError, match=words):
+        next_to_label(features, labels)
+
+
+def test_features_that_say_nothing():
+    for features in (np.ones((4, 3)), np.zeros((4, 0)), [[1, 1], [1, 1], [1, 1], [1, 1]]):
+        asked = next_to_label(features, [0, -1, 1, -1], 9)
+        assert sorted(asked) == [1, 3]

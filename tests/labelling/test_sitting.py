@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vitkit.labelling import Sitting
+from vitkit.labelling import Sitting, save_model
 from vitkit.labelling.answers import JOURNAL, LABELS
 from vitkit.labelling.sitting import BETWEEN, GIVEN_OUT, RANDOM
 
@@ -213,3 +213,49 @@ def test_a_table_that_cannot_be_written_is_said(sat, monkeypatch):
     monkeypatch.undo()
     right(sat, sat.ask("a"))
     assert not sat.problem
+
+
+def test_a_name_that_is_no_text_is_not_asked_about(tmp_path):
+    name = b"caf\xe9.jpg".decode("utf-8", "surrogateescape")
+    sitting = Sitting([name, "1.jpg"], tmp_path)
+    assert "not UTF-8" in sitting.unreadable()[name]
+    assert sitting.ask("a").photographs == ("1.jpg",)
+    sitting.recover(name)
+    assert name in sitting.unreadable()
+
+
+def test_a_photograph_that_is_back_is_asked_about_again(sat):
+    names, _, _ = photographs()
+    for name in names:
+        sat.lose(name, "it is not there any more")
+    assert sat.ask("a") is None
+    assert sat.progress().left == 0
+    sat.recover(names[5])
+    assert sat.ask("a").photographs == (names[5],)
+    assert sat.progress().left == 1
+
+
+def test_known_classes_are_renamed_too(tmp_path):
+    names, x, _ = photographs()
+    sitting = Sitting(names, tmp_path, classes=("cat,dgo", "fox"))
+    sitting.see(names, x)
+    sitting.rename("a", "dgo", "dog")
+    assert sitting.classes() == ["cat", "dog", "fox"]
+    assert Sitting(names, tmp_path, classes=("cat", "dgo")).classes() == ["cat", "dog"]
+
+
+def test_a_screen_of_a_class_that_is_renamed(sat):
+    question = sat.ask("a")
+    while question.how != "screen":
+        right(sat, question)
+        question = sat.ask("a")
+    sat.rename("b", question.label, "renamed")
+    sat.say("a", question.number, "class")
+    assert question.label not in sat.classes()
+    assert sat.labels()[question.photographs[0]] == "renamed"
+
+
+def test_a_model_needs_two_classes(sat):
+    right(sat, sat.ask("a"))
+    with pytest.raises(ValueError, match="two classes or more"):
+        save_model(sat, None, None, "float32", "")

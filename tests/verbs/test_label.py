@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -17,6 +18,8 @@ from pictures import encoded, photograph
 import vitkit
 from vitkit.data import Preprocessing, open_parts
 from vitkit.models import create, vit
+from vitkit.training import Occupied
+from vitkit.verbs.teaching.label import _only_here, _photographs
 from vitkit.weights import Classifier, save
 
 pytest.importorskip("uvicorn", reason="needs uvicorn: pip install 'vitkit[serve]'")
@@ -63,8 +66,11 @@ class Served:
         return json.load(urlopen(self.address + "progress", timeout=30))
 
     def wait_until_seen(self, count: int) -> None:
+        self.wait_until(lambda progress: progress["seen"] >= count)
+
+    def wait_until(self, holds: Callable[[dict], bool]) -> None:
         until = time.monotonic() + 60
-        while self.progress()["seen"] < count:
+        while not holds(self.progress()):
             assert time.monotonic() < until
             time.sleep(0.05)
 
@@ -109,9 +115,7 @@ def test_a_sitting_that_is_killed_and_goes_on(place):
     with pytest.raises(subprocess.CalledProcessError) as refused:
         command = [sys.executable, "-m", "vitkit", "label", "my photos", "--model", "model"]
         subprocess.run(command, check=True, capture_output=True, text=True)
-    assert (
-        f"being labelled by another process (number {served.process.pid} on" in refused.value.stderr
-    )
+    assert f"being labelled already (process {served.process.pid} on" in refused.value.stderr
     served.process.kill()
     served.process.communicate()
 
@@ -154,7 +158,15 @@ def test_photographs_arrive_while_it_runs(place):
     Path("my photos/05.png").unlink()
     served.wait_until_seen(25)
     assert served.progress()["photographs"] == 26
-    assert "05.png" in served.progress()["unreadable"]
+    assert "05.png: it is not there any more" in served.progress()["unreadable"]
+
+    # One that was still being copied when it was looked at
+    data = Path("my photos/06.png").read_bytes()
+    Path("my photos/25.png").write_bytes(data[: len(data) // 2])
+    served.wait_until(lambda progress: any("25.png" in name for name in progress["unreadable"]))
+    Path("my photos/25.png").write_bytes(data)
+    served.wait_until_seen(26)
+    served.wait_until(lambda progress: len(progress["unreadable"]) == 2)
     served.end()
     assert not os.path.lexists("runs/my-photos-labels/model")
 
@@ -169,3 +181,34 @@ def test_what_is_refused(place):
     ):
         with pytest.raises(ValueError, match=re.escape(sentence)):
             vitkit.label(**words, model="model")
+
+
+def test_two_threads_do_not_label_one_folder(place):
+    with (
+        _only_here(Path("runs/my-photos-labels")),
+        pytest.raises(Occupied, match="my photos is being labelled already"),
+    ):
+        vitkit.label("my photos", model="model")
+
+
+def test_a_folder_without_classes_is_not_checked(place):
+    with pytest.raises(ValueError, match="my photos has no classes"):
+        vitkit.label("my photos", model="model", check=True)
+
+
+def test_directories_of_labels_and_of_checks_are_two(place):
+    Path("mine").mkdir()
+    about = {"photographs": str(Path("my photos").resolve()), "check": True}
+    Path("mine/sitting.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="answers of vitkit label with check"):
+        vitkit.label("my photos", model="model", workdir=Path("mine"))
+
+
+def test_our_own_directories_hold_no_photographs(place, monkeypatch):
+    monkeypatch.chdir("my photos")
+    for name in ("runs/x/plot.png", "sorted/cat/1.png", "sorted too/1.png"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy("00.png", name)
+    names = _photographs(Path(), (Path("runs"), Path("sorted"), None, place))
+    assert "sorted too/1.png" in names
+    assert len(names) == 24 + 1 + 1

@@ -67,6 +67,7 @@ class Answers:
         self.standing: list[Answer] = []
         self.last = last
         self._said: dict[str, dict[str, Label]] = {}
+        self._order: dict[str, None] = {}  # of the classes: a number key stays that of its class
         self.set_aside: dict[str, str] = {}
         """The photographs that have no class because somebody left them out or was not sure, and which
         of the two."""
@@ -92,7 +93,8 @@ class Answers:
             if answer.decision == "class":
                 label = Label(answer.label, answer.how, answer.by)
                 self._said.setdefault(photograph, {})[answer.by] = label
-            else:
+                self._order[answer.label] = None
+            elif answer.decision == "leave out" or photograph not in self._said:
                 self.set_aside[photograph] = answer.decision
         for photograph in answer.others:
             self.refused.setdefault(photograph, set()).add(answer.label)
@@ -103,8 +105,13 @@ class Answers:
 
     @property
     def labels(self) -> dict[str, Label]:
-        """Each photograph that was given a class, and what was said of it last."""
-        return {photograph: self._last(said) for photograph, said in self._said.items()}
+        """Each photograph that was given a class, and what was said of it last. None of one that somebody
+        left out afterwards; one who is not sure leaves it the class that another gave it."""
+        return {
+            photograph: self._last(said)
+            for photograph, said in self._said.items()
+            if photograph not in self.set_aside
+        }
 
     def said_by(self, photograph: str) -> dict[str, Label]:
         """What each person said of a photograph last."""
@@ -112,10 +119,15 @@ class Answers:
 
     def classes(self) -> list[str]:
         """The classes, in the order in which they came."""
-        classes = {}
-        for said in self._said.values():
-            classes[self._last(said).label] = None
-        return list(classes)
+        used = {self._last(said).label for said in self._said.values()}
+        return [label for label in self._order if label in used]
+
+    def now_called(self, label: str) -> str:
+        """What a class is called that had this name before any was renamed."""
+        for answer in self.standing:
+            if answer.decision == "rename" and answer.renamed == label:
+                label = answer.label
+        return label
 
     def differences(self) -> list[Difference]:
         """The photographs that people do not agree about."""
@@ -145,6 +157,8 @@ class Answers:
             for person, label in said.items():
                 if label.label == answer.renamed:
                     said[person] = label._replace(label=answer.label)
+        order = (answer.label if label == answer.renamed else label for label in self._order)
+        self._order = dict.fromkeys(order)
         for labels in self.refused.values():
             if answer.renamed in labels:
                 labels.remove(answer.renamed)
@@ -190,12 +204,14 @@ class Journal:
         return None
 
     def _write(self, values: dict) -> None:
-        """Append a line, whole or not at all."""
-        with self.path.open("ab") as file:
+        """Append a line, whole or not at all: a full disk may take a part of it."""
+        line = json.dumps(values).encode() + b"\n"
+        with self.path.open("ab", buffering=0) as file:
             size = file.tell()
             try:
-                file.write(json.dumps(values).encode() + b"\n")
-                file.flush()
+                written = 0
+                while written < len(line):
+                    written += file.write(line[written:])
                 os.fsync(file.fileno())
             except OSError:
                 file.truncate(size)
@@ -219,7 +235,7 @@ def _read(path: Path) -> tuple[Answers, int]:
             for name in ("photographs", "others"):
                 values[name] = tuple(values.get(name, ()))
             answer = Answer(**values)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"{path}: line {number} is no answer ({error}); the labels so far are in {LABELS} beside "
                 "it; move both away to begin again"

@@ -21,6 +21,7 @@ RADIUS = 0.5  # of the cover, in median distances between two photographs
 SHARPNESS = 2  # power of the uncertainty
 MEASURED = 1_000  # photographs by which cover is measured, of more a sample
 CANDIDATES = 4_000  # photographs that may be asked about, of more a sample
+LARGEST = 1e15  # number in the features, of which float32 still holds the square
 AT_ONCE = 4_096  # photographs whose nearness is computed together
 
 
@@ -42,10 +43,16 @@ def next_to_label(features: np.ndarray, labels: np.ndarray, count: int = 1) -> n
         )
     if count < 1:
         raise ValueError(f"count is {count}; ask about one photograph or more")
-    if not np.isfinite(features).all():
-        raise ValueError("the features hold NaN or infinity")
-    if not len(features):
-        return np.empty(0, np.int64)
+    if not features.size:
+        return np.arange(len(features))[labels < 0][:count]
+    are_numbers = features.dtype.kind in "fiu" and labels.dtype.kind in "fiu"
+    if not are_numbers or (labels != np.floor(labels)).any():
+        raise ValueError(
+            f"features are {features.dtype} and labels {labels.dtype}; features are numbers, and labels "
+            "the numbers of classes, -1 for none"
+        )
+    if not np.isfinite(features).all() or np.abs(features).max() > LARGEST:
+        raise ValueError(f"the features hold NaN, infinity, or numbers beyond {LARGEST:g}")
     cover = Cover(features)
     labelled = np.flatnonzero(labels >= 0)
     unsure = torch.ones(len(cover.sample))

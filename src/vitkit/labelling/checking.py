@@ -72,9 +72,8 @@ class Checking:
         return [*self._checks, *beside]
 
     def classes(self) -> list[str]:
-        """The classes of the data set, and those that were said besides."""
-        with self._lock:
-            return list(dict.fromkeys((*self._classes, *self.answers.classes())))
+        """The classes of the data set."""
+        return list(self._classes)
 
     def ask(self, by: str) -> Question | None:
         """What to decide next: the same until it is decided. None if all is."""
@@ -108,6 +107,10 @@ class Checking:
                 raise ValueError("this question was answered already, or given to somebody else")
             if decision == "class":
                 label = class_name(label)
+                if label not in {*self._classes, self._checks[asked.photographs[0]].label}:
+                    raise ValueError(
+                        f"the data set has no class {label!r}; make its folder, and start this again"
+                    )
             else:
                 label = ""
             number = self.answers.last + 1
@@ -151,13 +154,16 @@ class Checking:
         with self._lock:
             counts = Counter(label for _, label in self._other_classes())
             aside = self.answers.set_aside
-            decided = len(self.answers.labels) + len(aside)
+            # Decisions of an earlier review may be of photographs that this one does not name
+            aside = {name: said for name, said in aside.items() if name in self._checks}
+            decided = len({*self.answers.labels, *aside} & self._checks.keys())
             return Progress(
                 len(self._checks),
                 len(self._checks),
                 decided,
                 sum(decision == "leave out" for decision in aside.values()),
                 0,
+                len(self._checks) - decided,
                 tuple(counts.most_common()),
                 None,
                 None,
@@ -187,8 +193,12 @@ class Checking:
         )
         return self._given[by]
 
+    def write(self) -> None:
+        """Write the list of all that is not to stay as it is; `problem` says if it could not be."""
+        with self._lock:
+            self._write()
+
     def _write(self) -> None:
-        """Write the list of all that is not to stay as it is."""
         lines = [self._heading]
         for name, label in self._other_classes():
             check = self._checks[name]

@@ -241,7 +241,10 @@ def _progress(table: Table) -> dict:
         "seen": progress.seen,
         "labelled": progress.labelled,
         "aside": progress.set_aside,
-        "unreadable": [printable_name(name) for name in table.sitting.unreadable()],
+        "unreadable": [
+            f"{printable_name(name)}: {printable(problem)}"
+            for name, problem in table.sitting.unreadable().items()
+        ],
         "classes": [{"label": label, "count": count} for label, count in progress.classes],
         "sentences": sentences(progress),
         "differences": [
@@ -258,9 +261,8 @@ def sentences(progress: Progress) -> list[str]:
     said = []
     estimate = progress.estimate
     if estimate is not None:
-        left = progress.photographs - progress.labelled - progress.set_aside - progress.unreadable
         said.append(
-            f"of the other {left:,} the model gets about {estimate.share:.0%} right "
+            f"of the other {progress.left:,} the model gets about {estimate.share:.0%} right "
             f"({estimate.low:.0%} to {estimate.high:.0%}, by {estimate.photographs} that were drawn)"
         )
     if progress.gain is not None:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from vitkit.data import BadImage, find_images, limit_for_good
+from vitkit.data import BadImage, limit_for_good
 from vitkit.evaluation import backbone_digest
 from vitkit.labelling.sitting import Sitting
 from vitkit.system.limits import max_pixels
@@ -27,18 +28,28 @@ KEPT_AFTER = 1.5  # times as many photographs as the file has, after which it is
 class Reading(threading.Thread):
     """Shows photographs to the model until it is ended."""
 
-    def __init__(self, sitting: Sitting, classifier: Classifier, root: Path, precision: str):
-        """classifier: on its device, for inference. root: the folder of the photographs."""
+    def __init__(
+        self,
+        sitting: Sitting,
+        classifier: Classifier,
+        root: Path,
+        precision: str,
+        find: Callable[[], list[str]],
+    ):
+        """classifier: on its device, for inference. root: the folder of the photographs. find: gives
+        the names of those that are there."""
         super().__init__(name="reading", daemon=True)
         self.sitting = sitting
         self.classifier = classifier
         self.root = root
         self.precision = precision
+        self.find = find
         self.problem = ""
         """Why it has stopped, if it has."""
         self._digest = backbone_digest(classifier)
         self._ended = threading.Event()
         self._kept = 0
+        self._lost_as: dict[str, list[int] | None] = {}
 
     def run(self) -> None:
         """Show what was not seen; then wait for photographs that come."""
@@ -79,9 +90,10 @@ class Reading(threading.Thread):
             return
         seen = []
         images = []
+        states = {name: _state(self.root / name) for name in names}
         for name, prepared in zip(names, pool.map(self._prepared, names), strict=True):
             if isinstance(prepared, str):
-                self.sitting.lose(name, prepared)
+                self._lose(name, states[name], prepared)
             else:
                 seen.append(name)
                 images.append(prepared)
@@ -89,10 +101,11 @@ class Reading(threading.Thread):
             with autocast(self.classifier.device, self.precision):
                 x = self.classifier.features(torch.stack(images)).cpu().numpy()
             for row in np.flatnonzero(~np.isfinite(x).all(1)):
-                self.sitting.lose(seen[row], "the model gives NaN or infinity for it")
+                name = seen[row]
+                self._lose(name, states[name], "the model gives NaN or infinity for it")
             fine = np.isfinite(x).all(1)
             self.sitting.see([seen[row] for row in np.flatnonzero(fine)], x[fine])
-        if len(self.sitting.features()[0]) > KEPT_AFTER * max(self._kept, 500):
+        if self.sitting.seen() > KEPT_AFTER * max(self._kept, 500):
             self._keep()
 
     def _prepared(self, name: str) -> torch.Tensor | str:
@@ -106,12 +119,29 @@ class Reading(threading.Thread):
             return error.strerror or str(error)
 
     def _look_again(self) -> None:
-        """Photographs that have come, and those that are gone."""
-        names, _ = find_images(self.root)
+        """Photographs that have come, those that are gone, and those that could not be read and have
+        changed since: they were still being copied, or are back."""
+        try:
+            names = self.find()
+        except (ValueError, OSError) as error:  # a disk that was taken out, or a folder that moves
+            self.problem = f"{error}; it is looked for again"
+            return
+        self.problem = ""
         known = self.sitting.names()
         self.sitting.arrive(names)
         for name in set(known) - set(names):
-            self.sitting.lose(name, "it is not there any more")
+            self._lose(name, None, "it is not there any more")
+        there = set(names)
+        for name in self.sitting.unreadable():
+            state = _state(self.root / name)
+            if name in there and self._lost_as.setdefault(name, state) != state:
+                del self._lost_as[name]
+                self.sitting.recover(name)
+
+    def _lose(self, name: str, state: list[int] | None, problem: str) -> None:
+        """A photograph cannot be read, in the state that its file has."""
+        self._lost_as[name] = state
+        self.sitting.lose(name, problem)
 
     def _keep(self) -> None:
         """Write down what was seen. If there is no room, it is seen anew the next time."""

@@ -85,6 +85,8 @@ class Progress:
     set_aside: int
     """and that were left out, or of which somebody was not sure."""
     unreadable: int
+    left: int
+    """That nobody has answered and that can be read."""
     classes: tuple[tuple[str, int], ...]
     """And how many photographs of each."""
     estimate: Estimate | None
@@ -131,7 +133,9 @@ class Sitting:
         self.journal = Journal(folder)
         self.problem = ""
         """Why the table of labels could not be written, if it could not; the journal has all answers."""
-        self._classes = tuple(dict.fromkeys(map(class_name, classes)))
+        # Names may come with commas between them, as people write lists
+        names_of_classes = [name for each in classes for name in each.split(",") if name.strip()]
+        self._classes = tuple(dict.fromkeys(map(class_name, names_of_classes)))
         self._clock = clock
         self._lock = threading.RLock()
         self._names: list[str] = []
@@ -152,9 +156,13 @@ class Sitting:
         """More photographs are in the folder."""
         with self._lock:
             new = [name for name in names if name not in self._row]
+            if not new:
+                return
             for name in new:
                 self._row[name] = len(self._names)
                 self._names.append(name)
+                if not _is_text(name):  # neither a page nor a table can name it
+                    self._broken[name] = "its name is not UTF-8; rename the file"
             is_seen = np.zeros(len(self._names), bool)
             is_seen[: len(self._is_seen)] = self._is_seen
             self._is_seen = is_seen
@@ -184,6 +192,13 @@ class Sitting:
                 if name not in given.question.photographs
             }
 
+    def recover(self, name: str) -> None:
+        """A photograph that could not be read may be readable now: it was still being copied, or it is
+        back."""
+        with self._lock:
+            if _is_text(name):
+                self._broken.pop(name, None)
+
     def unseen(self) -> list[str]:
         """The photographs that the model has to see, those that were answered first."""
         with self._lock:
@@ -194,6 +209,11 @@ class Sitting:
             ]
             answered = self.answers.labels
             return sorted(left, key=lambda name: name not in answered)
+
+    def seen(self) -> int:
+        """How many photographs the model has seen."""
+        with self._lock:
+            return int(self._is_seen.sum())
 
     def names(self) -> list[str]:
         """All photographs that there ever were."""
@@ -272,10 +292,13 @@ class Sitting:
         class that is not there, OSError."""
         with self._lock:
             new = class_name(new)
-            if old not in self.answers.classes():
+            if old not in self.classes():
                 raise ValueError(f"there is no class {old!r}")
             answer = Answer(self.answers.last + 1, by, "typed", "rename", new, renamed=old)
             self._write(answer)
+            for given in self._given.values():  # somebody's screen of the class that is no more
+                if given.question.label == old:
+                    given.question = given.question._replace(label=new)
             return answer
 
     def undo(self, by: str) -> Answer | None:
@@ -295,7 +318,8 @@ class Sitting:
     def classes(self) -> list[str]:
         """The classes, in the order in which they came."""
         with self._lock:
-            return list(dict.fromkeys((*self._classes, *self.answers.classes())))
+            known = map(self.answers.now_called, self._classes)
+            return list(dict.fromkeys((*known, *self.answers.classes())))
 
     def _write(self, answer: Answer) -> None:
         self.journal.add(answer)
@@ -521,6 +545,7 @@ class Sitting:
         with self._lock:
             labels = self.answers.labels
             counts = Counter(label.label for label in labels.values())
+            answered = {*labels, *self.answers.set_aside, *self._broken}
             estimate, more = self._estimate()
             return Progress(
                 len(self._names),
@@ -528,6 +553,7 @@ class Sitting:
                 len(labels),
                 len(self.answers.set_aside),
                 len(self._broken),
+                len(self._names) - len(self._rows(list(answered))),
                 tuple((label, counts[label]) for label in self.classes()),
                 estimate,
                 more,
@@ -581,6 +607,15 @@ def class_name(text: str) -> str:
             f"the name of a class is {len(name)} characters long; at most {LONGEST} are"
         )
     return name
+
+
+def _is_text(name: str) -> bool:
+    """Whether the name of a file can be written as UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _lot(name: str) -> bytes:

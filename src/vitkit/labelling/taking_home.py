@@ -43,6 +43,10 @@ def save_model(
     Raises ValueError for fewer than two classes, OSError.
     """
     labels = sitting.labels()
+    if len(set(labels.values())) < 2:
+        raise ValueError(
+            "a model needs two classes or more; label photographs of another class first"
+        )
     names, x = sitting.features()
     examples = []
     rows = []

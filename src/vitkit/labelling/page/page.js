@@ -4,11 +4,13 @@
 
 const at = (id) => document.getElementById(id);
 const WAITS = 2000; // milliseconds between two looks at how far it is
+const UNSEEN = 250; // milliseconds in which nobody has looked at a question: an answer is the last one's second click
 
 let question = null; // what is asked now
 let classes = []; // their names, in the order in which they came: the keys 1 to 9 are the first nine
 let others = new Set(); // photographs of the screen that do not belong to it
 let isBusy = false;
+let shownSince = 0;
 
 // Who answers: the same person on this browser
 let by = localStorage.getItem("vitkit-by");
@@ -33,7 +35,7 @@ async function post(what, values = {}) {
     }
     return answer;
   } catch (error) {
-    say("The server does not answer. What you have answered is kept: start the same command again, and reload.", true);
+    say("The server does not answer. What you have answered is kept: start the same command again, and open the address that it prints.", true);
     return null;
   } finally {
     isBusy = false;
@@ -55,18 +57,37 @@ function say(text, isProblem = false) {
   at("said").classList.toggle("problem", isProblem);
 }
 
-const give = (label) => next("answer", { question: question.number, decision: "class", label });
+function send(values) {
+  if (isBusy || !isSeen()) return;
+  at("label").value = ""; // what is typed from now on is of the next photograph
+  next("answer", { question: question.number, ...values });
+}
+const give = (label) => send({ decision: "class", label });
 const aside = (decision) => {
-  if (question && question.how !== "screen") next("answer", { question: question.number, decision });
+  if (question && question.how !== "screen") send({ decision });
 };
-const confirmScreen = () =>
-  next("answer", { question: question.number, decision: "class", others: [...others] });
+const confirmScreen = () => send({ decision: "class", others: [...others] });
+
+// Whether a person can have looked at what is asked
+function isSeen() {
+  if (performance.now() - shownSince < UNSEEN) return false;
+  const images = question.how === "screen" ? [...at("grid").querySelectorAll("img")] : [at("photograph")];
+  if (images.every((image) => image.complete)) return true;
+  say("The photograph is still on its way.");
+  return false;
+}
+
+// A photograph cannot be shown. The server knows, and asks about another; but what is checked can be left out
+function failed() {
+  if (question && question.how !== "check") next("ask");
+}
 
 // What is shown
 
 const address = (name, size) => `photograph?name=${encodeURIComponent(name)}&size=${size}`;
 
 function show() {
+  shownSince = performance.now();
   at("one").hidden = !question || question.how === "screen";
   at("screen").hidden = !question || question.how !== "screen";
   at("done").hidden = !!question;
@@ -84,7 +105,6 @@ const WHY = {
 
 function showNothing() {
   at("waiting").textContent = "Every photograph has an answer, or somebody else is asked. You can finish.";
-  setTimeout(() => { if (!question) next("ask"); }, WAITS);
 }
 
 function showOne() {
@@ -102,7 +122,6 @@ function showOne() {
   at("asked").textContent = isCheck ? `Labelled ${question.label}` : "What is it?";
   at("why").textContent = isCheck ? question.reason : WHY[question.how];
   at("keep").hidden = !isCheck || !question.label;
-  at("label").value = "";
   at("label").placeholder = classes.length ? "Type a class, or choose below" : "Type a class, such as cat";
   showClasses();
   if (matchMedia("(hover: hover)").matches) at("label").focus();
@@ -113,6 +132,7 @@ function showClasses() {
   const chosen = choice();
   const typed = at("label").value.trim().toLowerCase();
   const items = [];
+  const hasKeys = haveKeys();
   classes.forEach((label, i) => {
     if (typed && !label.toLowerCase().startsWith(typed)) return;
     const button = document.createElement("button");
@@ -123,7 +143,7 @@ function showClasses() {
       bar.style.width = `${Math.round(100 * share)}%`;
       button.append(bar);
     }
-    const key = i < 9 ? String(i + 1) : "";
+    const key = hasKeys && i < 9 ? String(i + 1) : "";
     for (const [text, style] of [[key, "key"], [label, ""], [isGuess ? `${Math.round(100 * share)} %` : "", "likely"]]) {
       const span = document.createElement("span");
       span.textContent = text;
@@ -137,8 +157,26 @@ function showClasses() {
     item.append(button);
     items.push(item);
   });
+  // What was typed is the beginning of another class, or a class of its own
+  if (chosen && typed && chosen.toLowerCase() !== typed) {
+    const button = document.createElement("button");
+    const name = at("label").value.trim();
+    button.textContent = `${name}: a new class`;
+    const key = document.createElement("kbd");
+    key.textContent = "Shift Enter";
+    button.append(key);
+    button.type = "button";
+    button.hidden = question.how === "check";
+    button.onclick = () => give(name);
+    const item = document.createElement("li");
+    item.append(button);
+    items.push(item);
+  }
   at("classes").replaceChildren(...items);
 }
+
+// Number keys choose a class, unless classes begin with digits: then a digit is the name of one
+const haveKeys = () => !classes.some((label) => /^[0-9]/.test(label));
 
 // The class that Enter gives: what was typed, the one class that begins so, or what the model says
 function choice() {
@@ -157,6 +195,7 @@ function showScreen() {
   const tiles = question.photographs.map((photograph) => {
     const tile = document.createElement("button");
     const image = document.createElement("img");
+    image.onerror = failed;
     image.src = address(photograph.name, "small");
     image.alt = photograph.shown;
     tile.title = photograph.shown;
@@ -228,6 +267,7 @@ at("form").onsubmit = (event) => {
   if (label) give(label);
 };
 at("label").oninput = showClasses;
+at("photograph").onerror = failed;
 at("confirm").onclick = confirmScreen;
 at("undo").onclick = () => next("undo");
 const keep = () => give(question.label);
@@ -237,12 +277,21 @@ at("out").onclick = () => aside("leave out");
 
 document.addEventListener("keydown", (event) => {
   if (document.querySelector("dialog[open]") || event.altKey) return;
+  const isTyping = at("label").value !== "" && document.activeElement === at("label");
   if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z") {
+    if (isTyping) return; // the browser takes back letters
     event.preventDefault();
     next("undo");
     return;
   }
   if (event.ctrlKey || event.metaKey || !question) return;
+  // A button that has the focus is pressed by Enter and Space as everywhere
+  const isPressing = event.key === "Enter" || event.key === " ";
+  if (isPressing && document.activeElement.closest("footer, #classes")) return;
+  if (event.repeat && (isPressing || (!isTyping && (event.key.length === 1 || event.key === "Delete")))) {
+    event.preventDefault(); // a key that is held down answers once
+    return;
+  }
   if (question.how === "screen") onScreen(event);
   else onOne(event);
 });
@@ -264,7 +313,10 @@ function onScreen(event) {
 
 function onOne(event) {
   const isEmpty = at("label").value === "";
-  if (isEmpty && /^[1-9]$/.test(event.key) && Number(event.key) <= classes.length) {
+  if (event.key === "Enter" && event.shiftKey && question.how !== "check" && at("label").value.trim()) {
+    event.preventDefault();
+    give(at("label").value.trim());
+  } else if (isEmpty && haveKeys() && /^[1-9]$/.test(event.key) && Number(event.key) <= classes.length) {
     event.preventDefault();
     give(classes[Number(event.key) - 1]);
   } else if (isEmpty && event.key === " " && !at("keep").hidden) {
@@ -289,6 +341,7 @@ function onOne(event) {
 at("rename").onclick = () => {
   at("old").replaceChildren(...classes.map((label) => new Option(label, label)));
   at("new").value = "";
+  at("renaming").returnValue = ""; // of the last time
   at("renaming").showModal();
 };
 at("renaming").onclose = () => {
@@ -309,5 +362,12 @@ at("finishing").querySelector("form").onsubmit = async (event) => {
   at("result").textContent = answer ? answer.sentences.join("\n") : at("said").textContent;
 };
 
+for (const button of document.querySelectorAll("dialog .close")) {
+  button.onclick = () => button.closest("dialog").close();
+}
+
 next("ask");
-setInterval(look, WAITS);
+setInterval(() => {
+  look();
+  if (!question) next("ask");
+}, WAITS);

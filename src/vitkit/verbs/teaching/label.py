@@ -4,9 +4,10 @@ import os
 import platform
 import secrets
 import socket
+import threading
 import webbrowser
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +35,12 @@ from vitkit.recipes import choose_pretrained
 from vitkit.system.console.saying import announce, say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.machine import pick_device
-from vitkit.system.storage.files import check_can_be_made, parse_json, write_json
+from vitkit.system.storage.files import (
+    check_can_be_made,
+    parse_json,
+    remove_unfinished,
+    write_json,
+)
 from vitkit.training import RUNS, Occupied, locked, run_name, tidied
 from vitkit.verbs.arguments import Device, ModelHints, Precision, pick_precision
 from vitkit.verbs.computing import classifier_of
@@ -46,6 +52,8 @@ from vitkit.webapp import listening_socket, run_until_ended
 from vitkit.weights import Classifier, Hints, adopt
 
 ABOUT = "sitting.json"
+_OPEN: set[Path] = set()  # the directories of sittings that this process has open
+_CHANGING = threading.Lock()
 MINUTES = 2.0  # the time in mind when a model is chosen, as `vitkit finetune` does
 
 
@@ -60,7 +68,7 @@ class Label:
         Positional[str], arg(metavar="PHOTOS", help="A folder of photographs, at any depth.")
     ]
     classes: tuple[str, ...] = ()
-    """Classes that are known already. Others are made on the page, by typing their names."""
+    """Classes that are known already, as in cat,dog or cat dog. Others are made on the page, by typing their names."""
     model: Annotated[
         str, arg(metavar="MODEL", help=f"{MODEL} Default: as vitkit finetune chooses.")
     ] = ""
@@ -119,8 +127,9 @@ class Labelled:
         yield f"labels: {self.path}"
         if self.model is not None:
             yield f"model: {self.model}; next: vitkit predict {as_word(self.model)} IMAGE..."
-        yield f"a better model of the same labels: vitkit finetune {as_word(self.path)}"
-        yield f"to go on labelling: vitkit label {as_word(self.settings.photographs)}"
+        if sum(count > 0 for _, count in progress.classes) > 1:
+            yield f"a better model of the same labels: vitkit finetune {as_word(self.path)}"
+        yield f"to go on labelling: {_again(self.settings)}"
 
 
 @result
@@ -149,7 +158,17 @@ class Checked:
             yield f"list: {self.path}"
             yield _what_the_list_is_for(self.settings, self.path)
         if progress.labelled < progress.photographs:
-            yield f"to go on: vitkit label {as_word(self.settings.photographs)} --check"
+            yield f"to go on: {_again(self.settings)} --check"
+
+
+def _again(settings: Label) -> str:
+    """The command that goes on with a sitting."""
+    command = f"vitkit label {as_word(settings.photographs)}"
+    if settings.workdir is not None:
+        command += f" --workdir {as_word(settings.workdir)}"
+    if settings.model:
+        command += f" --model {as_word(settings.model)}"
+    return command
 
 
 @verb
@@ -163,20 +182,28 @@ def label(settings: Label) -> Labelled | Checked:
     # What can be wrong, before anything is loaded
     _check(settings)
     root = Path(tidied(settings.photographs))
-    names, _ = find_images(root)
-    if not names:
-        raise ValueError(f"{root} holds no photographs")
     folder = settings.workdir or _folder_of(root, "check" if settings.check else "labels")
+    if not find_images(root)[0]:
+        raise ValueError(f"{root} holds no photographs")
+
+    def find() -> list[str]:
+        return _photographs(root, (folder, RUNS, settings.sort_into))
+
     try:
-        with locked(folder):
-            _begin(folder, root)
+        with (
+            _only_here(folder),  # before the lock, which a thread that fails would let go
+            locked(folder),
+            closing(listening_socket(settings.host, settings.port)) as listener,
+        ):
+            _begin(folder, root, settings.check)
             if settings.check:
-                return _checked(settings, folder, root)
-            sitting = Sitting(names, folder, settings.classes)
-            return _labelled(settings, sitting, root)
+                return _checked(settings, folder, root, listener)
+            remove_unfinished(folder)
+            sitting = Sitting(find(), folder, settings.classes)
+            return _labelled(settings, sitting, root, find, listener)
     except Occupied as error:
         raise Occupied(
-            f"{root} is being labelled by another process{_who_labels(folder)}: open its page, or end it"
+            f"{root} is being labelled already{_who_labels(folder)}: open its page, or end it"
         ) from error
 
 
@@ -207,9 +234,21 @@ def _folder_of(root: Path, kind: str) -> Path:
     name = run_name(str(root), kind)
     folder = RUNS / name
     number = 1
+    moved = []
     while folder.exists() and not _is_of(folder, root):
+        before = _about(folder).get("photographs")
+        if isinstance(before, str) and not Path(before).exists():
+            moved.append((folder, before))
         number += 1
         folder = RUNS / f"{name}-{number}"
+    if moved and not folder.exists():
+        place, before = moved[-1]
+        say(
+            printable(
+                f"{place} has answers about {before}, which is not there any more; if {root} is what was "
+                f"there, --workdir {as_word(place)} goes on with them"
+            )
+        )
     return folder
 
 
@@ -227,25 +266,59 @@ def _is_of(folder: Path, root: Path) -> bool:
     return _about(folder).get("photographs") == str(root.resolve())
 
 
+@contextmanager
+def _only_here(folder: Path) -> Iterator[None]:
+    """Keep other threads of this process from a directory, which its lock does not. Raises Occupied."""
+    name = folder.resolve()
+    with _CHANGING:
+        if name in _OPEN:
+            raise Occupied(f"{folder} is open in this process")
+        _OPEN.add(name)
+    try:
+        yield
+    finally:
+        with _CHANGING:
+            _OPEN.discard(name)
+
+
 def _who_labels(folder: Path) -> str:
     """Which process has a sitting open, in words; empty if it does not say so."""
     about = _about(folder)
     if "process" not in about:
         return ""
-    return f" (number {about['process']} on {printable(str(about.get('machine', '')))})"
+    return f" (process {about['process']} on {printable(str(about.get('machine', '')))})"
 
 
-def _begin(folder: Path, root: Path) -> None:
+def _begin(folder: Path, root: Path, check: bool) -> None:
     """Say in the directory whose labels it has, and lead to them. Raises ValueError for a directory that
     holds something else."""
-    if not _is_of(folder, root):
+    about = _about(folder)
+    before = about.get("photographs")
+    is_moved = isinstance(before, str) and not Path(before).exists()
+    if before is not None and about.get("check", False) != check:
+        raise ValueError(
+            f"{folder} has answers of vitkit label {'without' if check else 'with'} --check; give another "
+            "--workdir"
+        )
+    if is_moved:
+        say(
+            printable(
+                f"{folder} has answers about {before}; it is taken that {root} is what was there"
+            )
+        )
+    elif not _is_of(folder, root):
         others = [path.name for path in folder.iterdir() if path.name != "LOCK"]
         if others:
             raise ValueError(
                 f"{folder} holds something else ({', '.join(sorted(others)[:3])}), or labels of other "
                 "photographs; give another --workdir"
             )
-    about = {"photographs": str(root.resolve()), "process": os.getpid(), "machine": platform.node()}
+    about = {
+        "photographs": str(root.resolve()),
+        "check": check,
+        "process": os.getpid(),
+        "machine": platform.node(),
+    }
     write_json(folder / ABOUT, about)
     link = folder / PHOTOGRAPHS
     if link.is_symlink() and link.resolve() != root.resolve():
@@ -260,19 +333,39 @@ def _begin(folder: Path, root: Path) -> None:
             )
 
 
-def _labelled(settings: Label, sitting: Sitting, root: Path) -> Labelled:
+def _photographs(root: Path, ours: tuple[Path | None, ...]) -> list[str]:
+    """The names of the photographs of a folder, without what lies in directories that are ours: links and
+    plots of earlier runs, for one who labels the folder that he is in. Raises ValueError, OSError."""
+    names, _ = find_images(root)
+    for folder in ours:
+        if folder is None or not folder.resolve().is_relative_to(root.resolve()):
+            continue
+        below = folder.resolve().relative_to(root.resolve()).as_posix()
+        if below != ".":
+            names = [name for name in names if not name.startswith(f"{below}/")]
+    return names
+
+
+def _labelled(
+    settings: Label,
+    sitting: Sitting,
+    root: Path,
+    find: Callable[[], list[str]],
+    listener: socket.socket,
+) -> Labelled:
     """Serve the page; when it is ended, say what was labelled."""
-    listener = listening_socket(settings.host, settings.port)
     device = pick_device(settings.device)
     name, loaded = _loaded(settings)
     classifier, _ = adopt(loaded, labels=("0", "1"), new_head=True)
     precision = pick_precision(settings.precision, device)
-    reading = Reading(sitting, classifier.to(device).for_inference(), root, precision)
+    reading = Reading(sitting, classifier.to(device).for_inference(), root, precision, find)
     reading.take_up()
     written: list[Path] = []
+    one_at_a_time = threading.Lock()  # two people may press Finish
 
     def finish(links: bool) -> list[str]:
-        return _finished(settings, sitting, root, classifier, precision, name, links, written)
+        with one_at_a_time:
+            return _finished(settings, sitting, root, classifier, precision, name, links, written)
 
     reading.start()
     try:
@@ -285,10 +378,14 @@ def _labelled(settings: Label, sitting: Sitting, root: Path) -> Labelled:
     return Labelled(settings, sitting.folder / LABELS, model, sitting.progress(), unreadable)
 
 
-def _checked(settings: Label, folder: Path, root: Path) -> Checked:
+def _checked(settings: Label, folder: Path, root: Path, listener: socket.socket) -> Checked:
     """Serve the page of what a review found; when it is ended, say what was decided."""
-    listener = listening_socket(settings.host, settings.port)
     splits = open_splits(str(root))
+    if splits.target_kind != "class":
+        raise ValueError(
+            f"{root} has no classes, a folder of photographs each, that could be checked; label it without "
+            "--check"
+        )
     _, loaded = _loaded(settings)
     findings, facts = look_through(splits, loaded.to(pick_device(settings.device)).for_inference())
     for fact in facts:
@@ -298,6 +395,9 @@ def _checked(settings: Label, folder: Path, root: Path) -> Checked:
     checking = Checking(_checks(parts, findings), first.labels, folder, heading_of_list(first))
 
     def finish(links: bool) -> list[str]:
+        checking.write()
+        if checking.problem:
+            raise ValueError(checking.problem)
         return [f"wrote {checking.file}", _what_the_list_is_for(settings, checking.file)]
 
     _serve(settings, Table(checking, Path(), finish, lambda: ""), listener)
@@ -363,8 +463,7 @@ def _serve(settings: Label, table: Table, listener: socket.socket) -> None:
             webbrowser.open(address)
 
     server = uvicorn.Server(uvicorn.Config(application(table, secret), log_level="critical"))
-    with closing(listener):
-        run_until_ended(server, listener, started)
+    run_until_ended(server, listener, started)
 
 
 def _finished(
