@@ -44,8 +44,9 @@ def main(argv: list[str] | None = None) -> dict:
     options = arguments().parse_args(argv)
     classifier = load(options.model, quiet=True).for_inference()
     results = {}
-    told = []
+    told = {}
     for data in options.data:
+        of_this = told.setdefault(Path(data).name, [])
         pool, labels, new, truth = both(classifier, data)
         result = {"photographs": len(pool), "classes": int(labels.max()) + 1}
         result["accuracy"] = by_method(pool, labels, new, truth)
@@ -56,14 +57,15 @@ def main(argv: list[str] | None = None) -> dict:
                 sat, looks = sitting(pool, labels, new, truth, wrong, seed)
                 made.append(sat)
                 if not wrong:
-                    told += looks
+                    of_this += looks
             result[name] = {key: median([each[key] for each in made]) for key in made[0]}
+        result["what it says of itself"] = summary(of_this)
         results[Path(data).name] = result
         print(Path(data).name, json.dumps(result), flush=True)
     content = {
         **record.about(__doc__.partition("\n")[0], PACKAGES),
         "sets": results,
-        "what it says of itself": summary(told),
+        "what it says of itself": summary([each for looks in told.values() for each in looks]),
     }
     record.write(content, options.output)
     return content
