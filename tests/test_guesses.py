@@ -72,6 +72,8 @@ def answer(capsys, words: str) -> tuple[int, str]:
         ("predict run photos --conf 0.8", 2, "vitkit sort --sure 0.8"),
         ("train --dry-run", 2, "usage: vitkit train RECIPE"),
         ("train digits --dry-run --gpus 1", 0, "took train --dry-run for vitkit plan"),
+        ("train --dry-run digits --gpus 1", 0, "took train --dry-run for vitkit plan"),
+        ("train digits --workdir runs/a --device=cpu --dry-run --gpus 1", 0, "on each GPU"),
         ("train --data photos --dry-run", 2, "vitkit finetune DATA --minutes 0.1"),
         ("train --data photos --minutes", 2, "took train --data photos for vitkit finetune photos"),
         ("data review photos --dry-run", 2, "took --dry-run for data review without --yes"),

@@ -12,6 +12,7 @@ BITS = 258
 COMPRESSION = 259
 STRIP_PLACES = 273
 SAMPLES = 277
+STRIP_ROWS = 278
 STRIP_SIZES = 279
 TILE_PLACES = 324
 
@@ -36,6 +37,17 @@ def with_tag(data: bytes, tag: int, value: int) -> bytes:
         size = found.valuebytecount // found.count
         numbers = value.to_bytes(size, "little") * found.count
     return data[:start] + numbers + data[start + len(numbers) :]
+
+
+def with_last_zero(data: bytes, tag: int) -> bytes:
+    """The same file, the last number of a tag replaced by 0."""
+    import tifffile
+
+    with tifffile.TiffFile(io.BytesIO(data)) as file:
+        found = file.pages[0].tags[tag]
+        end = found.valueoffset + found.valuebytecount
+        size = found.valuebytecount // found.count
+    return data[: end - size] + bytes(size) + data[end:]
 
 
 def with_byte(data: bytes, at: int, value: int) -> bytes:

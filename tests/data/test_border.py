@@ -10,7 +10,16 @@ import pytest
 from fuzzing.mutations import damaged_bytes
 from pictures import encoded, photograph
 from PIL import Image
-from tiffs import STRIP_SIZES, damaged_tiffs, tiff, truncated_tiffs, with_tag
+from tiffs import (
+    STRIP_PLACES,
+    STRIP_ROWS,
+    STRIP_SIZES,
+    damaged_tiffs,
+    tiff,
+    truncated_tiffs,
+    with_last_zero,
+    with_tag,
+)
 
 from vitkit.data import BadImage, Preprocessing, in_memory, open_image, picture_for_people
 from vitkit.data.images.pictures import Picture, picture_to_look_at
@@ -127,6 +136,17 @@ def test_a_tiff_without_some_of_its_pixels_is_truncated_and_not_black():
     with pytest.raises(BadImage, match="truncated: it has 1 of the 7 strips"):
         use(truncated_tiffs()["rows of a photograph"])
     use(with_tag(tiff(), STRIP_SIZES, 0))  # in one piece, as some programs write it
+
+
+def test_of_a_tiff_only_the_strips_that_it_needs_have_to_be_there():
+    pytest.importorskip("tifffile", reason="the extra tiff is not installed")
+    data = tiff((24, 30, 3), "u1", photometric="rgb", rowsperstrip=8)
+    without_last = with_last_zero(data, STRIP_PLACES)
+    with pytest.raises(BadImage, match=r"left out .*SPARSE_OK"):
+        use(without_last)
+    use(with_tag(without_last, STRIP_ROWS, 12))  # two would do
+    with pytest.raises(BadImage, match=r"^x\.file cannot be decoded: (?!it is damaged)"):
+        use(with_tag(data, STRIP_ROWS, 0))
 
 
 def heif() -> bytes:

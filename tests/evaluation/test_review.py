@@ -343,6 +343,19 @@ def test_a_part_need_not_have_a_folder_of_every_class(tmp_path, capsys):
     assert main([*words, "--undo"]) == 0 and before.read_bytes() == b"a bee"
 
 
+def test_only_files_of_a_folder_are_said_to_be_moved(reviewed):
+    _, values, splits = reviewed
+    assert "vitkit data review photos --apply" in values["next"]
+    names = [splits.train.name(i) for i in range(len(splits.train))]
+    rows = "".join(f"{name},{Path(name).parent.name}\n" for name in names)
+    Path("list.csv").write_text(f"image,label\n{rows}")
+    finding = Finding("looks", "train", 0, names[0], "red", "dark")
+    page = write_review(Path("other.html"), "list.csv", {"train": splits.train}, [finding], [])
+    (values,) = re.findall("id=data>(.*?)</script>", page.read_text())
+    following = json.loads(values)["next"]
+    assert "--apply" not in following and "rows of a table" in following
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [

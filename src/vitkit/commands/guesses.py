@@ -7,6 +7,7 @@ names the right ones.
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from vitkit.commands import DATA, MODEL, Command, WrongWords, foreign
@@ -20,6 +21,8 @@ RENAMED = {
     "sort": {"--sort-into": "--into", "--sort-by": "--by"},
 }
 """What options of `predict` are called in the commands that do this now."""
+OF_A_RUN = ("--workdir", "--device", "--patience")
+"""Options of `train` that a plan has no use for."""
 
 
 # Which command
@@ -74,13 +77,26 @@ def _only_said(name: str, words: list[str]) -> tuple[str, list[str]]:
     """The command that says what another would do, where it takes the same words: plan for train, and a
     review without --yes. Else the words as they are, which get an answer."""
     others = [word for word in words if word != "--dry-run"]
-    if name == "train" and any(leading(words)):
+    if name == "train" and any(leading(others)):
         tell("train --dry-run", "vitkit plan")
-        return "plan", others
+        return "plan", _without(others, OF_A_RUN)
     if name == "data review" and "--yes" not in words:
         tell("--dry-run", "data review without --yes")
         return name, others
     return name, words
+
+
+def _without(words: list[str], options: Sequence[str]) -> list[str]:
+    """The words without these options and their values."""
+    others = []
+    waiting = iter(words)
+    for word in waiting:
+        option, equals, _ = word.partition("=")
+        if option not in options:
+            others.append(word)
+        elif not equals:
+            next(waiting, None)
+    return others
 
 
 def _trained(words: list[str]) -> tuple[str, list[str]]:

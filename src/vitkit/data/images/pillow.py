@@ -91,15 +91,18 @@ def check_tiff(image: Image.Image) -> None:
         width, height = tags[TILE_WIDTH], tags[TILE_HEIGHT]
     elif STRIP_PLACES in tags:
         places = tags[STRIP_PLACES]
-        width, height = image.width, tags.get(STRIP_ROWS, image.height)
+        width, height = image.width, tags.get(STRIP_ROWS) or image.height
     else:  # the pixels are elsewhere, as in old JPEG in TIFF: its decoder knows where
         return
     pieces = -(-image.width // width) * -(-image.height // height)
     if tags.get(PLANES) == SEPARATE:
         pieces *= len(tags.get(BITS_PER_SAMPLE, (1,)))
     check_pieces(len(places), pieces)
-    if 0 in places:
-        raise ValueError("one of its strips or tiles is said to be at byte 0, where its header is")
+    if 0 in places[:pieces]:
+        raise ValueError(
+            "one of its strips or tiles is left out (it is said to be at byte 0), as GDAL's SPARSE_OK "
+            "does with empty ones; save it again with all of them"
+        )
 
 
 def check_pieces(listed: int, needed: int) -> None:

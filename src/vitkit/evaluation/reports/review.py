@@ -191,7 +191,7 @@ def _marking(parts: dict[str, Source], findings: Sequence[Finding], data: str) -
     if source.target_kind == "class" and len(source.labels) <= CHOICES:
         classes = [label for label in source.labels if label.isprintable()]
     ways = []
-    if any(Path(name).is_file() for name in images):
+    if Path(data).is_dir() and any(Path(name).is_file() for name in images):
         ways.append(
             f"vitkit data review {as_word(data)} --apply {LIST} says which files it would move, and "
             "with --yes moves them"

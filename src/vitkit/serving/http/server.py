@@ -8,6 +8,7 @@ import asyncio
 import errno
 import io
 import logging
+import math
 import os
 import signal
 import socket
@@ -296,6 +297,7 @@ def _address(bound: socket.socket) -> str:
 SILENT = 10.0  # seconds in which the head of a request has to come
 UNREAD = 30.0  # seconds beyond a request's in which its answer has to be taken
 LOOK = 1.0  # seconds between two looks at all connections
+MOMENT_OF_ASKING = 0.5  # seconds in which a full server says so once
 MOMENT = 0.02  # seconds between two looks at connections that end
 LINGER = 1.0  # seconds that a connection without a request stays open when the server ends
 
@@ -311,11 +313,18 @@ class Listener(socket.socket):
         self.accepted: WeakSet[socket.socket] = WeakSet()
         """Those that are open: who closes a connection forgets its socket."""
         self.most = most_connections()
+        self.full_since = -math.inf
+        """When it last said that there are too many, in seconds of the monotonic clock."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Raises OSError with EMFILE for one too many, as the system does: asyncio then looks again
-        after a second."""
+        after a second. It goes on asking at once, up to BACKLOG times: there BlockingIOError says that
+        nobody waits, or each of these would be a line of the log and another look."""
         if len(self.accepted) >= self.most:
+            now = time.monotonic()
+            if now - self.full_since < MOMENT_OF_ASKING:
+                raise BlockingIOError
+            self.full_since = now
             raise OSError(errno.EMFILE, "as many connections are open as this process takes")
         connection, address = super().accept()
         self.accepted.add(connection)

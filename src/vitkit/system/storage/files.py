@@ -182,7 +182,9 @@ class Record(dict):
     sentence, and no KeyError: the file is damaged, or of another version."""
 
     def __missing__(self, name: str):
-        raise ValueError(f"{name!r} is missing in what was written down, which is damaged")
+        raise ValueError(
+            f"{name!r} is missing in what was written down, which is damaged or of another version"
+        )
 
 
 def check_types(values: dict, types: Types) -> None:
