@@ -200,6 +200,7 @@ def test_what_another_process_is_at_is_taken_up_at_the_end_if_it_dies(
     assert metrics.keys() == {"seed-0", "seed-1", "later"}
     assert metrics["seed-0"] == next(row.metric for row in ran[1] if row.primary)
     said = " ".join(capsys.readouterr().err.split())
+    assert said.count("seed-0: another process is at it, so it is passed over") == 1
     assert said.count("other processes are at 2 cells of") == 1
     ended = [(tmp_path / name / "cell.json").stat().st_mtime_ns for name in ("seed-1", "seed-0")]
     assert ended == sorted(ended)

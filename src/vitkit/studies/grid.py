@@ -258,6 +258,8 @@ def _run_unfinished(
             try:
                 error = _run(cell, grid_dir, device, before[cell.name])
             except Busy:
+                if is_first_pass:
+                    say(f"{title}: another process is at it, so it is passed over")
                 passed_over[number] = cell
                 continue
             if error is None:
