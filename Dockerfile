@@ -11,14 +11,17 @@
 # 10 seconds by itself, so give it --stop-timeout 40.
 FROM python:3.12-slim
 
-RUN useradd --system --uid 10001 --create-home vitkit
+RUN groupadd --gid 10001 vitkit \
+    && useradd --no-log-init --uid 10001 --gid 10001 --create-home vitkit
 WORKDIR /app
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 ARG PIP_EXTRA_INDEX_URL
+# hadolint ignore=DL3013
 RUN pip install --no-cache-dir '.[serve,fast]' onnxruntime
 
-USER vitkit
+# By number: Kubernetes refuses `runAsNonRoot` for a name, which it cannot look up
+USER 10001:10001
 ENV PYTHONUNBUFFERED=1
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \

@@ -1,5 +1,6 @@
 """Workflows of a forge: they run what pyproject.toml and the Makefile have."""
 
+import errno
 import re
 import sys
 import tomllib
@@ -85,7 +86,7 @@ def test_windows_locks_a_run_too(monkeypatch, tmp_path):
         @staticmethod
         def locking(handle: int, mode: int, size: int) -> None:
             if held:
-                raise OSError("Permission denied")
+                raise PermissionError(errno.EACCES, "Permission denied")
             held.add(handle)
 
     monkeypatch.setattr("sys.platform", "win32")

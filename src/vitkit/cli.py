@@ -56,8 +56,10 @@ def main(argv: list[str] | None = None) -> int:
         else:
             gc.freeze()
     if own_process and status == STOPPED:
-        # A second SIGTERM, as SLURM sends it, must not end the process with another status
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # A second signal, as SLURM sends it, must not end the process with another status
+        for name in ("SIGTERM", "SIGUSR1", "SIGUSR2"):
+            if hasattr(signal, name):  # Windows has the first alone
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
     return status
 
 

@@ -1,6 +1,7 @@
 """Data sets larger than memory: shards and their index, row groups in windows, files elsewhere, the
 hub, ten million rows."""
 
+import errno
 import io
 import itertools
 import os
@@ -40,7 +41,7 @@ from vitkit.data.loading.batches import permutation
 from vitkit.data.sources import stores
 from vitkit.data.sources.source import stratified
 from vitkit.data.sources.stores import Names, RowRanges
-from vitkit.system.storage import remote
+from vitkit.system.storage import attempts, remote
 from vitkit.system.storage.files import cache_dir
 
 
@@ -344,11 +345,117 @@ def test_a_connection_that_drops_is_tried_again(tmp_path, served, monkeypatch):
         return None
 
     monkeypatch.setattr(Ranges, "do_GET", half)
-    monkeypatch.setattr(remote.time, "sleep", lambda _: None)
+    monkeypatch.setattr(attempts.time, "sleep", lambda _: None)
     monkeypatch.setattr(stores, "KEEP", 10)
     monkeypatch.setattr(tars, "RANGE", 8192)
     check(open_source(f"{served}/x.parquet"))
     check(open_source(served + "/wds/train-{000..002}.tar"))
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """How long was waited, instead of waiting."""
+    seconds = []
+    monkeypatch.setattr(attempts.time, "sleep", seconds.append)
+    monkeypatch.setattr(attempts, "_told", set())
+    return seconds
+
+
+def answering(monkeypatch, status, times=None, only="", retry_after=None):
+    """Let the server answer with a status, so many times each address, or always."""
+    asked = Counter()
+    for verb in ("do_GET", "do_HEAD"):
+        whole = getattr(Ranges, verb)
+
+        def answer(self, whole=whole, verb=verb):
+            asked[verb, self.path] += 1
+            if only not in self.path or (times and asked[verb, self.path] > times):
+                return whole(self)
+            self.send_response(status)
+            if retry_after:
+                self.send_header("Retry-After", retry_after)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return None
+
+        monkeypatch.setattr(Ranges, verb, answer)
+    return asked
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_again(tmp_path, served, monkeypatch, pauses, capsys, status):
+    shards(tmp_path / "wds")
+    write_parquet(tmp_path / "x.parquet")
+    answering(monkeypatch, status, times=3)
+    check(open_source(f"{served}/x.parquet"))
+    check(open_source(served + "/wds/train-{000..002}.tar"))
+    assert capsys.readouterr().err.count(f"{served} answers {status} (") == 1
+    assert len(pauses) >= 6 and sum(pauses[:3]) <= 7
+
+
+def test_a_busy_server_does_not_lose_a_file_beside_the_others(
+    tmp_path, served, monkeypatch, pauses
+):
+    shards(tmp_path / "wds")
+    (tmp_path / "wds" / "classes.txt").write_text("a\nb\nc\nd\ne")
+    answering(monkeypatch, 503, times=2, only="classes.txt")
+    assert open_source(served + "/wds/train-{000..002}.tar").labels == tuple("abcde")
+
+
+def test_a_server_that_says_when_is_waited_for(tmp_path, served, monkeypatch, pauses):
+    write_parquet(tmp_path / "x.parquet")
+    answering(monkeypatch, 429, times=1, retry_after="17")
+    assert remote.read_range(f"{served}/x.parquet", 0, 4) == b"PAR1"
+    assert pauses == [17]
+    answering(monkeypatch, 429, times=1, retry_after="86400")
+    assert remote.read_range(f"{served}/x.parquet?again", 0, 4) == b"PAR1"
+    assert max(pauses) == attempts.LONGEST
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (503, "cannot be read, after 7 attempts: the server answers 503 .Service Unavailable.$"),
+        (429, "cannot be read, after 7 attempts: the server answers 429 .Too Many Requests.$"),
+        (400, "x.parquet cannot be read: the server answers 400 .Bad Request.$"),
+        (403, "may not be read, or is not there: the server answers 403 .Forbidden.$"),
+        (404, "^there is no http"),
+    ],
+)
+def test_what_a_server_answers_is_named(tmp_path, served, monkeypatch, pauses, status, sentence):
+    write_parquet(tmp_path / "x.parquet")
+    answering(monkeypatch, status)
+    with pytest.raises(OSError, match=sentence):
+        remote.open_file(f"{served}/x.parquet")
+    with pytest.raises(OSError, match=sentence):
+        remote.read_range(f"{served}/x.parquet", 0, 10)
+    assert len(pauses) == 2 * (attempts.BUSY_ATTEMPTS - 1) * (status in attempts.BUSY)
+    if status in (403, 404):  # of a file that need not be there
+        assert not remote.exists(f"{served}/x.parquet")
+    else:
+        with pytest.raises(OSError, match=sentence):
+            remote.exists(f"{served}/x.parquet")
+
+
+class ClientError(Exception):
+    """As botocore has it, below s3fs."""
+
+    def __init__(self, code, status):
+        self.response = {
+            "Error": {"Code": code, "Message": "Please reduce your request rate."},
+            "ResponseMetadata": {"HTTPStatusCode": status},
+        }
+
+
+def test_a_throttling_object_store_is_named(pauses, monkeypatch):
+    def throttled(self, path, **_):
+        raise OSError(errno.EBUSY, "Please reduce your request rate.") from ClientError(
+            "SlowDown", 503
+        )
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", throttled)
+    with pytest.raises(OSError, match="after 7 attempts: the server answers 503"):
+        remote.open_file("memory://bucket/x.tar")
 
 
 def test_addresses_may_be_signed(tmp_path, served):
@@ -387,7 +494,7 @@ def test_an_object_store(tmp_path):
 
 
 def test_what_cannot_be_fetched_is_one_sentence(served, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote.time, "sleep", lambda _: None)
+    monkeypatch.setattr(attempts.time, "sleep", lambda _: None)
     for where, message in [
         (f"{served}/none.tar", "there is no http"),
         (f"{served}/none.parquet", "^there is no http"),

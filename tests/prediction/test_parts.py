@@ -1,15 +1,19 @@
 """The answers to very many images, by several processes, any of which may be killed: a row each."""
 
+import copy
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from served import make_classifier
 
 import vitkit
@@ -164,6 +168,77 @@ def test_a_data_set_is_gone_on_with_too(model, photos, tmp_path):
     some = Parts.begin(tmp_path / "answers", items, eager(MODEL, "cpu"), 5)
     chosen = Chosen.of(items, some, [0, 10])
     assert [chosen[i].name for i in range(len(chosen))] == [items[i].name for i in (0, 1, 2, 3, 40)]
+
+
+def nearly(classifier: Classifier) -> Classifier:
+    """The model as one more step of training would leave it."""
+    model = copy.deepcopy(classifier.model)
+    with torch.no_grad():
+        model.head.bias += 1e-6
+    return replace(classifier, model=model)
+
+
+def test_a_model_a_step_away_is_another(model, photos, tmp_path, capsys):
+    answers = str(tmp_path / "answers")
+    assert predict(model, photos, "--parts", answers) == 0
+    (Path(answers) / "part-0000003.parquet").unlink()
+    capsys.readouterr()
+    later = save(nearly(MODEL), tmp_path / "later")
+    assert "another model: its weights" in refused(capsys, later, photos, "--parts", answers)
+    bright = replace(MODEL, preprocessing=replace(MODEL.preprocessing, mean=(0.5, 0.5, 0.51)))
+    bright = save(bright, tmp_path / "bright")
+    assert "another model: its weights" in refused(capsys, bright, photos, "--parts", answers)
+    assert not (Path(answers) / "part-0000003.parquet").exists()
+
+
+def test_the_same_weights_in_another_format_go_on(model, photos, tmp_path):
+    answers = str(tmp_path / "answers")
+    assert predict(model, photos, "--parts", answers) == 0
+    (Path(answers) / "part-0000003.parquet").unlink()
+    other = tmp_path / "other.safetensors"
+    assert main(["convert", str(model), "--to", "timm", "-o", str(other)]) == 0
+    assert predict(other, photos, "--parts", answers) == 0
+    assert_whole(Path(answers), photos)
+
+
+def test_what_computes_the_model_is_part_of_what_the_answers_are(model, photos, tmp_path, capsys):
+    answers = str(tmp_path / "answers")
+    assert predict(model, photos, "--parts", answers) == 0
+    capsys.readouterr()
+    error = " ".join(
+        refused(capsys, model, photos, "--parts", answers, "--precision", "bfloat16").split()
+    )
+    assert "holds answers of this model that PyTorch in float32 computed" in error
+    assert "these would be by PyTorch in bfloat16, which differ a little" in error
+
+
+def test_of_two_that_begin_a_folder_at_once_one_goes_on(photos, tmp_path):
+    items = pictures([str(photos)])
+    answers = tmp_path / "answers"
+    first = Parts.begin(answers, items, eager(MODEL, "cpu"), 5)
+    (answers / "_answers.json").unlink()  # the other one has not seen it
+    Parts.begin(answers, items, eager(nearly(MODEL), "cpu"), 5)
+    predictions = list(vitkit.prediction.predict(MODEL, photos, device="cpu", workers=0))[:4]
+    with pytest.raises(ValueError, match="begun by another process at the same moment"):
+        first.write(0, predictions)
+
+
+def test_a_folder_of_an_earlier_version_goes_on_and_says_what_it_cannot_tell(
+    model, photos, tmp_path, capsys
+):
+    answers = tmp_path / "answers"
+    assert predict(model, photos, "--parts", str(answers)) == 0
+    (answers / "part-0000003.parquet").unlink()
+    about = json.loads((answers / "_answers.json").read_text())
+    del about["model"], about["computed"]
+    about["outputs"] = parts._outputs(eager(MODEL, "cpu")).round(4).tolist()
+    (answers / "_answers.json").write_text(json.dumps(about))
+    capsys.readouterr()
+    assert predict(model, photos, "--parts", str(answers)) == 0
+    assert "begun by an earlier version" in " ".join(capsys.readouterr().err.split())
+    assert_whole(answers, photos)
+    other = save(make_classifier(seed=3), tmp_path / "other")
+    assert "another model" in refused(capsys, other, photos, "--parts", str(answers))
 
 
 @pytest.mark.slow

@@ -2,18 +2,20 @@
 
 import io
 import shutil
+import subprocess
+import sys
 from contextlib import redirect_stderr
 from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
 
-from vitkit.studies import Cell, read_rows, run_grid
+from vitkit.studies import Cell, grid, read_rows, run_grid
 from vitkit.studies.grid import of_shard
 from vitkit.studies.rows import COLUMNS
 from vitkit.system.span import Span
 from vitkit.training import Optim, train
-from vitkit.training.record.metrics import last_metrics
+from vitkit.training.record.metrics import last_metrics, read_metrics
 
 
 def table(grid_dir):
@@ -144,3 +146,111 @@ def test_what_is_no_grid_is_refused(cells, tmp_path):
     other = replace(cells[0], recipe=replace(cells[0].recipe, batch=25))
     with pytest.raises(ValueError, match="seed-0 holds a run of another recipe .batch: 50 -> 25"):
         run_grid([other, cells[1]], tmp_path, "cpu")
+
+
+# Several processes
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def held(tmp_path, monkeypatch):
+    """Another process is at a cell, until this one waits for it: then `leave` is called, and it ends."""
+    holders = []
+
+    def hold(name, leave=lambda: None):
+        (tmp_path / name).mkdir(parents=True)
+        holder = subprocess.Popen(
+            [sys.executable, "-c", HOLD, tmp_path / name / grid.CELL_LOCK],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        holders.append(holder)
+        assert holder.stdout.readline() == b"locked\n"
+
+        def end(seconds):
+            leave()
+            holder.communicate()
+
+        monkeypatch.setattr(grid.time, "sleep", end)
+
+    yield hold
+    for holder in holders:
+        holder.kill()
+        holder.communicate()
+
+
+needs_locks = pytest.mark.skipif(sys.platform == "win32", reason="its locks are other ones")
+
+
+@needs_locks
+def test_what_another_process_is_at_is_taken_up_at_the_end_if_it_dies(
+    cells, ran, tmp_path, held, capsys
+):
+    held("seed-0")
+    later = Cell("later", replace(cells[1].recipe, seed=7), {"seed": 7}, after="seed-0")
+    rows = run_grid([*cells[:2], later], tmp_path, "cpu")
+    metrics = {row.cell: row.metric for row in rows if row.primary}
+    assert metrics.keys() == {"seed-0", "seed-1", "later"}
+    assert metrics["seed-0"] == next(row.metric for row in ran[1] if row.primary)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("seed-0: another process is at it, so it is passed over") == 1
+    assert said.count("other processes are at 2 cells of") == 1
+    ended = [(tmp_path / name / "cell.json").stat().st_mtime_ns for name in ("seed-1", "seed-0")]
+    assert ended == sorted(ended)
+
+
+@needs_locks
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("seed-0", "finished by another process"), ("wild", "failed in another process, and has no")],
+)
+def test_what_another_process_has_ended_is_not_done_again(
+    cells, ran, tmp_path, held, capsys, name, sentence
+):
+    held(name, leave=lambda: shutil.copytree(ran[0] / name, tmp_path / name, dirs_exist_ok=True))
+    own = [cell for cell in cells if cell.name in ("seed-1", name)]
+    rows = run_grid(own, tmp_path, "cpu")
+    assert {row.cell for row in rows} == {"seed-1", name}
+    assert sentence in " ".join(capsys.readouterr().err.split())
+    copied = (ran[0] / name / "cell.json").stat().st_mtime_ns
+    assert (tmp_path / name / "cell.json").stat().st_mtime_ns == copied
+
+
+RUNNER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from vitkit.recipes import digits
+from vitkit.studies import Cell, run_grid
+from vitkit.system.span import Span
+recipe = replace(digits(), length=Span(60), evaluate_every=Span(60), save_every=Span(60))
+cells = [Cell(f"seed-{i}", replace(recipe, seed=i), {"seed": i}) for i in range(4)]
+print(len(run_grid(cells, Path(sys.argv[1]), "cpu")))
+"""
+
+
+@pytest.mark.slow
+def test_two_runners_share_a_folder(tmp_path):
+    runners = [
+        subprocess.Popen(
+            [sys.executable, "-c", RUNNER, tmp_path],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    outputs = [runner.communicate(timeout=300) for runner in runners]
+    assert [runner.returncode for runner in runners] == [0, 0], outputs
+    assert outputs[0][0] == outputs[1][0]  # each has all rows
+    assert all("finished by another process" in errors for _, errors in outputs)
+    for i in range(4):  # and each cell ran once
+        steps = [line["step"] for line in read_metrics(tmp_path / f"seed-{i}" / "metrics.jsonl")]
+        assert steps == sorted(steps) and steps.count(60) <= 3

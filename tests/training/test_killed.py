@@ -90,14 +90,15 @@ def test_a_killed_worker_is_one_sentence(tmp_path):
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_has_its_own_exit_status(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_schedulers_signal_saves_and_has_its_own_exit_status(tmp_path, number):
     """SLURM sends two in a moment, to every process; a small run has saved itself before the second."""
     options = {"stdout": subprocess.PIPE, "start_new_session": True}
     process = start(tmp_path, 1, "--length", "100000", **options)
     while logged_bytes(tmp_path) < 100:
         time.sleep(0.02)
     while process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, number)
         time.sleep(0.01)
     assert process.returncode == 75
     output = process.stdout.read()

@@ -10,6 +10,7 @@ import pytest
 from runs import read_json, same, weights
 
 from vitkit.system.errors import Interrupted
+from vitkit.system.processes.signals import leaving_signals
 from vitkit.training import loop, train
 from vitkit.training.optim import Optim
 from vitkit.training.record.metrics import read_metrics
@@ -144,3 +145,35 @@ def test_a_run_ends_at_its_deadline_whatever_happens(tiny, quiet, tmp_path):
     ends = Ends(deadline=Deadline(began - 1, 90))
     train(recipe, tmp_path / "run", "cpu", quiet, ends)
     assert (tmp_path / "run" / "model").is_dir()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="Windows has no such signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_schedulers_signals_ask_a_run_to_stop(number):
+    before = signal.getsignal(number)
+    try:
+        with stoppable() as stop:
+            signal.raise_signal(number)
+            assert stop.asked and not stop.by_a_person
+            with pytest.raises(Interrupted):
+                stop.raise_if_asked()
+        signal.raise_signal(number)  # SLURM's second one, while the run returns its status
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="Windows has no such signals")
+def test_a_programs_own_handlers_stay_its_own():
+    heard = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    try:
+        with stoppable() as stop:  # under a scheduler that the program answers itself
+            signal.raise_signal(signal.SIGUSR1)
+        assert heard == [signal.SIGUSR1] and not stop.asked
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with leaving_signals(), stoppable():  # in a call of a verb
+        assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+    with stoppable():
+        assert signal.getsignal(signal.SIGUSR2) != signal.SIG_DFL
+    assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL

@@ -90,12 +90,19 @@ def test_a_killed_rank_is_started_again_and_the_run_ends_as_if_nothing_happened(
     assert_nearly_same_weights(tmp_path, undisturbed)
 
 
-@pytest.mark.parametrize("whom", ["the agent", "one rank", "everyone twice"])
+USR1_TOO = ("--standalone", "--signals-to-handle", "SIGTERM,SIGINT,SIGUSR1")
+
+
+@pytest.mark.parametrize(
+    "whom", ["the agent", "the agent, by SIGUSR1", "one rank", "everyone twice"]
+)
 def test_preemption_saves_on_all_ranks_and_any_number_continues(undisturbed, tmp_path, whom):
-    process = agent(tmp_path, ranks=4)
+    process = agent(tmp_path, ranks=4, options=USR1_TOO)
     until(process, tmp_path, 7)
     if whom == "the agent":
         process.terminate()
+    elif whom == "the agent, by SIGUSR1":
+        process.send_signal(signal.SIGUSR1)
     elif whom == "one rank":
         os.kill(workers(process.pid)[2], signal.SIGTERM)
     else:

@@ -83,6 +83,7 @@ from vitkit.evaluation.probes.features import BATCH as BATCH
 from vitkit.evaluation.probes.features import Features as Features
 from vitkit.evaluation.probes.features import WRITERS as WRITERS
 from vitkit.evaluation.probes.features import add_weights as add_weights
+from vitkit.evaluation.probes.features import architecture as architecture
 from vitkit.evaluation.probes.features import features as features
 from vitkit.evaluation.probes.fewshot import FIXED as FIXED
 from vitkit.evaluation.probes.fewshot import Fewshot as Fewshot

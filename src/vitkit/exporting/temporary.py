@@ -17,6 +17,7 @@ from vitkit.runtimes import (
     check_answer,
     check_onnx_precision,
     compiled,
+    digest_of_classifier,
     eager,
     open_file,
     open_model_file,
@@ -71,7 +72,7 @@ def exported_temporarily(
     with TemporaryDirectory(prefix="vitkit-") as folder:
         path = Path(folder) / f"{KEY}{ENDINGS[library]}"
         write(classifier, exported, wanted, path, Trial("", (), ()))
-        return open_file(path)
+        return replace(open_file(path), made_of=digest_of_classifier(classifier))
 
 
 def features_on(classifier: Classifier, runtime: str, precision: Precision) -> Classifier:

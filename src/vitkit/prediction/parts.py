@@ -8,8 +8,8 @@ the next one goes on.
 
 The images of a part are neighbours, and which part they are in follows from their order alone. So
 processes need not know of each other: each computes every so manieth part, and there may be more or
-fewer of them the next time. `_answers.json` beside the parts says of what images and which model they
-are; another is refused.
+fewer of them the next time. `_answers.json` beside the parts says of what images they are, of which
+model, and what computed it; others are refused.
 """
 
 import hashlib
@@ -28,7 +28,8 @@ from vitkit.data import fingerprint
 from vitkit.prediction.items import Examples, FileNames, Item, Pictures
 from vitkit.prediction.predictions import Answered, Prediction, least_open
 from vitkit.prediction.rows import ParquetRows
-from vitkit.runtimes import Runtime
+from vitkit.runtimes import Identity, Runtime, identity_of
+from vitkit.system.console.saying import say
 from vitkit.system.storage.files import MARK, parse_json, remove_unfinished, write_whole
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 SIZE = 4096  # images of a part
 ABOUT = "_answers.json"  # what reads a folder of parquet leaves such names out
-SAME = 0.1  # of the outputs' deviation: other machines and precisions differ by a hundredth
+SAME = 0.1  # of the outputs' deviation, in folders that have no digest of their model
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +52,8 @@ class Parts:
     top: int
     extra: tuple[str, ...]
     """Columns beside those that every model's answers have."""
+    about: dict
+    """What the parts are of, as the folder says it."""
 
     @classmethod
     def begin(
@@ -58,10 +61,15 @@ class Parts:
     ) -> "Parts":
         """Begin the parts of these images in a new folder, or continue those of an earlier call.
 
-        less: what work is left out, such as "--merge 8": it hardly shows in the outputs.
+        less: what work is left out, such as "--merge 8".
 
-        Raises ValueError if the folder has answers to other images, or of another model.
+        A folder of an earlier version has no digest of its model. It is gone on with by a model that
+        makes nearly the same of noise, which is said: a model a few steps away does so too.
+
+        Raises ValueError if the folder has answers to other images, of another model, or computed by
+        something else.
         """
+        identity = identity_of(runtime)
         about = {
             "made": MARK,
             "count": len(items),
@@ -69,7 +77,8 @@ class Parts:
             "top": min(top, len(runtime.labels)),
             "labels": _digest_of_text(json.dumps(runtime.labels)),
             "size": SIZE,
-            "outputs": _outputs(runtime),
+            "model": identity.model,
+            "computed": identity.computed,
             "less": less,
         }
         file = folder / ABOUT
@@ -84,11 +93,15 @@ class Parts:
                 file, json.dumps(about).encode()
             )  # several processes may: they write the same
         before = _read(file)
-        _check_same(folder, before, about)
+        _check_same_images(folder, before, about)
+        if "model" in before:
+            _check_same_model(folder, before, identity)
+        else:
+            _check_alike(folder, before, about["labels"], runtime)
         extra = ()
         if least_open(runtime) is not None:
             extra = ("unknown", "possible")
-        return cls(folder, len(items), before["size"], about["top"], extra)
+        return cls(folder, len(items), before["size"], about["top"], extra, before)
 
     def __len__(self) -> int:
         """How many there are when all are there."""
@@ -112,8 +125,14 @@ class Parts:
         return path.exists() and path.stat().st_size > 0
 
     def write(self, part: int, predictions: Sequence[Prediction]) -> None:
-        """Write a part, whole or not at all. Raises OSError."""
+        """Write a part, whole or not at all. Raises OSError, and ValueError if the folder has become
+        another's: of two that began it at the same moment, with different models, one goes on."""
         assert len(predictions) == len(self.rows(part))
+        if _read(self.folder / ABOUT) != self.about:
+            raise ValueError(
+                f"{self.folder} was begun by another process at the same moment, with another model, "
+                "runtime or precision; give another folder"
+            )
         file = io.BytesIO()
         rows = ParquetRows(file, self.top, self.extra)
         rows.write(predictions, [{}] * len(predictions))
@@ -218,13 +237,12 @@ def _digest_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _outputs(runtime: Runtime) -> list[float]:
-    """What the model makes of noise, always the same: by that it is known again, in whatever library
-    and precision."""
+def _outputs(runtime: Runtime) -> np.ndarray:
+    """What the model makes of noise, always the same: (K,)."""
     preprocessing = runtime.preprocessing
     noise = np.random.default_rng(0).integers(0, 256, (1, *preprocessing.shape), dtype=np.uint8)
     logits = runtime.logits(noise.astype(preprocessing.dtype))
-    return [round(value, 4) for value in logits[0].tolist()]
+    return logits[0].astype(np.float64)
 
 
 def _read(file: Path) -> dict:
@@ -233,16 +251,22 @@ def _read(file: Path) -> dict:
         about = parse_json(file.read_text())
         count = about["count"]
         numbers = (count, about["size"], about["top"])
-        outputs = np.array(about["outputs"], dtype=np.float64)
+        if "model" in about:
+            outputs = np.zeros(0)
+            is_text = isinstance(about["model"], str) and isinstance(about["computed"], str)
+        else:
+            outputs = np.array(about["outputs"], dtype=np.float64)
+            is_text = True
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} is damaged: {error}; begin in another folder") from error
-    if not all(isinstance(number, int) and number > 0 for number in numbers) or outputs.ndim != 1:
+    are_counts = all(isinstance(number, int) and number > 0 for number in numbers)
+    if not are_counts or not is_text or outputs.ndim != 1:
         raise ValueError(f"{file} is damaged; begin in another folder")
     return about
 
 
-def _check_same(folder: Path, before: dict, about: dict) -> None:
-    """Raises ValueError if the parts that are there are other answers."""
+def _check_same_images(folder: Path, before: dict, about: dict) -> None:
+    """Raises ValueError if the parts that are there are answers to other images, or of another kind."""
     if before["count"] != about["count"]:
         raise ValueError(
             f"{folder} holds the answers to {before['count']:,} images, and these are "
@@ -254,16 +278,49 @@ def _check_same(folder: Path, before: dict, about: dict) -> None:
         )
     if before["top"] != about["top"]:
         raise ValueError(f"{folder} names {before['top']} classes; --top is {about['top']}")
-    if before.get("less", "") != about["less"]:
+    less = about["less"]
+    if "model" not in before:  # of an earlier version, which did not keep what exits were fitted on
+        less = less.partition(" --calibrate ")[0]
+    if before.get("less", "") != less:
         raise ValueError(
             f"{folder} holds answers {_with(before.get('less', ''))}, and these would be "
             f"{_with(about['less'])}; give another folder"
         )
+
+
+def _check_same_model(folder: Path, before: dict, identity: Identity) -> None:
+    """Raises ValueError if the parts that are there are of another model, or computed by something
+    else."""
+    if before["computed"] == identity.computed:
+        if before["model"] != identity.model:
+            raise ValueError(
+                f"{folder} holds the answers of another model: its weights, preprocessing or labels "
+                "differ, or the bytes of its exported file; give another folder"
+            )
+        return
+    if before["model"] == identity.model:
+        of = "of this model"
+    else:
+        of = "of another model, or of another format of it,"
+    raise ValueError(
+        f"{folder} holds answers {of} that {before['computed']} computed, and these would be by "
+        f"{identity.computed}, which differ a little even for the same weights; give the model, "
+        "--runtime and --precision that the folder was begun with, or another folder"
+    )
+
+
+def _check_alike(folder: Path, before: dict, labels: str, runtime: Runtime) -> None:
+    """The same for parts of an earlier version, which has kept what the model makes of noise. Raises
+    ValueError if that is clearly something else."""
     old = np.array(before["outputs"])
-    new = np.array(about["outputs"])
-    is_same = before["labels"] == about["labels"] and old.shape == new.shape
+    new = _outputs(runtime)
+    is_same = before["labels"] == labels and old.shape == new.shape
     if not is_same or np.abs(old - new).max() > SAME * max(old.std(), 1e-3):
         raise ValueError(f"{folder} holds the answers of another model; give another folder")
+    say(
+        f"{folder} was begun by an earlier version of vitkit, which kept no digest of its model, so a "
+        "model a few steps of training away is taken for the same; a new folder tells them apart"
+    )
 
 
 def _with(less: str) -> str:

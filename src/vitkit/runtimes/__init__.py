@@ -8,6 +8,7 @@ _FILES = {
         "is_exported takes_pictures threads"
     ),
     "fastest": "Fastest NAME VERSIONED folder_of remembered",
+    "identity": "Identity digest_of_classifier identity_of",
     "less_work": "check_less_work exiting fit_exits merging",
     "libraries": (
         "LIBRARIES PACKAGES RuntimeName check_installed check_onnx_precision core open_file "

@@ -18,6 +18,9 @@ from vitkit.runtimes.fastest import NAME as NAME
 from vitkit.runtimes.fastest import VERSIONED as VERSIONED
 from vitkit.runtimes.fastest import folder_of as folder_of
 from vitkit.runtimes.fastest import remembered as remembered
+from vitkit.runtimes.identity import Identity as Identity
+from vitkit.runtimes.identity import digest_of_classifier as digest_of_classifier
+from vitkit.runtimes.identity import identity_of as identity_of
 from vitkit.runtimes.less_work import check_less_work as check_less_work
 from vitkit.runtimes.less_work import exiting as exiting
 from vitkit.runtimes.less_work import fit_exits as fit_exits

@@ -168,6 +168,10 @@ class FileRuntime:
     library: str
     """Which library computes it, for people."""
     compute: Compute
+    computed_in: str
+    """The numbers that it is computed in, for people: "bfloat16"."""
+    made_of: str = ""
+    """The digest of the classifier that it was exported from in passing; "" for a file that stays."""
 
     @property
     def preprocessing(self) -> Preprocessing:

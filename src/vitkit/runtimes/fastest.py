@@ -3,13 +3,12 @@ the cache with the exported file, so that --runtime auto opens it at once."""
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
 from vitkit.runtimes.exported import threads
+from vitkit.runtimes.identity import digest_of_classifier
 from vitkit.system.matmul import processor
 from vitkit.system.storage.files import cache_dir, parse_json
 from vitkit.weights import Classifier
@@ -46,22 +45,14 @@ class Fastest:
 def folder_of(classifier: Classifier) -> Path:
     """Where what was measured of a model on this machine is kept: another model, processor, number of
     threads or version of a library is another folder."""
-    config = asdict(classifier.model.config)
-    preprocessing = classifier.preprocessing.to_json()
-    facts = [processor(), threads(), classifier.labels, config, preprocessing]
+    facts = [processor(), threads(), digest_of_classifier(classifier)]
     for package in VERSIONED:
         try:
             facts.append(version(package))
         except PackageNotFoundError:
             facts.append(None)
-    digest = hashlib.sha256(json.dumps(facts).encode())
-    tensors = dict(classifier.model.state_dict())
-    if classifier.unknown is not None:
-        tensors |= classifier.unknown.tensors()
-    for name, weight in tensors.items():
-        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return cache_dir() / "runtimes" / digest.hexdigest()
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return cache_dir() / "runtimes" / digest
 
 
 def remembered(classifier: Classifier, precision: str) -> tuple[Fastest, Path] | None:

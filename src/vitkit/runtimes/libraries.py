@@ -81,7 +81,10 @@ def open_file(
         )
     if library == "onnx":
         check_int8(path, exported)
-    return FileRuntime(path, exported, LIBRARIES[library], opened.compute)
+    computed_in = exported.precision
+    if library == "openvino":
+        computed_in = _openvino_computes_in(precision, exported.precision)
+    return FileRuntime(path, exported, LIBRARIES[library], opened.compute, computed_in)
 
 
 def open_model_file(
@@ -219,6 +222,16 @@ def _hint(precision: str, metadata: str | None) -> str:
     if precision == "bfloat16":
         return BFLOAT16
     return FLOAT32
+
+
+def _openvino_computes_in(precision: str, weights: str) -> str:
+    """The numbers that OpenVINO computes a file in, for people. Products of int8 stay what they are; the
+    rest is in float32, or in bfloat16 if that is asked for."""
+    if precision == "auto" or (precision, weights) == ("float32", "int8"):
+        return weights
+    if weights == "int8":
+        return f"int8 and {precision}"
+    return precision
 
 
 def _metadata(model) -> str | None:

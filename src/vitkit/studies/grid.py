@@ -5,9 +5,15 @@ figure. A cell is an ordinary run in a directory of its own, which every command
 measures something without training, and its directory holds only what it measured. A grid that
 is run again skips its finished cells, continues the interrupted one and tries failed ones anew. The
 table, `results.parquet`, is made from the files that the cells have written; nothing is run for it.
+
+Several processes may run one grid at once, without knowing of each other: each cell is locked while it
+runs. A cell that is locked is passed over, and looked at again when nothing else is left to do: by then
+it has ended, or whoever was at it has died, and it is taken up.
 """
 
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -27,13 +33,16 @@ from vitkit.studies.rows import (
     write_table,
 )
 from vitkit.system.console.saying import say
+from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import from_rank_0, process_group, world
 from vitkit.system.storage.files import on_this_machine, whole, write_json
 from vitkit.training import (
+    Busy,
     Occupied,
     Recipe,
     differences,
     earlier_call,
+    locked,
     model_is_intact,
     read_metrics,
     refuse_other_recipe,
@@ -42,6 +51,9 @@ from vitkit.training import (
     train,
     with_defaults,
 )
+
+CELL_LOCK = "cell.lock"  # in a cell's directory: locked while a process is at it
+LOOKED = 2.0  # seconds between two looks at cells that other processes are at
 
 
 class Measurement(Protocol):
@@ -141,9 +153,11 @@ def run_grid(
     writes them to `results.parquet`.
 
     A cell that fails (it diverges, has too little memory, or its settings cannot run) is reported,
-    and the others go on. With `shard` (i, n) only every n-th cell runs, from the i-th on, with the
-    cells that come after it; so n processes can share a grid, and the one that ends last
-    writes the whole table. Under torchrun all ranks run each cell together.
+    and the others go on. Several processes that are called alike share the cells: what another one
+    is at is passed over and waited for at the end. With `shard` (i, n) only every n-th cell runs, from
+    the i-th on, with the cells that come after it; so n processes can share a grid without looking at
+    each other, and the one that ends last writes the whole table. Under torchrun all ranks run each
+    cell together.
 
     `alike` says that whatever is wrong with one cell before its first step is wrong with all, as of
     runs that differ in a learning rate: then the first ValueError ends the grid.
@@ -220,26 +234,77 @@ def finished(cells: Sequence[Cell], grid_dir: Path) -> list[str]:
 def _run_unfinished(
     cells: Sequence[Cell], grid_dir: Path, device: str, alike: bool
 ) -> list[Exception]:
-    """Run the cells that are not finished, one after the other; returns the errors of those that
-    failed. Raises the first one that would be every cell's, if they are `alike`."""
-    done = finished(cells, grid_dir)
+    """Run the cells that are not finished, one after the other, and at the end those that other
+    processes were at; returns the errors of those that failed here. Raises the first one that would be
+    every cell's, if they are `alike`."""
+    finished(cells, grid_dir)  # a directory of another recipe is refused before anything runs
+    before = from_rank_0(lambda: {cell.name: _record_of(cell, grid_dir) for cell in cells})
     errors = []
-    for number, cell in enumerate(cells, 1):
-        title = cell.title or cell.name
-        if cell.name in done:
-            say(f"{title}: finished before; another --workdir starts a new one")
-            continue
-        if len(cells) > 1:
-            say(f"{title} ({number} of {len(cells)})")
-        error = _run(cell, grid_dir, device)
-        if error is None:
-            continue
-        if alike and isinstance(error, ValueError) and not _has_trained(grid_dir / cell.name):
-            raise error
-        errors.append(error)
-        if len(cells) > 1:
-            say(f"{title} failed, and has no value: {error}")
+    to_do = list(enumerate(cells, 1))
+    is_first_pass = True
+    while to_do:
+        passed_over = {}
+        for number, cell in to_do:
+            title = cell.title or cell.name
+            how = from_rank_0(lambda cell=cell: _ended(cell, grid_dir, before[cell.name]))
+            if how:
+                say(f"{title}: {how}")
+                continue
+            if {cell.after, *cell.follows()} & {earlier.name for earlier in passed_over.values()}:
+                passed_over[number] = cell
+                continue
+            if len(cells) > 1 and is_first_pass:
+                say(f"{title} ({number} of {len(cells)})")
+            try:
+                error = _run(cell, grid_dir, device, before[cell.name])
+            except Busy:
+                if is_first_pass:
+                    say(f"{title}: another process is at it, so it is passed over")
+                passed_over[number] = cell
+                continue
+            if error is None:
+                continue
+            if alike and isinstance(error, ValueError) and not _has_trained(grid_dir / cell.name):
+                raise error
+            errors.append(error)
+            if len(cells) > 1:
+                say(f"{title} failed, and has no value: {error}")
+
+        # What other processes are at
+        if passed_over and is_first_pass:
+            say(
+                f"other processes are at {counted(len(passed_over), 'cell')} of {grid_dir}; this one "
+                "waits until they have ended, and takes up what they leave"
+            )
+        if len(passed_over) == len(to_do):
+            time.sleep(LOOKED)
+        to_do = list(passed_over.items())
+        is_first_pass = False
     return errors
+
+
+def _record_of(cell: Cell, grid_dir: Path) -> tuple[int, int] | None:
+    """What changes when a cell's record is written; None if there is none."""
+    try:
+        state = (grid_dir / cell.name / RECORD).stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_ino
+
+
+def _ended(cell: Cell, grid_dir: Path, before: tuple[int, int] | None) -> str:
+    """How a cell has ended, for people; "" if it is still to be run. One that had failed before this
+    call is tried again, and one that has failed since in another process is not. Raises Occupied if its
+    directory has another recipe's."""
+    by_another = _record_of(cell, grid_dir) != before
+    if _is_finished(cell, grid_dir):
+        if by_another:
+            return "finished by another process"
+        return "finished before; another --workdir starts a new one"
+    record = read_record(grid_dir / cell.name / RECORD)
+    if by_another and record is not None and record["error"] is not None:
+        return f"failed in another process, and has no value: {record['error']}"
+    return ""
 
 
 def _has_trained(run_dir: Path) -> bool:
@@ -277,38 +342,44 @@ def _is_finished(cell: Cell, grid_dir: Path) -> bool:
     return True
 
 
-def _run(cell: Cell, grid_dir: Path, device: str) -> Exception | None:
-    """Run or continue a cell and write its record; returns the error if it failed."""
+def _run(
+    cell: Cell, grid_dir: Path, device: str, before: tuple[int, int] | None
+) -> Exception | None:
+    """Run or continue a cell and write its record; returns the error if it failed. Raises Busy if
+    another process is at it, or has just ended it."""
     run_dir = grid_dir / cell.name
-    recipe = cell.recipe
-    error = None
-    try:
-        if isinstance(recipe, Best):
-            from_rank_0(lambda: on_this_machine(run_dir).mkdir(parents=True, exist_ok=True))
-            recipe = from_rank_0(lambda: cell.recipe.recipe(grid_dir))
-        if isinstance(recipe, Recipe):
-            train(recipe, run_dir, device)
-        else:
-            _measure(recipe, run_dir, device)
-    except Occupied:  # by another run, which gets no record of this one
-        raise
-    except (FloatingPointError, ValueError) as failure:  # every rank raises these
-        error = failure
-    except torch.OutOfMemoryError as failure:
-        # One of several ranks cannot go on with the next cell: the others wait in this one's step
-        if world().world_size > 1:
+    with ExitStack() as held:
+        error = None
+        recipe = cell.recipe
+        try:
+            held.enter_context(locked(run_dir, CELL_LOCK))
+            if from_rank_0(lambda: _ended(cell, grid_dir, before)):
+                raise Busy(f"another process has just ended {run_dir}")
+            if isinstance(recipe, Best):
+                recipe = from_rank_0(lambda: cell.recipe.recipe(grid_dir))
+            if isinstance(recipe, Recipe):
+                train(recipe, run_dir, device)
+            else:
+                _measure(recipe, run_dir, device)
+        except Occupied:  # by another run, which gets no record of this one
             raise
-        error = failure
+        except (FloatingPointError, ValueError) as failure:  # every rank raises these
+            error = failure
+        except torch.OutOfMemoryError as failure:
+            # One of several ranks cannot go on with the next cell: the others wait in this one's step
+            if world().world_size > 1:
+                raise
+            error = failure
 
-    record = {"settings": cell.settings, "error": None, "recipe": to_json(recipe, Recipe)}
-    if error is not None:
-        record["error"] = str(error)
-        # The frames of a traceback hold the model, whose memory the next cell needs
-        error.__traceback__ = None
-        error.__context__ = None
-        error.__cause__ = None
-    if run_dir.is_dir():  # it is not if it could not be made
-        from_rank_0(lambda: write_json(run_dir / RECORD, record))
+        record = {"settings": cell.settings, "error": None, "recipe": to_json(recipe, Recipe)}
+        if error is not None:
+            record["error"] = str(error)
+            # The frames of a traceback hold the model, whose memory the next cell needs
+            error.__traceback__ = None
+            error.__context__ = None
+            error.__cause__ = None
+        if run_dir.is_dir():  # it is not if it could not be made
+            from_rank_0(lambda: write_json(run_dir / RECORD, record))
     return error
 
 

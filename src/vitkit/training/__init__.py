@@ -23,7 +23,7 @@ _FILES = {
     "reports.report": "report",
     "run": "RUNS default_run_dir locked refuse_occupied run_name tidied",
     "schedule": "Deadline Ends",
-    "state.checkpoints": "MODEL Occupied earlier_call refuse_other_recipe",
+    "state.checkpoints": "Busy MODEL Occupied earlier_call refuse_other_recipe",
     "state.finish": "model_is_intact",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES, "Interrupted")

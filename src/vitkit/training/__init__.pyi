@@ -59,6 +59,7 @@ from vitkit.training.run import run_name as run_name
 from vitkit.training.run import tidied as tidied
 from vitkit.training.schedule import Deadline as Deadline
 from vitkit.training.schedule import Ends as Ends
+from vitkit.training.state.checkpoints import Busy as Busy
 from vitkit.training.state.checkpoints import MODEL as MODEL
 from vitkit.training.state.checkpoints import Occupied as Occupied
 from vitkit.training.state.checkpoints import earlier_call as earlier_call

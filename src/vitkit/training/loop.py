@@ -53,8 +53,8 @@ def train(
     A run that is killed at any moment and called again ends with the weights of a run that was
     never disturbed: bit for bit on a CPU. `ends` says what else than its last step ends it.
 
-    Raises ValueError if the recipe cannot run, Interrupted after SIGTERM or Ctrl-C, OSError if the
-    disk is full, and FloatingPointError if the loss stays non-finite.
+    Raises ValueError if the recipe cannot run, Interrupted after a signal of a scheduler or
+    Ctrl-C, OSError if the disk is full, and FloatingPointError if the loss stays non-finite.
     """
     check_packages(recipe)  # before anything is read or written
     run_dir = Path(run_dir)

@@ -6,6 +6,7 @@ begun.json, schedule.json (if the clock decided its end), metrics.jsonl, answers
 last evaluation), checkpoints/ and LAST (checkpoints.py), model/ (the finished Classifier) and LOCK.
 """
 
+import errno
 import os
 import re
 import shutil
@@ -28,6 +29,7 @@ from vitkit.training.record.values import differences, to_json, with_defaults
 from vitkit.training.schedule import SCHEDULE, Schedule, Stop
 from vitkit.training.state.checkpoints import (
     FINISHED,
+    Busy,
     Earlier,
     Occupied,
     earlier_call,
@@ -43,6 +45,7 @@ NAMES = (
     "recipe.json", "data.json", "license.json", "finished.json", "metrics.jsonl", "LAST",
     "machine.json", "begun.json", SCHEDULE, "checkpoints", "best", "model", "report.html", "answers.safetensors",
 )  # fmt: skip
+LOCK = "LOCK"  # beside them: locked while a process trains there
 RUNS = Path("runs")
 """The folder of all runs that were not given a directory."""
 LONGEST_NAME = 60  # characters, so that a path with it stays short
@@ -127,13 +130,16 @@ def record_run(run_dir: Path, recipe: Recipe, data: RunData, say: Say) -> None:
 
 
 @contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
-    """Make the directory, and keep every other process from training into it. Raises Occupied if
-    another one is training there."""
+def locked(run_dir: Path, name: str = LOCK) -> Iterator[None]:
+    """Make the directory, and keep every other process from training into it. Raises Busy if another
+    one is training there, and Occupied if it is somebody's.
+
+    name: of the file that is locked. A process that holds one lock in a directory needs another file
+    for a second."""
     # By fcntl.lockf, or msvcrt.locking on Windows: the system drops the lock when the process ends,
     # however it ends; data workers, which are forked, do not hold it; and it works on shared file
     # systems
-    handle = from_rank_0(lambda: _lock(run_dir))
+    handle = from_rank_0(lambda: _lock(run_dir, name))
     try:
         yield
     finally:
@@ -141,18 +147,23 @@ def locked(run_dir: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def _lock(run_dir: Path) -> int:
-    """The open file, locked. Raises Occupied if another process holds the lock."""
+def _lock(run_dir: Path, name: str) -> int:
+    """The open file, locked. Raises Busy if another process holds the lock."""
     _refuse_somebodys(on_this_machine(run_dir))
     if not run_dir.exists():
         check_can_be_made(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    handle = os.open(run_dir / "LOCK", os.O_RDWR | os.O_CREAT, 0o666)
+    handle = os.open(run_dir / name, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         _lock_file(handle)
     except OSError as error:
         os.close(handle)
-        raise Occupied(
+        if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+            raise OSError(
+                f"{run_dir} cannot be locked ({error.strerror}), so two processes could train into it; "
+                "give a --workdir on a file system with locks"
+            ) from error
+        raise Busy(
             f"another process is training into {run_dir}; wait for it, or choose another --workdir"
         ) from error
     return handle
@@ -179,7 +190,7 @@ def _refuse_somebodys(run_dir: Path) -> None:
         raise Occupied(
             f"{run_dir} is a link to nothing; make its target, or choose another --workdir"
         )
-    if (run_dir / "LOCK").exists():
+    if (run_dir / LOCK).exists():
         return
     existing = [name for name in NAMES if (run_dir / name).exists()]
     is_a_run = {"model", "data", "optim"} <= read_earlier(run_dir).recipe.keys()

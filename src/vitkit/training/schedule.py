@@ -30,9 +30,10 @@ from vitkit.training.state.checkpoints import read_sealed, write_sealed
 
 SCHEDULE = "schedule.json"  # in the run's directory
 TIMES = 20  # that a run looks at its pace, beside those at its beginning
+BEFORE_THE_END = ("SIGUSR1", "SIGUSR2")  # what schedulers send before they end a job
 CHANGE = 0.05  # share of the remaining steps by which a new plan differs at least,
 FEWEST = 2  # and steps
-REPEATED = 5.0  # seconds after a run has stopped in which SIGTERM may come once more
+REPEATED = 5.0  # seconds after a run has stopped in which a scheduler's signal may come once more
 T = TypeVar("T")
 
 
@@ -148,8 +149,8 @@ LAST_STEP = Ends()  # nothing else ends a run
 
 
 class Stop:
-    """Whether someone asked the run to stop: a scheduler by SIGTERM, a person by Ctrl-C; or whether
-    its time is over."""
+    """Whether someone asked the run to stop: a scheduler by SIGTERM, SIGUSR1 or SIGUSR2, a person by
+    Ctrl-C; or whether its time is over."""
 
     def __init__(self, ends: Ends = LAST_STEP):
         self.ends = ends
@@ -187,39 +188,51 @@ class Stop:
 
 @contextmanager
 def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
-    """Within it SIGTERM and SIGINT do not end the process: they are noted, and the loop looks at
-    the note between steps. Nothing changes outside the main thread, which alone can catch signals,
-    or if the calling program handles them itself."""
+    """Within it SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 do not end the process: they are noted, and the
+    loop looks at the note between steps. Nothing changes outside the main thread, which alone can
+    catch signals, or if the calling program handles them itself."""
     stop = Stop(ends)
     handlers_before = {}
 
     def note(number, frame):
         stop.asked = True
         stop.by_a_person = number == signal.SIGINT
-        # Ctrl-C a second time ends a run of one process at once. Not so SIGTERM, which SLURM sends
-        # twice in a moment; nor several processes, to which torchrun and the scheduler both pass
+        # Ctrl-C a second time ends a run of one process at once. Not so what SLURM sends, which may
+        # come twice in a moment; nor several processes, to which torchrun and the scheduler both pass
         # the same signal on, and which they kill if that takes too long.
         if number == signal.SIGINT and world().world_size == 1:
             signal.signal(number, handlers_before[number] or signal.SIG_DFL)
 
-    caught = (signal.SIGTERM, signal.SIGINT) if signals_are_ours() else ()
     with suppress(ValueError):  # not the main thread
-        for number in caught:
+        for number in _to_catch():
             handlers_before[number] = signal.signal(number, note)
     try:
         yield stop
     finally:
         for number, handler in handlers_before.items():
-            if stop.asked and number == signal.SIGTERM:
+            if stop.asked and number != signal.SIGINT:
                 handler = _after_a_while(handler)
             signal.signal(number, handler)
+
+
+def _to_catch() -> list[signal.Signals]:
+    """The signals that ask a run to stop. SLURM (`--signal=USR1@300`) and submitit send SIGUSR1 or
+    SIGUSR2 before a job's time is over; a program that handles these has a use of its own for them."""
+    if not signals_are_ours():
+        return []
+    signals = [signal.SIGTERM, signal.SIGINT]
+    for name in BEFORE_THE_END:
+        number = getattr(signal, name, None)  # Windows has none
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signals.append(number)
+    return signals
 
 
 def _after_a_while(handler):
     """A signal's handler that does nothing for REPEATED seconds, and then is the given one.
 
-    A small run has saved itself and is about to return its status when SLURM's second SIGTERM
-    comes, which would end it with another status.
+    A small run has saved itself and is about to return its status when SLURM's second signal comes,
+    which would end it with another status.
     """
     until = time.monotonic() + REPEATED
 

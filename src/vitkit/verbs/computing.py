@@ -1,5 +1,6 @@
 """The model of a verb, and what computes its answers, as `runtime` and the model's name say."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,13 +106,13 @@ def runtime_of_model(
     from vitkit.system.machine import pick_device
 
     if runtime == "auto" and pick_device(device).type == "cpu":
-        from vitkit.runtimes import remembered
+        from vitkit.runtimes import digest_of_classifier, remembered
 
         found = remembered(classifier, precision)
         if found is not None:
             fastest, path = found
             say(f"computed by {fastest}; --runtime torch is PyTorch")
-            return open_file(path)
+            return replace(open_file(path), made_of=digest_of_classifier(classifier))
     if runtime in ("auto", "torch"):
         return eager(classifier, device, precision)
     if runtime == "compiled":

@@ -8,8 +8,8 @@ _ours: ContextVar[bool] = ContextVar("signals", default=True)
 
 
 def signals_are_ours() -> bool:
-    """Whether SIGTERM and Ctrl-C may be handled here: a run then saves itself before it ends. In a call
-    of a verb they are the calling program's."""
+    """Whether SIGTERM, Ctrl-C, and a scheduler's SIGUSR1 and SIGUSR2 may be handled here: a run then
+    saves itself before it ends. In a call of a verb they are the calling program's."""
     return _ours.get()
 
 

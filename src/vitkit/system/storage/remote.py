@@ -8,11 +8,10 @@ A pattern may name several files. Braces are expanded, whether the files are the
 import glob
 import io
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-ATTEMPTS = 4  # to read from elsewhere, 1, 2 and 4 seconds apart
+from vitkit.system.storage.attempts import is_missing, with_retries
+
 BLOCK = 8 << 20  # bytes to fetch at once of a remote file that is read from start to end
 MOST_FILES = 100_000  # that a pattern may name
 WILDCARDS = "*?["
@@ -109,13 +108,12 @@ def _remote_files(address: str) -> list[str]:
         elif system.isdir(path):
             listed = system.ls(path, detail=False)
             paths = [entry for entry in listed if Path(entry).suffix]  # no folders
-        elif system.exists(path):
-            paths = [path]
         else:
-            raise FileNotFoundError
+            system.info(path)  # which raises an error that says why, where `exists` would be False
+            paths = [path]
         return [system.unstrip_protocol(path) for path in paths]
 
-    return _with_retries(list_files, address)
+    return with_retries(list_files, address)
 
 
 def open_file(path: str):
@@ -145,7 +143,7 @@ class _Remote(io.RawIOBase):
     def __init__(self, address: str):
         self.address = address
         self.position = 0
-        self.size = _with_retries(lambda system, name: system.info(name)["size"], address)
+        self.size = with_retries(lambda system, name: system.info(name)["size"], address)
         if self.size is None:
             raise OSError(
                 f"{address} cannot be read in parts: the server does not say how large it is"
@@ -176,7 +174,7 @@ class _Remote(io.RawIOBase):
 def read_range(address: str, start: int, end: int) -> bytes:
     """The bytes from `start` up to `end` of a remote file. Raises OSError, also if a server ignores
     the range and sends more or less."""
-    data = _with_retries(lambda system, name: system.cat_file(name, start=start, end=end), address)
+    data = with_retries(lambda system, name: system.cat_file(name, start=start, end=end), address)
     if len(data) != end - start:
         raise OSError(
             f"{address}: asked for {end - start:,} bytes from {start:,}, {len(data):,} came: the "
@@ -186,10 +184,24 @@ def read_range(address: str, start: int, end: int) -> bytes:
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file. Raises OSError for an address that does not answer."""
-    if is_address(path):
-        return _with_retries(lambda system, name: system.isfile(name), path)
-    return Path(path).is_file()
+    """Whether there is such a file. Raises OSError for an address that does not answer. Of one that
+    may not be read it is False: some object stores say so of all that is not there."""
+    if not is_address(path):
+        return Path(path).is_file()
+
+    def is_file(system, name: str) -> bool:
+        # `system.isfile` would be False also while a server is busy
+        try:
+            return system.info(name)["type"] == "file"
+        except FileNotFoundError as error:
+            if is_missing(error):
+                return False
+            raise
+
+    try:
+        return with_retries(is_file, path)
+    except PermissionError:
+        return False
 
 
 def state_of(path: str) -> str:
@@ -200,7 +212,7 @@ def state_of(path: str) -> str:
         # A copy may keep the original's size and mtime, but has a ctime and an inode of its own
         numbers = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
         return " ".join([str(Path(path).absolute()), *map(str, numbers)])
-    info = _with_retries(lambda system, name: system.info(name), path)
+    info = with_retries(lambda system, name: system.info(name), path)
     known = [str(info[key]) for key in _STATE if info.get(key) is not None]
     return " ".join([path, *known])
 
@@ -210,39 +222,3 @@ _STATE = (
     "size", "ETag", "etag", "Content-MD5", "md5Hash", "generation", "blob_id",
     "Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created",
 )  # fmt: skip
-
-
-def _with_retries(operation: Callable, address: str):
-    """Returns operation(file system, path on it), tried several times if the network may be to
-    blame.
-
-    Raises OSError, and ValueError for an unknown scheme.
-    """
-    for attempt in range(ATTEMPTS):
-        try:
-            import fsspec  # in here, as an ImportError says what to install, like one of fsspec's
-
-            file_system, path = fsspec.core.url_to_fs(address)
-            return operation(file_system, path)
-        except FileNotFoundError as error:
-            # fsspec's https raises this also if nobody answers: then its cause is the network's
-            # error
-            nobody_answers = isinstance(error.__cause__, OSError)
-            if not nobody_answers:
-                raise FileNotFoundError(f"there is no {address}") from None
-            failure: Exception = error.__cause__
-        except (ImportError, ValueError) as error:
-            # An unknown scheme, or its package is not installed
-            reason = str(error).splitlines()[0]
-            raise ValueError(
-                f"{address} cannot be opened: {reason}; try pip install 'vitkit[remote]'"
-            ) from None
-        except PermissionError as error:
-            raise PermissionError(f"{address} may not be read: {error}") from None
-        except Exception as error:  # every file system has error classes of its own
-            failure = error
-        # A failure that another attempt may mend
-        if attempt < ATTEMPTS - 1:
-            time.sleep(2**attempt)
-    reason = (str(failure) or type(failure).__name__).splitlines()[0]
-    raise OSError(f"{address} cannot be read, after {ATTEMPTS} attempts: {reason}") from failure

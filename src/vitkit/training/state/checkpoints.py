@@ -158,6 +158,10 @@ class Occupied(ValueError):
     """The directory belongs to another run, which must not be touched."""
 
 
+class Busy(Occupied):
+    """Another process is at work in the directory."""
+
+
 class Earlier(NamedTuple):
     """What an earlier call left behind; empty if there was none."""
 

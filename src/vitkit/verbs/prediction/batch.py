@@ -155,7 +155,7 @@ def shard_of(text: str) -> tuple[int, int]:
 def _less(settings: Batch, runtime: Runtime) -> str:
     """What work is left out, so that a folder has answers of one kind."""
     if settings.exit:
-        return f"--exit {settings.exit:g}"
+        return f"--exit {settings.exit:g} --calibrate {settings.calibrate}"
     merge = settings.merge
     if isinstance(runtime, FileRuntime):
         merge = runtime.exported.merged
