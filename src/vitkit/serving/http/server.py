@@ -320,7 +320,10 @@ class Listener(socket.socket):
         """Raises OSError with EMFILE for one too many, as the system does: asyncio then looks again
         after a second. It goes on asking at once, up to BACKLOG times: there BlockingIOError says that
         nobody waits, or each of these would be a line of the log and another look."""
-        if len(self.accepted) >= self.most:
+        is_open = [
+            each.fileno() >= 0 for each in self.accepted
+        ]  # cycles keep closed ones for a while
+        if sum(is_open) >= self.most:
             now = time.monotonic()
             if now - self.full_since < MOMENT_OF_ASKING:
                 raise BlockingIOError
