@@ -147,33 +147,59 @@ def test_a_run_ends_at_its_deadline_whatever_happens(tiny, quiet, tmp_path):
     assert (tmp_path / "run" / "model").is_dir()
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="Windows has no such signals")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
-def test_a_schedulers_signals_ask_a_run_to_stop(number):
-    before = signal.getsignal(number)
-    try:
+needs_them = pytest.mark.skipif(
+    not hasattr(signal, "SIGUSR1"), reason="Windows has no such signals"
+)
+SCHEDULERS = ("SIGTERM", "SIGUSR1", "SIGUSR2")
+
+
+@pytest.fixture
+def handlers():
+    """Each test of signals begins with none handled, and leaves them as they were."""
+    numbers = [getattr(signal, name) for name in SCHEDULERS]
+    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@needs_them
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_schedulers_signals_ask_a_run_to_stop(handlers, name):
+    number = getattr(signal, name)
+    for _ in range(2):  # a second run in the same process hears it too
         with stoppable() as stop:
             signal.raise_signal(number)
             assert stop.asked and not stop.by_a_person
             with pytest.raises(Interrupted):
                 stop.raise_if_asked()
         signal.raise_signal(number)  # SLURM's second one, while the run returns its status
-    finally:
-        signal.signal(number, before)
+        others = {getattr(signal, other) for other in SCHEDULERS} - {number}
+        assert {signal.getsignal(other) for other in others} == {signal.SIG_DFL}
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="Windows has no such signals")
-def test_a_programs_own_handlers_stay_its_own():
+@needs_them
+def test_a_signal_much_later_ends_the_process_as_ever(handlers, clock):
+    ended = []
+    signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))
+    for _ in range(2):
+        with stoppable():
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    assert not ended
+    clock.now += 60
+    signal.raise_signal(signal.SIGTERM)
+    assert ended == [signal.SIGTERM]
+
+
+@needs_them
+def test_a_programs_own_handlers_stay_its_own(handlers):
     heard = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
-    try:
-        with stoppable() as stop:  # under a scheduler that the program answers itself
-            signal.raise_signal(signal.SIGUSR1)
-        assert heard == [signal.SIGUSR1] and not stop.asked
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    with stoppable() as stop:  # under a scheduler that the program answers itself
+        signal.raise_signal(signal.SIGUSR1)
+        assert signal.getsignal(signal.SIGUSR2) != signal.SIG_DFL
+    assert heard == [signal.SIGUSR1] and not stop.asked
     with leaving_signals(), stoppable():  # in a call of a verb
         assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
-    with stoppable():
-        assert signal.getsignal(signal.SIGUSR2) != signal.SIG_DFL
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL

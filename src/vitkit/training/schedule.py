@@ -193,9 +193,11 @@ def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
     catch signals, or if the calling program handles them itself."""
     stop = Stop(ends)
     handlers_before = {}
+    received = set()
 
     def note(number, frame):
         stop.asked = True
+        received.add(number)
         stop.by_a_person = number == signal.SIGINT
         # Ctrl-C a second time ends a run of one process at once. Not so what SLURM sends, which may
         # come twice in a moment; nor several processes, to which torchrun and the scheduler both pass
@@ -205,13 +207,13 @@ def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
 
     with suppress(ValueError):  # not the main thread
         for number in _to_catch():
-            handlers_before[number] = signal.signal(number, note)
+            handlers_before[number] = _own_removed(signal.signal(number, note))
     try:
         yield stop
     finally:
         for number, handler in handlers_before.items():
-            if stop.asked and number != signal.SIGINT:
-                handler = _after_a_while(handler)
+            if number in received and number != signal.SIGINT:
+                handler = _AfterAWhile(handler)
             signal.signal(number, handler)
 
 
@@ -223,22 +225,32 @@ def _to_catch() -> list[signal.Signals]:
     signals = [signal.SIGTERM, signal.SIGINT]
     for name in BEFORE_THE_END:
         number = getattr(signal, name, None)  # Windows has none
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+        if number is None:
+            continue
+        if _own_removed(signal.getsignal(number)) == signal.SIG_DFL:
             signals.append(number)
     return signals
 
 
-def _after_a_while(handler):
+class _AfterAWhile:
     """A signal's handler that does nothing for REPEATED seconds, and then is the given one.
 
     A small run has saved itself and is about to return its status when SLURM's second signal comes,
     which would end it with another status.
     """
-    until = time.monotonic() + REPEATED
 
-    def wait(number, frame):
-        if time.monotonic() > until:
-            signal.signal(number, handler or signal.SIG_DFL)
+    def __init__(self, handler):
+        self.handler = handler
+        self.until = time.monotonic() + REPEATED
+
+    def __call__(self, number, frame):
+        if time.monotonic() > self.until:
+            signal.signal(number, self.handler or signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-    return wait
+
+def _own_removed(handler):
+    """The program's handler, where an earlier run of this process has left its own around it."""
+    if isinstance(handler, _AfterAWhile):
+        return handler.handler
+    return handler
