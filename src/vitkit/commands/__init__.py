@@ -123,7 +123,7 @@ COMMANDS = (
     Command("finetune", "[MODEL] DATA",
             "make a classifier of your own photographs, in seconds and in minutes",
             defaults="finetune.defaults", narrates=True),
-    Command("label", "PHOTOS",
+    Command("label", "PHOTOS [--model MODEL]",
             "sort photographs into classes, on a page where a model proposes and you confirm"),
     Command("plan", "RECIPE [DATA] --gpus N",
             "count the memory, time and energy that a recipe needs; nothing is run",
