@@ -6,7 +6,8 @@ import json
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from vitkit.labelling.answers import JOURNAL, LABELS, Answer, Answers, Journal, kappa, write_labels
+from vitkit.labelling.answers import JOURNAL, Answer, Answers, Journal, kappa, write_labels
+from vitkit.training import LABELS
 
 
 def said(number, decision, label="", *photographs, by="a", how="typed", others=(), renamed=""):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from vitkit.labelling import Sitting, save_model
-from vitkit.labelling.answers import JOURNAL, LABELS
+from vitkit.labelling.answers import JOURNAL
 from vitkit.labelling.sitting import BETWEEN, GIVEN_OUT, RANDOM
+from vitkit.training import LABELS
 
 CLASSES = ("cat", "dog", "bird")
 

@@ -87,3 +87,14 @@ def test_a_completed_folder_is_the_same_folder(tmp_path, monkeypatch):
     assert tidied("photos/") == tidied("./photos") == "photos"
     for other in ("", "digits", "hf:me/birds", "s3://bucket/birds/", "nowhere/"):
         assert tidied(other) == other
+
+
+def test_labels_of_photographs_have_their_name(tmp_path, monkeypatch):
+    """What is trained on what vitkit label wrote does not come into its directory."""
+    monkeypatch.chdir(tmp_path)
+    assert run_name("runs/photos-labels/labels.csv", "finetune") == "photos-finetune"
+    assert run_name("pets/labels.csv", "finetune") == "pets-finetune"
+    sitting = Path("runs/photos-finetune")
+    sitting.mkdir(parents=True)
+    (sitting / "sitting.json").write_text("{}")
+    assert default_run_dir("photos", "finetune") == Path("runs/photos-finetune-2")

@@ -4,7 +4,7 @@ they say it."""
 from vitkit.system.lazy import lazily
 
 _FILES = {
-    "answers": "Answer Answers Difference JOURNAL LABELS kappa",
+    "answers": "Answer Answers Difference JOURNAL kappa",
     "asking": "next_to_label",
     "checking": "Check Checking",
     "estimate": "Estimate",

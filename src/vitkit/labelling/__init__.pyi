@@ -4,7 +4,6 @@ from vitkit.labelling.answers import Answer as Answer
 from vitkit.labelling.answers import Answers as Answers
 from vitkit.labelling.answers import Difference as Difference
 from vitkit.labelling.answers import JOURNAL as JOURNAL
-from vitkit.labelling.answers import LABELS as LABELS
 from vitkit.labelling.answers import kappa as kappa
 from vitkit.labelling.asking import next_to_label as next_to_label
 from vitkit.labelling.checking import Check as Check

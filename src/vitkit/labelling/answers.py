@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from vitkit.system.storage.files import parse_json, whole
+from vitkit.training import LABELS
 
 JOURNAL = "answers.jsonl"
-LABELS = "labels.csv"
 LONGEST = 200  # characters of the name of a class
 
 How = Literal["typed", "screen", "random", "check"]

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 
 from vitkit.labelling.answers import (
-    LABELS,
     LONGEST,
     Answer,
     Answers,
@@ -36,6 +35,7 @@ from vitkit.labelling.asking import Cover
 from vitkit.labelling.estimate import Estimate, gain, share_right
 from vitkit.labelling.head import Head, solve, unsureness
 from vitkit.system.console.text import printable
+from vitkit.training import LABELS
 
 SCREEN = 24  # photographs of a screen
 FEWEST = 4  # photographs that are worth a screen

@@ -21,7 +21,7 @@ _FILES = {
     "reports.comparison": "results settings verdict write_comparison",
     "reports.common": "Common common_answers",
     "reports.report": "report",
-    "run": "RUNS default_run_dir locked refuse_occupied run_name tidied",
+    "run": "LABELS RUNS SITTING default_run_dir locked refuse_occupied run_name tidied",
     "schedule": "Deadline Ends",
     "state.checkpoints": "Busy MODEL Occupied earlier_call refuse_other_recipe",
     "state.finish": "model_is_intact",

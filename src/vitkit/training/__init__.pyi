@@ -51,7 +51,9 @@ from vitkit.training.reports.comparison import settings as settings
 from vitkit.training.reports.comparison import verdict as verdict
 from vitkit.training.reports.comparison import write_comparison as write_comparison
 from vitkit.training.reports.report import report as report
+from vitkit.training.run import LABELS as LABELS
 from vitkit.training.run import RUNS as RUNS
+from vitkit.training.run import SITTING as SITTING
 from vitkit.training.run import default_run_dir as default_run_dir
 from vitkit.training.run import locked as locked
 from vitkit.training.run import refuse_occupied as refuse_occupied

@@ -18,7 +18,6 @@ from tyro.conf import Positional, arg
 from vitkit.data import Source, find_images, heading_of_list, open_splits
 from vitkit.evaluation import Finding
 from vitkit.labelling import (
-    LABELS,
     PHOTOGRAPHS,
     Check,
     Checking,
@@ -41,7 +40,7 @@ from vitkit.system.storage.files import (
     remove_unfinished,
     write_json,
 )
-from vitkit.training import RUNS, Occupied, locked, run_name, tidied
+from vitkit.training import LABELS, RUNS, SITTING, Occupied, locked, run_name, tidied
 from vitkit.verbs.arguments import Device, ModelHints, Precision, pick_precision
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.data.review import look_through, parts_by_name
@@ -51,7 +50,6 @@ from vitkit.verbs.words import MODEL
 from vitkit.webapp import listening_socket, run_until_ended
 from vitkit.weights import Classifier, Hints, adopt
 
-ABOUT = "sitting.json"
 _OPEN: set[Path] = set()  # the directories of sittings that this process has open
 _CHANGING = threading.Lock()
 MINUTES = 2.0  # the time in mind when a model is chosen, as `vitkit finetune` does
@@ -255,7 +253,7 @@ def _folder_of(root: Path, kind: str) -> Path:
 def _about(folder: Path) -> dict:
     """What a directory says of the sitting that it has; empty if it has none."""
     try:
-        values = parse_json((folder / ABOUT).read_text("utf-8"))
+        values = parse_json((folder / SITTING).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
@@ -319,7 +317,7 @@ def _begin(folder: Path, root: Path, check: bool) -> None:
         "process": os.getpid(),
         "machine": platform.node(),
     }
-    write_json(folder / ABOUT, about)
+    write_json(folder / SITTING, about)
     link = folder / PHOTOGRAPHS
     if link.is_symlink() and link.resolve() != root.resolve():
         link.unlink()
