@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -95,7 +94,7 @@ class Served:
         return count
 
     def end(self) -> str:
-        self.process.send_signal(signal.SIGINT)
+        self.process.terminate()  # as Ctrl-C, which a shell in the background ignores
         out, _ = self.process.communicate(timeout=60)
         assert self.process.returncode == 0, out
         return out
