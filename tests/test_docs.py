@@ -116,7 +116,7 @@ def is_run(words: list[str]) -> bool:
     no benchmark."""
     elsewhere = any(word.startswith(("/", "benchmarks/")) for word in words)
     return (
-        words[0] not in ("push", "app", "serve", "watch")
+        words[0] not in ("push", "app", "label", "serve", "watch")
         and "--model" not in words
         and not elsewhere
     )
