@@ -51,6 +51,7 @@ class Checking:
         """Why the list could not be written, if it could not; the journal has all decisions."""
         self._heading = heading
         self._checks = {check.photograph: check for check in checks}
+        self._beside = {check.beside for check in checks if check.beside}
         self._classes = tuple(classes)
         self._lock = threading.RLock()
         self._given: dict[str, Question] = {}
@@ -66,10 +67,9 @@ class Checking:
         """The file of the decisions."""
         return self.folder / LIST
 
-    def names(self) -> list[str]:
-        """All photographs that may be shown."""
-        beside = (check.beside for check in self._checks.values() if check.beside)
-        return [*self._checks, *beside]
+    def has(self, name: str) -> bool:
+        """Whether a photograph may be shown: one to decide on, or one that such a one repeats."""
+        return name in self._checks or name in self._beside
 
     def classes(self) -> list[str]:
         """The classes of the data set."""

@@ -77,7 +77,7 @@ def application(table: Table, secret: str) -> "Starlette":
     def photograph(request: "Request") -> Response:
         name = request.query_params.get("name", "")
         size = SIZES[-1] if request.query_params.get("size") == "large" else SIZES[0]
-        if name not in set(table.sitting.names()):
+        if not table.sitting.has(name):
             return Response("there is no such photograph", 404)
         try:
             data = _jpeg(table.root / name, size)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -81,7 +82,7 @@ class Reading(threading.Thread):
 
     def _step(self, pool: ThreadPoolExecutor) -> None:
         """See some more photographs; or wait, and look whether there are others."""
-        names = self.sitting.unseen()[:AT_ONCE]
+        names = self.sitting.unseen(AT_ONCE)
         if not names:
             self._keep()
             self._ended.wait(LOOKS_AGAIN)
@@ -159,27 +160,31 @@ class Reading(threading.Thread):
             self._kept = len(names)
 
 
-class _Before:
-    """What was seen before: no photograph, if there is no file of this model."""
+class _Before(NamedTuple):
+    """What was seen before."""
 
-    def __init__(self, states: dict[str, list[int] | None], features: np.ndarray):
-        self.states = states
-        self.features = features
+    states: dict[str, list[int] | None]
+    """The state of each photograph's file,"""
+    features: np.ndarray
+    """and its features, (N, D)."""
+
+
+NOTHING = _Before({}, np.empty((0, 0)))
 
 
 def _read(file: Path, digest: str, precision: str) -> _Before:
-    """What this model has seen, as it was written down."""
+    """What this model has seen, as it was written down; NOTHING if there is no file of it."""
     try:
         with safe_open(file, "np") as opened:
             metadata = opened.metadata() or {}
             if (metadata.get("model"), metadata.get("precision")) != (digest, precision):
-                return _Before({}, np.empty((0, 0)))
+                return NOTHING
             states = parse_json(metadata["photographs"])
             x = opened.get_tensor("features")
     except (OSError, SafetensorError, *DAMAGE):
-        return _Before({}, np.empty((0, 0)))
+        return NOTHING
     if not isinstance(states, dict) or x.ndim != 2 or len(x) != len(states):
-        return _Before({}, np.empty((0, 0)))
+        return NOTHING
     return _Before(states, x)
 
 

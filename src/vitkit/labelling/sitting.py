@@ -14,7 +14,7 @@ import hashlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -83,12 +83,13 @@ class Progress:
     labelled: int
     """that have a class,"""
     set_aside: int
-    """and that were left out, or of which somebody was not sure."""
+    """that were left out, or of which somebody was not sure,"""
     unreadable: int
+    """that cannot be read, or are gone,"""
     left: int
-    """That nobody has answered and that can be read."""
+    """and that nobody has answered and can be read."""
     classes: tuple[tuple[str, int], ...]
-    """And how many photographs of each."""
+    """The classes, and how many photographs of each."""
     estimate: Estimate | None
     """How many of those without a label the model would get right; None if too few were drawn at random
     to tell."""
@@ -110,7 +111,6 @@ class _Given:
     """A question that was given out."""
 
     question: Question
-    by: str
     until: float
 
 
@@ -146,7 +146,8 @@ class Sitting:
         self._drawn: list[str] = []
         self._cover: tuple[Cover, np.ndarray] | None = None
         self._head: tuple[Head, np.ndarray] | None = None
-        self._given: dict[str, _Given] = {}
+        self._told: tuple[Estimate | None, float | None] | None = None
+        self._given: dict[str, _Given] = {}  # by who was asked
         self._asked = 0
         self.arrive(names)
 
@@ -180,12 +181,15 @@ class Sitting:
             most = np.finfo(np.float16).max
             self._features[rows] = np.clip(features, -most, most)
             self._is_seen[rows] = True
-            self._head = None
+            self._told = None
+            if any(name in self.answers.labels for name in names):
+                self._head = None
 
     def lose(self, name: str, problem: str) -> None:
         """A photograph cannot be read, or is not there any more."""
         with self._lock:
             self._broken[name] = problem
+            self._told = None
             self._given = {
                 by: given
                 for by, given in self._given.items()
@@ -199,16 +203,16 @@ class Sitting:
             if _is_text(name):
                 self._broken.pop(name, None)
 
-    def unseen(self) -> list[str]:
-        """The photographs that the model has to see, those that were answered first."""
+    def unseen(self, most: int | None = None) -> list[str]:
+        """The photographs that the model has to see, or so many of them at most, those that were answered
+        first."""
         with self._lock:
-            left = [
-                name
-                for name in self._names
-                if not self._is_seen[self._row[name]] and name not in self._broken
-            ]
-            answered = self.answers.labels
-            return sorted(left, key=lambda name: name not in answered)
+            waits = ~self._is_seen
+            waits[self._rows(self._broken)] = False
+            answered = [row for row in self._rows(self.answers.labels) if waits[row]]
+            waits[answered] = False
+            rows = [*answered, *np.flatnonzero(waits)[:most].tolist()]
+            return [self._names[row] for row in rows[:most]]
 
     def seen(self) -> int:
         """How many photographs the model has seen."""
@@ -219,6 +223,10 @@ class Sitting:
         """All photographs that there ever were."""
         with self._lock:
             return list(self._names)
+
+    def has(self, name: str) -> bool:
+        """Whether a photograph may be shown: it is one of these."""
+        return name in self._row
 
     def unreadable(self) -> dict[str, str]:
         """The photographs that cannot be read, and why."""
@@ -328,6 +336,7 @@ class Sitting:
     def _changed(self) -> None:
         """Other answers stand than before."""
         self._head = None
+        self._told = None
         self.problem = ""
         try:
             write_labels(self.folder / LABELS, PHOTOGRAPHS, self.answers)
@@ -358,7 +367,7 @@ class Sitting:
             return self._with_guesses(question)
 
     def _give(self, by: str, question: Question) -> None:
-        self._given[by] = _Given(question, by, self._clock() + GIVEN_OUT)
+        self._given[by] = _Given(question, self._clock() + GIVEN_OUT)
 
     def _next_number(self) -> int:
         self._asked += 1
@@ -382,13 +391,18 @@ class Sitting:
         """Which photographs are not asked about: labelled, set aside, given to somebody, unreadable, or
         not seen yet; bool (N,)."""
         settled = ~self._is_seen
-        names = [*self.answers.labels, *self.answers.set_aside, *self._broken]
-        for given in self._given.values():
-            names += given.question.photographs
-        settled[self._rows(names)] = True
+        settled[self._rows(self._answered() | self._given_out())] = True
         return settled
 
-    def _rows(self, names: Sequence[str]) -> list[int]:
+    def _answered(self) -> set[str]:
+        """The photographs that have a class, were set aside, or cannot be read."""
+        return {*self.answers.labels, *self.answers.set_aside, *self._broken}
+
+    def _given_out(self) -> set[str]:
+        """The photographs that somebody is asked about."""
+        return {name for given in self._given.values() for name in given.question.photographs}
+
+    def _rows(self, names: Iterable[str]) -> list[int]:
         """Rows of the photographs that are there."""
         return [self._row[name] for name in names if name in self._row]
 
@@ -403,7 +417,7 @@ class Sitting:
         if head is not None:
             sampled = rows[cover.sample]
             unsure = unsureness(head.scores(self._features[sampled]))
-            refused = self._rows(list(self.answers.refused))
+            refused = self._rows(self.answers.refused)
             unsure[torch.from_numpy(np.isin(sampled, refused))] = 1.0
         position = np.full(len(self._names), -1)
         position[rows] = np.arange(len(rows))
@@ -426,9 +440,7 @@ class Sitting:
 
     def _unseen_one(self) -> Question | None:
         """A photograph that the model has not seen, while it has seen none that is not labelled."""
-        answered = {*self.answers.labels, *self.answers.set_aside, *self._broken}
-        for given in self._given.values():
-            answered.update(given.question.photographs)
+        answered = self._answered() | self._given_out()
         for name in self._drawn:
             if name not in answered and not self._is_seen[self._row[name]]:
                 return Question(self._next_number(), "typed", (name,))
@@ -437,9 +449,7 @@ class Sitting:
     def _random(self, by: str) -> Question | None:
         """A photograph that was drawn. If several people answer, everybody is asked some of the same, so
         that it is seen whether they agree."""
-        aside = {*self.answers.set_aside, *self._broken}
-        for given in self._given.values():
-            aside.update(given.question.photographs)
+        aside = {*self.answers.set_aside, *self._broken} | self._given_out()
         for name in self._drawn:
             if name in aside or not self._is_seen[self._row[name]]:
                 continue
@@ -545,15 +555,16 @@ class Sitting:
         with self._lock:
             labels = self.answers.labels
             counts = Counter(label.label for label in labels.values())
-            answered = {*labels, *self.answers.set_aside, *self._broken}
-            estimate, more = self._estimate()
+            if self._told is None:  # it is asked for every other second
+                self._told = self._estimate()
+            estimate, more = self._told
             return Progress(
                 len(self._names),
                 int(self._is_seen.sum()),
                 len(labels),
                 len(self.answers.set_aside),
                 len(self._broken),
-                len(self._names) - len(self._rows(list(answered))),
+                len(self._names) - len(self._rows(self._answered())),
                 tuple((label, counts[label]) for label in self.classes()),
                 estimate,
                 more,
@@ -569,7 +580,7 @@ class Sitting:
         labels = self.answers.labels
         is_random = np.array([labels[name].how == "random" for name in names])
         settled = ~self._is_seen
-        settled[self._rows([*labels, *self.answers.set_aside, *self._broken])] = True
+        settled[self._rows(self._answered())] = True
         left = np.flatnonzero(~settled)
         left = left[:: len(left) // LOOKED_AT + 1]
         if not is_random.any():
