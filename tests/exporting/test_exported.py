@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -541,6 +542,23 @@ def test_weights_that_are_no_file_are_a_sentence(for_openvino, tmp_path):
         make(folder / "model.bin")
         with pytest.raises(ValueError, match=r"model\.bin"):
             open_file(folder / "model.xml")
+
+
+def test_weights_of_another_file_are_refused(for_openvino, tmp_path):
+    """There are shapes among them: of damaged ones OpenVINO may end the process."""
+    path, weights = tmp_path / "model.xml", tmp_path / "model.bin"
+    shutil.copy(for_openvino[0], path)
+    content = bytearray(for_openvino[0].with_suffix(".bin").read_bytes())
+    weights.write_bytes(content)
+    open_file(path)
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.bin is damaged, or belongs to another model"):
+        open_file(path)
+
+    # Files of before said nothing of it
+    path.write_text(re.sub(r"<vitkit_weights[^>]*>", "", path.read_text()))
+    open_file(path)
 
 
 def test_signals_are_received_after_a_model_was_forgotten_by_another_thread(for_openvino):

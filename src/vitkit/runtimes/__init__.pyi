@@ -28,6 +28,7 @@ from vitkit.runtimes.less_work import merging as merging
 from vitkit.runtimes.libraries import LIBRARIES as LIBRARIES
 from vitkit.runtimes.libraries import PACKAGES as PACKAGES
 from vitkit.runtimes.libraries import RuntimeName as RuntimeName
+from vitkit.runtimes.libraries import WEIGHTS_KEY as WEIGHTS_KEY
 from vitkit.runtimes.libraries import check_installed as check_installed
 from vitkit.runtimes.libraries import check_onnx_precision as check_onnx_precision
 from vitkit.runtimes.libraries import core as core
@@ -35,6 +36,7 @@ from vitkit.runtimes.libraries import open_file as open_file
 from vitkit.runtimes.libraries import open_model_file as open_model_file
 from vitkit.runtimes.libraries import open_onnx as open_onnx
 from vitkit.runtimes.libraries import open_openvino as open_openvino
+from vitkit.runtimes.libraries import weights_digest as weights_digest
 from vitkit.runtimes.pytorch import Eager as Eager
 from vitkit.runtimes.pytorch import FeaturesOnRuntime as FeaturesOnRuntime
 from vitkit.runtimes.pytorch import OnRuntime as OnRuntime

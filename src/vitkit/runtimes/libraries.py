@@ -1,5 +1,7 @@
 """Opens exported files with the library that computes them: ONNX Runtime, OpenVINO, or PyTorch."""
 
+import hashlib
+import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -168,6 +170,7 @@ def open_onnx(path: Path) -> Opened:
     return Opened(metadata, compute)
 
 
+WEIGHTS_KEY = "vitkit_weights"  # of what a .xml file says of the .bin file beside it
 BFLOAT16 = "bf16"
 FLOAT32 = "f32"
 
@@ -181,6 +184,8 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
     weights = refuse_special(path).with_suffix(".bin")
     if path.suffix.lower() == ".xml" and not refuse_special(weights).is_file():
         raise ValueError(f"{path} has its weights in {weights.name}, which is no file beside it")
+    if path.suffix.lower() == ".xml":
+        _check_weights(path, weights)
     try:
         model = core().read_model(path)
         metadata = _metadata(model)
@@ -201,6 +206,26 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
         return [outputs[output].copy() for output in compiled.outputs]
 
     return Opened(metadata, compute)
+
+
+def weights_digest(weights: Path) -> str:
+    """The digest by which a .xml file knows its .bin file."""
+    with weights.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_weights(path: Path, weights: Path) -> None:
+    """Raises ValueError for weights that are not those which were written with the .xml file. There are
+    shapes and indices among them, so that OpenVINO may end the process over damaged ones.
+
+    Files of earlier versions do not say which are theirs.
+    """
+    said = re.search(rb'<%s value="(\w+)"' % WEIGHTS_KEY.encode(), path.read_bytes())
+    if said is not None and said[1].decode() != weights_digest(weights):
+        raise ValueError(
+            f"{weights} is damaged, or belongs to another model than {path.name}: its checksum is not "
+            "the one that was written there; export the model again, or copy both files"
+        )
 
 
 @cache
