@@ -200,6 +200,21 @@ def test_it_says_how_good_the_model_is(tmp_path):
             sitting.say("a", question.number, "class", class_of[question.photographs[0]])
     estimate = sitting.progress().estimate
     assert estimate.share > 0.9
+
+    # By what it took random photographs for before it was told what they are
+    drawn = [answer for answer in sitting.answers.standing if answer.how == "random"]
+    assert estimate.photographs == sum(answer.learned > 0 for answer in drawn)
+    learned = [answer.learned for answer in drawn]
+    assert learned == sorted(learned)
+    assert learned[-1] < len(sitting.labels())
+    again = Sitting(names, tmp_path)
+    again.see(names, x)
+    assert again.progress().estimate == estimate
+
+    # And what is called otherwise now was right all the same
+    for label in sitting.classes():
+        again.rename("a", label, f"{label} (new)")
+    assert again.progress().estimate == estimate
     assert estimate.high == pytest.approx(1, abs=0.02)
 
 

@@ -41,6 +41,12 @@ class Answer:
     """The photographs of a screen that are not of its class."""
     renamed: str = ""
     """What a class was called before."""
+    guess: str = ""
+    """What the model took a photograph for that was drawn at random, before this was said of it,"""
+    sure: float = 0.0
+    """how sure it was,"""
+    learned: int = 0
+    """and how many labels it had learned from; 0 if there was no model."""
 
 
 class Label(NamedTuple):
@@ -189,7 +195,7 @@ class Journal:
 
     def add(self, answer: Answer) -> None:
         """Write an answer down. It is on the disk when this returns. Raises OSError."""
-        values = {name: value for name, value in asdict(answer).items() if value not in ("", ())}
+        values = {name: value for name, value in asdict(answer).items() if value not in ("", (), 0)}
         self._write(values)
         self.answers.add(answer)
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 SIZES = (240, 1200)  # pixels of the longer side of a picture: on a screen, and by itself
 KEPT = 2_000  # small pictures that are kept
 LARGEST = 1 << 20  # bytes of what a page may say
-FEW = 5  # labels a class, on average, below which one less makes the model much worse
 NAME = 40  # characters of a person's name
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'self'; "
@@ -266,10 +265,8 @@ def sentences(progress: Progress) -> list[str]:
             f"of the other {progress.left:,} the model gets about {estimate.share:.0%} right "
             f"({estimate.low:.0%} to {estimate.high:.0%}, by {estimate.photographs} that were drawn)"
         )
-        if progress.labelled < FEW * len(progress.classes):
-            said[0] += ", or more: each was answered without its own label, and of few that is much"
-    if progress.gain is not None:
-        said.append(f"{MORE} more labels: about {100 * progress.gain:+.1f} points")
+        if estimate.gain is not None:
+            said.append(f"{MORE} more labels: about {100 * estimate.gain:+.1f} points")
     if progress.agreement is not None:
         kappa, count = progress.agreement
         said.append(f"two people agree with kappa {kappa:.2f} on {count} photographs")

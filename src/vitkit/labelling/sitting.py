@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -32,7 +32,7 @@ from vitkit.labelling.answers import (
     write_labels,
 )
 from vitkit.labelling.asking import Cover
-from vitkit.labelling.estimate import Estimate, gain, share_right
+from vitkit.labelling.estimate import LATEST, Drawn, Estimate, share_right
 from vitkit.labelling.head import Head, solve, unsureness
 from vitkit.system.console.text import printable
 from vitkit.training import LABELS
@@ -91,10 +91,8 @@ class Progress:
     classes: tuple[tuple[str, int], ...]
     """The classes, and how many photographs of each."""
     estimate: Estimate | None
-    """How many of those without a label the model would get right; None if too few were drawn at random
-    to tell."""
-    gain: float | None
-    """By how much MORE labels would make that larger; None if that cannot be told."""
+    """How many of those without a label the model would get right, and what MORE labels would gain; None if
+    too few were drawn at random to tell."""
     agreement: tuple[float, int] | None
     """Cohen's kappa of two people's answers, and of how many photographs."""
 
@@ -146,7 +144,8 @@ class Sitting:
         self._drawn: list[str] = []
         self._cover: tuple[Cover, np.ndarray] | None = None
         self._head: tuple[Head, np.ndarray] | None = None
-        self._told: tuple[Estimate | None, float | None] | None = None
+        self._estimated: Estimate | None = None
+        self._is_estimated = False
         self._given: dict[str, _Given] = {}  # by who was asked
         self._asked = 0
         self.arrive(names)
@@ -181,7 +180,7 @@ class Sitting:
             most = np.finfo(np.float16).max
             self._features[rows] = np.clip(features, -most, most)
             self._is_seen[rows] = True
-            self._told = None
+            self._is_estimated = False
             if any(name in self.answers.labels for name in names):
                 self._head = None
 
@@ -189,7 +188,7 @@ class Sitting:
         """A photograph cannot be read, or is not there any more."""
         with self._lock:
             self._broken[name] = problem
-            self._told = None
+            self._is_estimated = False
             self._given = {
                 by: given
                 for by, given in self._given.items()
@@ -291,9 +290,23 @@ class Sitting:
                 kept,
                 apart,
             )
+            if asked.how == "random" and decision == "class":
+                answer = self._with_guess(answer)
             self._write(answer)
             del self._given[by]
             return answer
+
+    def _with_guess(self, answer: Answer) -> Answer:
+        """An answer, with what the model takes its photograph for without it. Nothing if somebody has said
+        what it is, so that the model has learned from it."""
+        head, rows = self._solved()
+        name = answer.photographs[0]
+        if head is None or self.answers.said_by(name) or not self._is_known(name):
+            return answer
+        scores = head.scores(self._features[[self._row[name]]])
+        guess = self.answers.classes()[head.classes[int(scores.argmax())]]
+        sure = 1 - float(unsureness(scores))
+        return replace(answer, guess=guess, sure=sure, learned=len(rows))
 
     def rename(self, by: str, old: str, new: str) -> Answer:
         """Call a class otherwise. If another is called so, the two become one. Raises ValueError for a
@@ -336,7 +349,7 @@ class Sitting:
     def _changed(self) -> None:
         """Other answers stand than before."""
         self._head = None
-        self._told = None
+        self._is_estimated = False
         self.problem = ""
         try:
             write_labels(self.folder / LABELS, PHOTOGRAPHS, self.answers)
@@ -555,9 +568,9 @@ class Sitting:
         with self._lock:
             labels = self.answers.labels
             counts = Counter(label.label for label in labels.values())
-            if self._told is None:  # it is asked for every other second
-                self._told = self._estimate()
-            estimate, more = self._told
+            if not self._is_estimated:  # it is asked for every other second
+                self._estimated = self._estimate()
+                self._is_estimated = True
             return Progress(
                 len(self._names),
                 int(self._is_seen.sum()),
@@ -566,46 +579,35 @@ class Sitting:
                 len(self._broken),
                 len(self._names) - len(self._rows(self._answered())),
                 tuple((label, counts[label]) for label in self.classes()),
-                estimate,
-                more,
+                self._estimated,
                 self.answers.agreement(),
             )
 
-    def _estimate(self) -> tuple[Estimate | None, float | None]:
+    def _estimate(self) -> Estimate | None:
         """How many of the rest the model gets right, and what MORE labels would gain."""
         head, rows = self._solved()
         if head is None:
-            return None, None
-        names = [self._names[row] for row in rows]
-        labels = self.answers.labels
-        is_random = np.array([labels[name].how == "random" for name in names])
+            return None
         settled = ~self._is_seen
         settled[self._rows(self._answered())] = True
         left = np.flatnonzero(~settled)
         left = left[:: len(left) // LOOKED_AT + 1]
-        if not is_random.any():
-            return None, None
+        sure = 1 - unsureness(head.scores(self._features[left])).numpy()
+        return share_right(self._random_answers(), sure, len(rows), MORE)
 
-        # Each random photograph by a fit without it
-        classes, chosen = self._targets(names)
-        left_out = head.left_out[torch.from_numpy(is_random)]
-        right = head.classes[left_out.argmax(1).numpy()] == classes[is_random]
-        sure = 1 - unsureness(left_out).numpy()
-        sure_of_left = 1 - unsureness(head.scores(self._features[left])).numpy()
-        estimate = share_right(right, sure, sure_of_left)
-
-        # The same with half of the labels
-        if len(left) < MORE:
-            return estimate, None
-        half = np.arange(len(rows)) % 2 == 0
-        if len(np.unique(classes[half])) < 2:
-            return estimate, None
-        before = solve(self._features[rows[half]], classes[half], chosen[half])
-        scores = before.scores(self._features[rows])
-        scores[torch.from_numpy(half)] = before.left_out
-        right_before = before.classes[scores.argmax(1).numpy()] == classes
-        more = gain(right, right_before[is_random], len(rows), MORE)
-        return estimate, more
+    def _random_answers(self) -> Drawn:
+        """What the model took the last random photographs for, before it was said what they are."""
+        drawn = []
+        labels = self.answers.labels
+        for answer in reversed(self.answers.standing):
+            if len(drawn) == LATEST:
+                break
+            if answer.how == "random" and answer.learned and answer.photographs[0] in labels:
+                label = labels[answer.photographs[0]].label
+                right = self.answers.now_called(answer.guess) == label
+                drawn.append((right, answer.sure, answer.learned))
+        drawn = np.array(drawn[::-1]).reshape(-1, 3)
+        return Drawn(drawn[:, 0] == 1, drawn[:, 1], drawn[:, 2])
 
 
 def class_name(text: str) -> str:
