@@ -31,7 +31,7 @@ TO_GAIN = 30  # random photographs below which nothing is said of what more labe
 # What is supposed of how often the model is right before anything is known, and how firmly (as a precision):
 # in the logit, more by so much for each standard deviation of sureness, and for e times as many labels
 SLOPES = np.array([0.0, 1.0, 0.5])
-FIRMNESS = np.array([0.0, 1.0, 1.0])
+FIRMNESS = np.array([0.0, 1.0, 3.0])
 # By how much the bootstrap's variance is too small: how often the model is right depends on more than that,
 # such as which classes are left (benchmarks/label.py has how often intervals hold)
 UNSEEN = 1.6
