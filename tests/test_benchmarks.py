@@ -65,6 +65,7 @@ def run(monkeypatch, tmp_path):
     ("script", "precisions"),
     [("forward", ["float32", "autocast", "bfloat16"]), ("step", ["float32", "autocast"])],
 )
+@pytest.mark.slow
 def test_four_libraries_are_timed_in_every_precision(script, precisions, side_by_side, run):
     result = run(script, "--models mu/16 --batches 2 --modes eager --seconds-per-row 0")
     assert [row["precision"] for row in result["results"]] == precisions
@@ -189,6 +190,7 @@ def loader(monkeypatch, tmp_path):
     return loader
 
 
+@pytest.mark.slow
 def test_the_loader_is_compared_with_torchvision_s(loader, run, tmp_path):
     words = f"--data {tmp_path / 'files'} --images 24 --rounds 1 --only TurboJPEG ImageFolder"
     result = run("loader", words, loader.main)
@@ -291,6 +293,7 @@ def test_predict_is_timed_beside_the_bare_forward(run, shared):
         assert set(each["images_per_second"]) == {"predict", "bare"}
 
 
+@pytest.mark.slow
 def test_unknown_images(run, tmp_path):
     """Every way of judging has its numbers, on a class kept away and on another data set."""
     from vitkit.data import Preprocessing
@@ -434,6 +437,7 @@ def test_a_server_under_load_answers_everybody(run, tmp_path):
         assert 0 < load["p50_ms"] <= load["p95_ms"] and load["memory_mb"] > 50
 
 
+@pytest.mark.slow
 def test_error_rates_are_simulated_by_the_rules_themselves(run):
     """Every case has its row; the critical values that are interpolated are those of the test."""
     results = run("error_rates", "--parts exports laws --draws 5")["results"]

@@ -62,6 +62,7 @@ def test_a_folder_and_nothing_else(model, photographs, here, capsys):
 
 
 @pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.slow
 def test_weights_in_the_hubs_cache_are_found(cached, here, model, photographs, capsys):
     if cached:
         name = FAMILY[-1]
@@ -89,7 +90,8 @@ def test_words_in_the_other_order_and_words_that_are_missing(model, photographs,
     assert status == 1 and "--minutes is -1" in err
 
 
-@pytest.mark.parametrize("kind", ["number", pytest.param("classes", marks=pytest.mark.slow)])
+@pytest.mark.slow  # below the command line: test_learned_targets.py
+@pytest.mark.parametrize("kind", ["number", "classes"])
 def test_several_classes_an_image_and_numbers(kind, model, here, capsys):
     torch.manual_seed(0)
     lines = []

@@ -26,6 +26,7 @@ def commands_of(page) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.slow
 def test_its_settings_exist(page, folder, monkeypatch, capsys):  # noqa: F811
     assert len(lines_of(page)) >= 20
     settings = {command.name: command.load_settings() for command in COMMANDS}
@@ -36,6 +37,7 @@ def test_its_settings_exist(page, folder, monkeypatch, capsys):  # noqa: F811
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.slow
 def test_its_python_runs(page, folder):  # noqa: F811
     names = {}
     for block in BLOCK.findall(page.read_text()):

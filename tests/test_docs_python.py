@@ -71,6 +71,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_code_runs(folder, capsys):
     save_published((32, 32), ("cat", "dog", "owl"))
     blocks = []
@@ -126,6 +127,7 @@ def torchvisions_file() -> None:
 @pytest.mark.parametrize(
     "library", [pytest.param(name, marks=marks) for name, marks in LIBRARIES.items()]
 )
+@pytest.mark.slow
 def test_line_by_line_the_numbers_are_the_same(library, published, capsys):
     if library == "torchvision":
         torchvisions_file()
@@ -163,6 +165,7 @@ def test_the_notebook_was_executed_and_is_small():
 
 
 @pytest.mark.parametrize("data", ["photos", pytest.param("digits", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_the_notebook_runs_with_a_small_model(data, folder, capsys):
     save_published((32, 32), ("cat", "dog", "owl"))
     if data == "digits":  # what it takes where there are no photographs

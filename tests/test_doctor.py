@@ -164,6 +164,7 @@ def test_images_that_teach_nothing(photographs, tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_model_learns_images_by_heart_unless_it_cannot(finished, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("vitkit.verbs.diagnosis.model.TIMED", 0.05)
     text = advice(capsys, finished, "--data", "digits", "--model", finished, "--device", "cpu")

@@ -120,6 +120,7 @@ SLOW = pytest.param("loky", marks=pytest.mark.slow)  # its processes import ever
 
 
 @pytest.mark.parametrize("backend", [SLOW, "threading", "multiprocessing"])
+@pytest.mark.slow
 def test_several_jobs(backend, model, paths):
     files, y = paths
     with joblib.parallel_backend(backend, n_jobs=2):

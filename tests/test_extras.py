@@ -120,6 +120,7 @@ def test_a_missing_package_is_one_sentence(
     assert not list(tmp_path.glob("written.*"))
 
 
+@pytest.mark.slow
 def test_bench_leaves_out_what_is_not_installed(folder, monkeypatch, capsys):
     for name in ("onnxruntime", "nncf"):
         monkeypatch.setitem(sys.modules, name, None)

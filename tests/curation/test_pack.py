@@ -193,6 +193,7 @@ def test_two_may_not_pack_into_the_same_directory(photos, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     "kill", [os.killpg, pytest.param(os.kill, marks=pytest.mark.slow)]
 )  # with its worker, or without
+@pytest.mark.slow
 def test_killed_at_any_moment_packing_goes_on(folder, tmp_path, kill):
     files = {f"{kind}/{i}.png": 24 for kind in ("ant", "bee") for i in range(150)}
     where = str(folder(files))

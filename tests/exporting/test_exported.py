@@ -383,6 +383,7 @@ def test_int8_that_would_be_wrong_on_this_processor_is_refused(
         open_file(earlier)
 
 
+@pytest.mark.slow
 def test_openvinos_int8_needs_no_images(deep, for_openvino, tmp_path):
     """Weights are int8 in the file, and inputs become int8 when they are computed with; but not the
     projection of patches, and what is computed of one token alone."""

@@ -76,10 +76,10 @@ def file(classifier, tmp_path_factory):
     "ending, precision, pictures",
     [
         (".onnx", "float32", False),
-        (".onnx", "float16", False),
-        (".onnx", "float32", True),
+        pytest.param(".onnx", "float16", False, marks=pytest.mark.slow),
+        pytest.param(".onnx", "float32", True, marks=pytest.mark.slow),
         (".xml", "float32", False),
-        (".pt2", "float32", False),
+        pytest.param(".pt2", "float32", False, marks=pytest.mark.slow),
     ],
 )
 def test_a_file_says_unknown_of_the_same_images(
@@ -98,6 +98,7 @@ def test_a_file_says_unknown_of_the_same_images(
     assert [answer.possible for answer in given] == [answer.possible for answer in expected]
 
 
+@pytest.mark.slow
 def test_every_command_says_it_of_a_file(file, images, expected, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     count = sum(answer.unknown for answer in expected)
@@ -139,6 +140,7 @@ def test_captions_below_pictures_say_unknown(classifier, images, expected, tmp_p
         assert caption.startswith(f"unknown ({answer.label}?)") == answer.unknown
 
 
+@pytest.mark.slow
 def test_a_file_of_before_limits_has_none(classifier, file, images, expected, tmp_path):
     # As an earlier version wrote it, and this one writes a model without limits
     old = tmp_path / "old.onnx"

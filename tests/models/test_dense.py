@@ -187,6 +187,7 @@ def test_an_exported_graph_holds_the_plain_layer(onednn):
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_compiled_layer_uses_it_in_both_passes(calls, backend, request):
     request.addfinalizer(torch.compiler.reset)
     model = random_model(FAMILY["ViT"])

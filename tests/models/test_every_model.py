@@ -228,7 +228,7 @@ class TestForInference:
 
 
 class TestOtherTools:
-    @at_once("hybrid", "relative")  # a ViT: test_vit.py
+    @at_once("hybrid")  # a ViT: test_vit.py
     def test_it_compiles_as_one_graph(self, config, request):
         # The limit of recompilations counts those of all models, which share their functions.
         request.addfinalizer(torch.compiler.reset)
@@ -238,7 +238,7 @@ class TestOtherTools:
         torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
 
     # An axial ViT, a hybrid and a ViT: test_every_model_exported.py
-    @at_once("local ResNet", "MAP", "relative")
+    @at_once("MAP")
     def test_it_exports_for_any_batch(self, config):
         model = for_inference(random_model(config))
         any_batch = {"images": {0: torch.export.Dim("batch", min=1, max=64)}}

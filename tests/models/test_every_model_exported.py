@@ -11,18 +11,12 @@ from vitkit.runtimes.libraries import open_file
 from vitkit.weights import Classifier
 
 NOTHING = Trial("", (), ())
-FIRST = {"onnx": ("hybrid of a root",), "openvino": ("DINOv3",), "torch": ("axial ViT",)}
 ENDINGS = {"onnx": "onnx", "openvino": "xml", "torch": "pt2"}
 
 
-def some(to):
-    """Each model, most of them as slow tests: an exporter takes some seconds."""
-    for name in FAMILY:
-        marks = () if name in FIRST[to] else pytest.mark.slow
-        yield pytest.param(to, name, id=f"{to}: {name}", marks=marks)
-
-
-@pytest.mark.parametrize(("to", "name"), [case for to in ENDINGS for case in some(to)])
+@pytest.mark.slow  # an exporter takes some seconds; of one model: tests/exporting
+@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("to", ENDINGS)
 def test_it_answers_the_same_in_any_batch(to, name, tmp_path):
     for package in {"onnx": ("onnxscript", "onnxruntime"), "openvino": ("openvino",)}.get(to, ()):
         pytest.importorskip(package)

@@ -124,6 +124,7 @@ def test_the_solved_head_is_compared_as_it_is_saved(recipe, tmp_path):
     assert (reached.candidates[0].scores == right[-len(held_out) :]).all()
 
 
+@pytest.mark.slow
 def test_images_of_few_pixels_are_fine_tuned_at_a_smaller_size(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("vitkit.quick.tuning.SMALL", 5)  # 4 for patches of 2; the digits have 8 x 8
     said = []
@@ -153,6 +154,7 @@ def places(tmp_path):
     return str(tmp_path / "places")
 
 
+@pytest.mark.slow
 def test_a_head_reads_the_quarters_where_the_class_is_a_place(places, tmp_path):
     """Without positions a class token has no way to know where a spot is; patches have."""
     config = vit("mu/16", image=(8, 8), patch=2, classes=2, positions="none")
@@ -188,6 +190,7 @@ def test_a_head_reads_the_quarters_where_the_class_is_a_place(places, tmp_path):
         answer(quick, tmp_path / "other", 1, CPU, said.append)
 
 
+@pytest.mark.slow
 def test_quarters_are_not_taken_where_they_gain_nothing(folder, pretrained, tmp_path):
     files = {f"{'ab'[i % 2]}/{i}.png": 12 for i in range(24)}  # noise, whatever the class
     quick = finetune(pretrained, str(folder(files)), "quick")
@@ -268,6 +271,7 @@ def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
     assert 90 < plan["steps"] < 120  # of a second each, and the evaluations take some
 
 
+@pytest.mark.slow
 def test_minutes_are_those_of_the_whole_command(recipe, tmp_path, monkeypatch):
     """Features that took a minute leave the other one for the fine-tuning and its last answers."""
     monkeypatch.setattr("vitkit.quick.tuning.seconds_of_a_step", lambda *_: 1.0)

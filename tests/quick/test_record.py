@@ -67,6 +67,7 @@ def test_it_is_reported_on_as_finetune_wrote_it(model, here, capsys):
         write_page(run_dir)
 
 
+@pytest.mark.slow
 def test_two_are_compared_on_the_images_that_both_left_out(model, here, capsys):
     finetune(model, "photos")
     finetune(model, "more")
@@ -115,6 +116,7 @@ def test_one_folder_is_one_run_whatever_it_is_called(model, here, capsys):
     assert "its images are others, or have changed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_int8_is_judged_on_the_runs_own_images(model, here, capsys):
     """The ones that it left out judge, and those that it has learned from calibrate."""
     pytest.importorskip("onnxscript")

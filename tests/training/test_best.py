@@ -213,6 +213,7 @@ def stuck(tiny):
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_gains_nothing_ends_early_and_at_the_same_step_if_interrupted(
     stuck, tmp_path, quiet
 ):

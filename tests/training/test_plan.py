@@ -185,6 +185,7 @@ def test_a_large_model_is_counted_without_memory_for_it():
     assert count(recipe_of(model, precision="bfloat16")).image == pytest.approx(372e6, rel=0.01)
 
 
+@pytest.mark.slow
 def test_operations_of_objectives_that_see_more_or_less():
     model = small(pool="gap", image=(64, 64))
     assert relative_flops(recipe_of(model)) == pytest.approx(1, abs=0.01)

@@ -156,6 +156,7 @@ def test_objectives_with_parameters_and_teachers(recipe, tmp_path, objective):
     assert_same_run(tmp_path / "two", tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_numbers_have_their_own_unit_on_two_ranks_too(recipe, tmp_path):
     colours = np.random.default_rng(0).integers(0, 256, (60, 3)).tolist()
     lines = ["image,label"]

@@ -49,6 +49,7 @@ def headings(page: str) -> list[str]:
     return re.findall("<h2>(.*?)</h2>", page)
 
 
+@pytest.mark.slow
 def test_the_answers_of_the_last_evaluation_are_kept(runs):
     """They give the very numbers that were written down, and those of the finished model."""
     kept = read_answers(runs / "seed0" / "answers.safetensors")
@@ -313,7 +314,12 @@ traceback, or stands beside one that has."""
 
 
 @pytest.mark.parametrize(
-    ("name", "change"), [(name, change) for name, changes in DAMAGED.items() for change in changes]
+    ("name", "change"),
+    [
+        pytest.param(name, change, marks=pytest.mark.slow if number else ())
+        for name, changes in DAMAGED.items()
+        for number, change in enumerate(changes)
+    ],
 )
 def test_damaged_records_are_a_page_or_a_sentence(name, change, runs, tmp_path):
     copy = tmp_path / "copy"
@@ -355,7 +361,7 @@ def test_an_event_that_no_figure_can_draw_counts_as_damaged(line, runs, tmp_path
     assert read_run(copy).lines == before
 
 
-@pytest.mark.parametrize("index", [-1, 10**6, 2**63 - 1])
+@pytest.mark.parametrize("index", [-1, pytest.param(2**63 - 1, marks=pytest.mark.slow)])
 def test_answers_of_images_that_are_not_there_are_a_sentence(index, runs, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(runs / "seed0", copy)

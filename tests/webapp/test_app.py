@@ -310,6 +310,7 @@ def test_without_gradio_there_is_a_sentence(monkeypatch, capsys):
     assert "pip install 'vitkit[app]'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_only_the_page_imports_gradio():
     code = (
         "import sys, vitkit.prediction, vitkit.webapp.page, vitkit.webapp.server, vitkit.verbs.serving.app\n"

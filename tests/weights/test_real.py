@@ -29,7 +29,16 @@ def test_golden_answers(real, shared):
     torch.testing.assert_close(real.logits(input_of(golden)), expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("to", ["huggingface", "timm", "torchvision", "google"])
+@pytest.mark.parametrize(
+    "to",
+    [
+        "google",
+        *(
+            pytest.param(to, marks=pytest.mark.slow)
+            for to in ("huggingface", "timm", "torchvision")
+        ),
+    ],
+)
 def test_the_same_answers_through_every_format(to, real, shared, written):
     name = {"torchvision": "m.pth", "google": "m.npz"}.get(to, "")
     again = load(written(to, name), quiet=True)

@@ -58,6 +58,7 @@ def test_timms_hybrids_are_read_and_written(name, tmp_path):
     assert f"{first_conv}.weight" in theirs.state_dict()
 
 
+@pytest.mark.slow
 def test_timms_bit_is_read_and_written(tmp_path):
     theirs = randomised(timm.create_model("resnetv2_50x1_bit", num_classes=7))
     torch.save({"module." + key: t for key, t in theirs.state_dict().items()}, tmp_path / "m.pth")
