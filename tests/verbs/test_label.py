@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from shutil import which
 from urllib.request import Request, urlopen
 
 import pytest
@@ -168,6 +169,108 @@ def test_photographs_arrive_while_it_runs(place):
     served.wait_until(lambda progress: len(progress["unreadable"]) == 2)
     served.end()
     assert not os.path.lexists("runs/my-photos-labels/model")
+
+
+@pytest.fixture
+def browser():
+    """browser(address, width): the page in Chromium, which remembers what failed."""
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright for Python")
+    chromium = which("chromium") or which("chromium-browser") or which("google-chrome")
+    if chromium is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+
+        def opened(address: str, width: int = 1280):
+            # The page allows no program but its own; what a test asks of it is another
+            context = running.new_context(
+                viewport={"width": width, "height": 800}, has_touch=width < 500, bypass_csp=True
+            )
+            tab = context.new_page()
+            tab.failed = []
+            tab.on("pageerror", lambda error: tab.failed.append(str(error)))
+            tab.goto(address)
+            return tab
+
+        yield opened
+        running.close()
+
+
+def wait_for_another(tab, shown: str) -> None:
+    """Wait until something else is asked than about the photograph, or a screen that begins with it."""
+    tab.wait_for_function(
+        """shown => {
+            const visible = id => !document.getElementById(id).hidden;
+            if (visible("done")) return true;
+            if (visible("one")) return document.getElementById("name").textContent !== shown;
+            return visible("screen") && document.querySelector("#grid button").title !== shown;
+        }""",
+        arg=shown,
+    )
+    tab.wait_for_function("[...document.images].every(image => image.hidden || image.complete)")
+    tab.wait_for_timeout(300)  # what is answered sooner, nobody has looked at
+
+
+@pytest.mark.slow
+def test_a_whole_sitting_by_keyboard_in_a_browser(place, browser):
+    served = Served()
+    served.wait_until_seen(24)
+    tab = browser(served.address)
+    wait_for_another(tab, "")
+    first = ""
+    screens = 0
+    while not tab.locator("#done").is_visible():
+        if tab.locator("#screen").is_visible():
+            label = tab.locator("#of").inner_text()
+            tiles = tab.locator("#grid button")
+            names = [tiles.nth(i).get_attribute("title") for i in range(tiles.count())]
+            at = 0
+            for i, name in enumerate(names):
+                if kind_of(name) != label:
+                    for _ in range(i - at):
+                        tab.keyboard.press("ArrowRight")
+                    tab.keyboard.press("Space")
+                    at = i
+            shown = names[0]
+            tab.keyboard.press("Enter")
+            screens += 1
+        else:
+            shown = tab.locator("#name").inner_text()
+            known = tab.locator("#classes button span:nth-of-type(2)").all_inner_texts()
+            if kind_of(shown) in known:
+                tab.keyboard.press(str(known.index(kind_of(shown)) + 1))
+            else:
+                tab.keyboard.type(kind_of(shown))
+                tab.keyboard.press("Enter")
+            first = first or shown
+        wait_for_another(tab, shown)
+
+        # Once it is taken back, and asked again
+        if shown == first:
+            tab.keyboard.press("Control+z")
+            tab.wait_for_function(
+                "name => document.getElementById('name').textContent === name", arg=first
+            )
+            wait_for_another(tab, "")
+            first = "-"
+    assert screens > 0
+    assert "24 of" in tab.locator("#count").inner_text()
+
+    # Somebody else with a telephone is asked about what was drawn at random, and nothing is wider than it
+    narrow = browser(served.address, width=390)
+    wait_for_another(narrow, "")
+    assert narrow.locator("#one").is_visible()
+    assert narrow.evaluate("document.documentElement.scrollWidth") <= 390
+
+    tab.click("#finish")
+    tab.click("#finishing .main")
+    tab.wait_for_function("document.getElementById('result').textContent.includes('learned')")
+    assert tab.failed == [] and narrow.failed == []
+    assert "24 of 25 photographs labelled" in served.end()
+    assert Path("runs/my-photos-labels/model").is_dir()
+    source = open_parts("runs/my-photos-labels/labels.csv").sources[""]
+    for i in range(24):
+        assert source.labels[source.targets[i]] == kind_of(source.name(i))
 
 
 def test_what_is_refused(place):
