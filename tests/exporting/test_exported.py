@@ -545,20 +545,25 @@ def test_weights_that_are_no_file_are_a_sentence(for_openvino, tmp_path):
             open_file(folder / "model.xml")
 
 
-def test_weights_of_another_file_are_refused(for_openvino, tmp_path):
-    """There are shapes among them: of damaged ones OpenVINO may end the process."""
-    path, weights = tmp_path / "model.xml", tmp_path / "model.bin"
-    shutil.copy(for_openvino[0], path)
-    content = bytearray(for_openvino[0].with_suffix(".bin").read_bytes())
-    weights.write_bytes(content)
-    open_file(path)
-    content[len(content) // 2] ^= 1
-    weights.write_bytes(content)
-    with pytest.raises(ValueError, match=r"model\.bin is damaged, or belongs to another model"):
-        open_file(path)
+def test_a_damaged_pair_is_refused(for_openvino, tmp_path):
+    """OpenVINO may end the process over one."""
+    files = [for_openvino[0], for_openvino[0].with_suffix(".bin")]
+    path = tmp_path / "insects.xml"
+    for damaged in (None, *files):
+        for file in files:
+            content = bytearray(file.read_bytes())
+            if file == damaged:
+                content[len(content) // 2] ^= 1
+            (tmp_path / file.name).write_bytes(content)
+        if damaged is None:
+            open_file(path)
+            continue
+        with pytest.raises(ValueError, match=r"insects\.bin beside it is damaged"):
+            open_file(path)
 
     # Files of before said nothing of it
-    path.write_text(re.sub(r"<vitkit_weights[^>]*>", "", path.read_text()))
+    shutil.copy(files[1], tmp_path)
+    path.write_text(re.sub(r"<vitkit_digest[^>]*>", "", files[0].read_text()))
     open_file(path)
 
 

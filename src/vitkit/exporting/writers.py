@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from vitkit.runtimes import KEY, STRANGENESS, WEIGHTS_KEY, Exported, weights_digest
+from vitkit.runtimes import DIGEST_KEY, KEY, NO_DIGEST, STRANGENESS, Exported, with_digest
 from vitkit.system.storage.files import MARK
 
 UNTOLD = {"CI": "true", "NNCF_CI": "1"}
@@ -186,8 +186,6 @@ def write_openvino(model, exported: Exported, path: Path) -> None:
     model.set_friendly_name(MARK)
     model.set_rt_info(exported.to_json(), [KEY])
     halves = exported.precision in ("float16", "bfloat16")
+    model.set_rt_info(NO_DIGEST, [DIGEST_KEY])
     openvino.save_model(model, path, compress_to_fp16=halves)
-
-    # The .xml says which weights are its own: OpenVINO computes with any, or crashes
-    model.set_rt_info(weights_digest(path.with_suffix(".bin")), [WEIGHTS_KEY])
-    openvino.save_model(model, path, compress_to_fp16=halves)
+    path.write_bytes(with_digest(path))

@@ -11,8 +11,8 @@ _FILES = {
     "identity": "Identity digest_of_classifier identity_of",
     "less_work": "check_less_work exiting fit_exits merging",
     "libraries": (
-        "LIBRARIES PACKAGES RuntimeName WEIGHTS_KEY check_installed check_onnx_precision core "
-        "open_file open_model_file open_onnx open_openvino weights_digest"
+        "LIBRARIES PACKAGES RuntimeName DIGEST_KEY NO_DIGEST check_installed check_onnx_precision core "
+        "open_file open_model_file open_onnx open_openvino with_digest"
     ),
     "pytorch": (
         "Eager FeaturesOnRuntime OnRuntime answering_features check_answer compiled eager "

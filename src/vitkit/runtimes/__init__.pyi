@@ -25,10 +25,11 @@ from vitkit.runtimes.less_work import check_less_work as check_less_work
 from vitkit.runtimes.less_work import exiting as exiting
 from vitkit.runtimes.less_work import fit_exits as fit_exits
 from vitkit.runtimes.less_work import merging as merging
+from vitkit.runtimes.libraries import DIGEST_KEY as DIGEST_KEY
 from vitkit.runtimes.libraries import LIBRARIES as LIBRARIES
+from vitkit.runtimes.libraries import NO_DIGEST as NO_DIGEST
 from vitkit.runtimes.libraries import PACKAGES as PACKAGES
 from vitkit.runtimes.libraries import RuntimeName as RuntimeName
-from vitkit.runtimes.libraries import WEIGHTS_KEY as WEIGHTS_KEY
 from vitkit.runtimes.libraries import check_installed as check_installed
 from vitkit.runtimes.libraries import check_onnx_precision as check_onnx_precision
 from vitkit.runtimes.libraries import core as core
@@ -36,7 +37,7 @@ from vitkit.runtimes.libraries import open_file as open_file
 from vitkit.runtimes.libraries import open_model_file as open_model_file
 from vitkit.runtimes.libraries import open_onnx as open_onnx
 from vitkit.runtimes.libraries import open_openvino as open_openvino
-from vitkit.runtimes.libraries import weights_digest as weights_digest
+from vitkit.runtimes.libraries import with_digest as with_digest
 from vitkit.runtimes.pytorch import Eager as Eager
 from vitkit.runtimes.pytorch import FeaturesOnRuntime as FeaturesOnRuntime
 from vitkit.runtimes.pytorch import OnRuntime as OnRuntime

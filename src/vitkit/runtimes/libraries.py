@@ -170,7 +170,8 @@ def open_onnx(path: Path) -> Opened:
     return Opened(metadata, compute)
 
 
-WEIGHTS_KEY = "vitkit_weights"  # of what a .xml file says of the .bin file beside it
+DIGEST_KEY = "vitkit_digest"  # of what a .xml file says of itself and the .bin file beside it
+NO_DIGEST = "0" * 64  # what stands there while it is computed
 BFLOAT16 = "bf16"
 FLOAT32 = "f32"
 
@@ -185,7 +186,7 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
     if path.suffix.lower() == ".xml" and not refuse_special(weights).is_file():
         raise ValueError(f"{path} has its weights in {weights.name}, which is no file beside it")
     if path.suffix.lower() == ".xml":
-        _check_weights(path, weights)
+        _check_digest(path)
     try:
         model = core().read_model(path)
         metadata = _metadata(model)
@@ -208,23 +209,38 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
     return Opened(metadata, compute)
 
 
-def weights_digest(weights: Path) -> str:
-    """The digest by which a .xml file knows its .bin file."""
-    with weights.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def with_digest(path: Path) -> bytes:
+    """The content of a .xml file with the digest of the pair, where NO_DIGEST stands."""
+    content = path.read_bytes()
+    return content.replace(NO_DIGEST.encode(), _digest(content, path).encode(), 1)
 
 
-def _check_weights(path: Path, weights: Path) -> None:
-    """Raises ValueError for weights that are not those which were written with the .xml file. There are
-    shapes and indices among them, so that OpenVINO may end the process over damaged ones.
+def _digest(content: bytes, path: Path) -> str:
+    """Of the content of a .xml file, without its own digest, and of the .bin file beside it."""
+    digest = hashlib.sha256(content)
+    with path.with_suffix(".bin").open("rb") as weights:
+        while block := weights.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
-    Files of earlier versions do not say which are theirs.
+
+def _check_digest(path: Path) -> None:
+    """Raises ValueError for a .xml and a .bin file that are not as they were written: OpenVINO may end the
+    process over damaged ones.
+
+    It keeps nobody from harm who changes the digest as well. Files of earlier versions have none.
     """
-    said = re.search(rb'<%s value="(\w+)"' % WEIGHTS_KEY.encode(), path.read_bytes())
-    if said is not None and said[1].decode() != weights_digest(weights):
+    content = path.read_bytes()
+    match = re.search(rb'<%s value="(\w{64})"' % DIGEST_KEY.encode(), content)
+    if match is None:
+        return
+    begin, end = match.span(1)
+    rest = content[:begin] + NO_DIGEST.encode() + content[end:]
+    if match[1].decode() != _digest(rest, path):
+        weights = path.with_suffix(".bin").name
         raise ValueError(
-            f"{weights} is damaged, or belongs to another model than {path.name}: its checksum is not "
-            "the one that was written there; export the model again, or copy both files"
+            f"{path} or {weights} beside it is damaged, or they are of two models: their checksum is not "
+            "the one that was written with them; export the model again, or copy both files"
         )
 
 
