@@ -253,6 +253,9 @@ function givePicture(transfer) {
 }
 
 function listen() {
+  const isTouched = navigator.maxTouchPoints > 0; // a telephone: it has a camera, and nothing is dropped
+  at("take").hidden = !isTouched;
+  at("drop").hidden = isTouched && matchMedia("(hover: none)").matches;
   for (const [button, input] of [["choose", "file"], ["take", "camera"]]) {
     at(button).disabled = false;
     at(button).addEventListener("click", () => at(input).click());

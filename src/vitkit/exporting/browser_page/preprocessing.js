@@ -3,7 +3,6 @@
 "use strict";
 
 const BITS = 22; // behind the point of a weight: Pillow's, whose sums fit into 32 bits
-const HALF = 1 << (BITS - 1);
 const RADIUS = { bilinear: 1, bicubic: 2 }; // pixels, on each side, that a kernel reaches
 const BAND = 1 << 20; // pixels of a photograph that are read at a time: some telephones allow few
 
@@ -87,13 +86,21 @@ function shares(old, resized, first, count, { interpolation, antialias }) {
   return { starts, weights };
 }
 
-// Weights as whole numbers, as Pillow has them for levels of 8 bits
-function inWholeNumbers(weights) {
-  return weights.map((own) => Int32Array.from(own, (weight) => Math.trunc(weight * 2 * HALF + (weight < 0 ? -0.5 : 0.5))));
+// Weights as whole numbers, as Pillow has them for levels of 8 bits, or PyTorch, which resizes without
+// antialiasing: these fit into 16
+function inWholeNumbers({ starts, weights }, antialias) {
+  let bits = BITS;
+  if (!antialias) {
+    const largest = Math.max(...weights.map((own) => Math.max(...own)));
+    bits = 0;
+    while (bits < BITS && Math.trunc(0.5 + largest * 2 ** (bits + 1)) < 2 ** 15) bits++;
+  }
+  const whole = (weight) => Math.trunc(weight * 2 ** bits + (weight < 0 ? -0.5 : 0.5));
+  return { starts, bits, half: 1 << (bits - 1), weights: weights.map((own) => Int32Array.from(own, whole)) };
 }
 
-function level(sum) {
-  const value = sum >> BITS;
+function level(sum, bits) {
+  const value = sum >> bits;
   return value < 0 ? 0 : value > 255 ? 255 : value;
 }
 
@@ -103,57 +110,96 @@ function prepare(height, width, rows, settings) {
   const [ownHeight, ownWidth] = settings.size;
   const resized = resizedSize(height, width, settings);
   const [top, left] = cropCorner(resized, settings);
-  const down = shares(height, resized[0], top, ownHeight, settings);
-  const across = shares(width, resized[1], left, ownWidth, settings);
-  const downWeights = inWholeNumbers(down.weights);
-  const acrossWeights = inWholeNumbers(across.weights);
+  const down = inWholeNumbers(shares(height, resized[0], top, ownHeight, settings), settings.antialias);
+  const across = inWholeNumbers(shares(width, resized[1], left, ownWidth, settings), settings.antialias);
 
-  // Each row that counts, at its new width: (rows, w, 3)
+  // Both passes give whole levels, so their order counts. Pillow begins with the rows, and from version 13 on with
+  // the columns of photographs that lose much more of their height
+  const lost = [height - resized[0], width - resized[1]];
+  const isTall = settings.tallByColumns && settings.antialias && lost[0] > 0 && lost[0] > 2 * lost[1];
   const first = down.starts[0];
-  const last = down.starts[ownHeight - 1] + downWeights[ownHeight - 1].length;
-  const middle = new Uint8Array((last - first) * ownWidth * 3);
+  const last = down.starts[ownHeight - 1] + down.weights[ownHeight - 1].length;
+  const bands = bandsOf(first, last, width, rows);
+  const prepared = isTall ? columnsFirst(bands, down, across, width) : rowsFirst(bands, down, across, first, last, width);
+
+  // (h, w, 3) -> (3, h, w)
+  const plane = ownHeight * ownWidth;
+  const planes = new Uint8Array(3 * plane);
+  for (let at = 0; at < plane; at++) {
+    for (let channel = 0; channel < 3; channel++) planes[channel * plane + at] = prepared[3 * at + channel];
+  }
+  return planes;
+}
+
+// Rows of a photograph, some at a time: the number of the first, how many, and their pixels
+function* bandsOf(first, last, width, rows) {
   const band = Math.max(Math.floor(BAND / width), 1);
-  let to = 0;
   for (let start = first; start < last; start += band) {
     const count = Math.min(band, last - start);
-    const pixels = rows(start, count);
-    for (let row = 0; row < count; row++) {
-      for (let i = 0; i < ownWidth; i++) {
-        const own = acrossWeights[i];
-        let from = 4 * (row * width + across.starts[i]);
-        let red = HALF, green = HALF, blue = HALF;
-        for (let k = 0; k < own.length; k++, from += 4) {
-          red += own[k] * pixels[from];
-          green += own[k] * pixels[from + 1];
-          blue += own[k] * pixels[from + 2];
-        }
-        middle[to++] = level(red);
-        middle[to++] = level(green);
-        middle[to++] = level(blue);
-      }
-    }
+    yield [start, count, rows(start, count)];
   }
+}
 
-  // Then at its new height: (3, h, w)
-  const prepared = new Uint8Array(3 * ownHeight * ownWidth);
-  const plane = ownHeight * ownWidth;
-  for (let j = 0; j < ownHeight; j++) {
-    const own = downWeights[j];
-    for (let i = 0; i < ownWidth; i++) {
-      let from = 3 * ((down.starts[j] - first) * ownWidth + i);
-      let red = HALF, green = HALF, blue = HALF;
-      for (let k = 0; k < own.length; k++, from += 3 * ownWidth) {
-        red += own[k] * middle[from];
-        green += own[k] * middle[from + 1];
-        blue += own[k] * middle[from + 2];
-      }
-      const at = j * ownWidth + i;
-      prepared[at] = level(red);
-      prepared[plane + at] = level(green);
-      prepared[2 * plane + at] = level(blue);
+// Each row at its new width, (rows, w, 3); then at the new height, (h, w, 3)
+function rowsFirst(bands, down, across, first, last, width) {
+  const ownWidth = across.weights.length;
+  const middle = new Uint8Array((last - first) * ownWidth * 3);
+  for (const [start, count, pixels] of bands) {
+    for (let row = 0; row < count; row++) {
+      resizeRow(pixels, 4 * row * width, 4, across, middle, 3 * (start - first + row) * ownWidth);
     }
   }
+  const length = 3 * ownWidth;
+  const prepared = new Uint8Array(down.weights.length * length);
+  down.weights.forEach((own, j) => {
+    for (let i = 0; i < length; i++) {
+      let sum = down.half;
+      let from = (down.starts[j] - first) * length + i;
+      for (let k = 0; k < own.length; k++, from += length) sum += own[k] * middle[from];
+      prepared[j * length + i] = level(sum, down.bits);
+    }
+  });
   return prepared;
+}
+
+// The other way round: each new row is the sum of old ones, whichever band they come in
+function columnsFirst(bands, down, across, width) {
+  const ownWidth = across.weights.length;
+  const sums = down.weights.map(() => new Int32Array(3 * width).fill(down.half));
+  for (const [start, count, pixels] of bands) {
+    down.weights.forEach((own, j) => {
+      for (let k = 0; k < own.length; k++) {
+        const row = down.starts[j] + k - start;
+        if (row < 0 || row >= count) continue;
+        for (let i = 0; i < width; i++) {
+          const from = 4 * (row * width + i);
+          sums[j][3 * i] += own[k] * pixels[from];
+          sums[j][3 * i + 1] += own[k] * pixels[from + 1];
+          sums[j][3 * i + 2] += own[k] * pixels[from + 2];
+        }
+      }
+    });
+  }
+  const prepared = new Uint8Array(down.weights.length * 3 * ownWidth);
+  sums.forEach((row, j) => resizeRow(row.map((sum) => level(sum, down.bits)), 0, 3, across, prepared, 3 * j * ownWidth));
+  return prepared;
+}
+
+// A row of pixels, which begins somewhere and has so many numbers a pixel, at its new width
+function resizeRow(pixels, begin, step, across, out, to) {
+  for (let i = 0; i < across.weights.length; i++) {
+    const own = across.weights[i];
+    let from = begin + step * across.starts[i];
+    let red = across.half, green = across.half, blue = across.half;
+    for (let k = 0; k < own.length; k++, from += step) {
+      red += own[k] * pixels[from];
+      green += own[k] * pixels[from + 1];
+      blue += own[k] * pixels[from + 2];
+    }
+    out[to++] = level(red, across.bits);
+    out[to++] = level(green, across.bits);
+    out[to++] = level(blue, across.bits);
+  }
 }
 
 // A map of few numbers, rows * columns, enlarged smoothly to height * width
