@@ -6,6 +6,7 @@ const at = (id) => document.getElementById(id);
 const data = JSON.parse(at("data").textContent); // what vitkit export says of the model
 const SHOWN = 640; // pixels of the longer side of a picture on the page
 const TOP = 5; // classes that are shown
+const UNREADABLE = "this browser cannot read it as a photograph";
 
 let session = null; // the model, opened by ONNX Runtime
 let newest = 0; // the number of the photograph that was given last
@@ -55,7 +56,9 @@ async function decoded(file) {
   }
   // Pixels as they are stored, upright; vitkit ignores colour profiles too
   const asStored = { imageOrientation: "from-image", colorSpaceConversion: "none", premultiplyAlpha: "default" };
-  return createImageBitmap(file, asStored);
+  return createImageBitmap(file, asStored).catch(() => {
+    throw new Error(UNREADABLE);
+  });
 }
 
 // Width and height, by the header alone
@@ -64,7 +67,7 @@ function sizeOf(file) {
   const source = URL.createObjectURL(file);
   return new Promise((resolve, reject) => {
     image.onload = () => resolve([image.naturalWidth, image.naturalHeight]);
-    image.onerror = () => reject(new Error("this browser cannot read it as a photograph"));
+    image.onerror = () => reject(new Error(UNREADABLE));
     image.src = source;
   }).finally(() => URL.revokeObjectURL(source));
 }
