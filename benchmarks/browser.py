@@ -1,7 +1,8 @@
 """Pages of `vitkit export -o photos.html` in Chromium, beside vitkit in PyTorch, on photographs.
 
 Each photograph is given to the page as it is, and as a PNG of the pixels that vitkit decodes: what differs in
-the first and not in the second is the decoder's. `levels` is the largest difference of the pixels that the
+the first and not in the second is the decoder's. The page's ONNX file is computed by ONNX Runtime here, too
+(`native`): what the browser adds, and what the file's precision does. `levels` is the largest difference of the pixels that the
 model gets, of 255, and `share` how many of them differ at all. Opening is from the address to a page that can
 answer, in a new context each time. Chromium runs without a screen and without the network.
 
@@ -12,6 +13,8 @@ It needs playwright for Python, and Chromium.
 """
 
 import base64
+import gzip
+import re
 import statistics
 import time
 from contextlib import contextmanager
@@ -23,11 +26,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import record
 import torch
+from onnxruntime import InferenceSession
 from PIL import Image
 
 from vitkit.data import open_image
 from vitkit.inspection import logits_and_rollout
 from vitkit.weights import load
+from vitkit.weights.outputs import activate_array
 
 PACKAGES = ("torch", "pillow", "onnxruntime", "playwright", "vitkit")
 # What the page answers a photograph, its bytes in base64: plain values for this script
@@ -64,10 +69,11 @@ def main(argv: list[str] | None = None) -> dict:
         for path in options.page:
             result = {"page": path.name, "megabytes": round(path.stat().st_size / 1e6, 1)}
             result["opening_seconds"] = [opening(browser, path) for _ in range(options.openings)]
+            native = native_answers(path, expected, classifier)
             with opened(browser, path) as tab:
-                result["as_they_are"] = beside(tab, files, expected, classifier)
+                result["as_they_are"] = beside(tab, files, expected, native)
                 pngs = [as_png(data) for data in files]
-                result["as_png"] = beside(tab, pngs, expected, classifier)
+                result["as_png"] = beside(tab, pngs, expected, native)
             results.append(result)
             print(sentence(result), flush=True)
         content = {
@@ -137,6 +143,17 @@ def own_answer(classifier, data: bytes) -> dict:
     }
 
 
+def native_answers(path: Path, expected: list[dict], classifier) -> list[np.ndarray]:
+    """The probabilities that the model in a page gives by ONNX Runtime on this machine, (K,) each."""
+    packed = re.search("id=model>([^<]+)<", path.read_text()).group(1)
+    session = InferenceSession(gzip.decompress(base64.b64decode(packed)))
+    answers = []
+    for own in expected:
+        (logits,) = session.run(["logits"], {"images": own["images"][None]})
+        answers.append(activate_array(logits, classifier.activation)[0])
+    return answers
+
+
 def as_png(data: bytes) -> bytes:
     """The pixels that vitkit decodes, upright, as a PNG."""
     buffer = BytesIO()
@@ -145,16 +162,18 @@ def as_png(data: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def beside(tab, files: list[bytes], expected: list[dict], classifier) -> dict:
-    """The page's answers beside vitkit's."""
+def beside(tab, files: list[bytes], expected: list[dict], native: list[np.ndarray]) -> dict:
+    """The page's answers beside vitkit's, and beside those of its own file here."""
     levels = []
     differing = []
     probabilities = []
     attention = []
     same = []
     same_unknown = []
+    same_native = []
+    from_native = []
     seconds = {"preparing": [], "computing": []}
-    for data, own in zip(files, expected, strict=True):
+    for data, own, by_file in zip(files, expected, native, strict=True):
         answer = tab.evaluate(ANSWER, base64.b64encode(data).decode())
         images = np.frombuffer(base64.b64decode(answer["images"]), np.uint8)
         distance = np.abs(images.reshape(own["images"].shape).astype(int) - own["images"])
@@ -164,6 +183,8 @@ def beside(tab, files: list[bytes], expected: list[dict], classifier) -> dict:
         probabilities.append(float(np.abs(given - own["probabilities"]).max()))
         same.append(bool(given.argmax() == own["probabilities"].argmax()))
         attention.append(float(np.abs(np.array(answer["attention"]) - own["attention"]).max()))
+        same_native.append(bool(given.argmax() == by_file.argmax()))
+        from_native.append(float(np.abs(given - by_file).max()))
         if own["unknown"] is not None:
             same_unknown.append((answer["strangeness"] > 0) == own["unknown"])
         for name, values in seconds.items():
@@ -177,6 +198,8 @@ def beside(tab, files: list[bytes], expected: list[dict], classifier) -> dict:
         "same_class": sum(same) / len(same),
         "largest_difference_of_probability": max(probabilities),
         "mean_of_the_largest": float(np.mean(probabilities)),
+        "same_class_as_native": sum(same_native) / len(same_native),
+        "largest_difference_from_native": max(from_native),
         "largest_difference_of_attention": max(attention) / float(highest),
     }
     if same_unknown:
