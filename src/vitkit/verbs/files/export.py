@@ -16,6 +16,7 @@ from vitkit.exporting import (
     check,
     conclusion,
     find_web_runtime,
+    missing_packages,
     needs_calibration,
     own_trial,
     sample_trial,
@@ -24,8 +25,10 @@ from vitkit.exporting import (
 )
 from vitkit.exporting import export as write
 from vitkit.models import tokens_left
-from vitkit.system.console.saying import say
+from vitkit.runtimes import digest_of_classifier, digest_of_folder, is_kept, kept_file, tie
+from vitkit.system.console.saying import say, say_detail
 from vitkit.system.console.text import as_word, counted
+from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import parse_json
 from vitkit.training import Recorded, is_run, open_part, read_run
 from vitkit.verbs.arguments import Model, ModelHints
@@ -193,6 +196,7 @@ def export(settings: ExportModel) -> ExportedModel:
         least=settings.agreement,
         onnxruntime_web=settings.onnxruntime_web,
     )
+    before = _files_of_run(settings, wanted)
     classifier = classifier_of(settings.model, settings.hints)
     check(classifier, settings.output, wanted)
     trial = _trial(settings, wanted, classifier)
@@ -201,9 +205,42 @@ def export(settings: ExportModel) -> ExportedModel:
     tried = counted(len(trial.items), "image")
     say(f"exporting; then the file is tried on {tried}")
     agreement = write(classifier, settings.output, wanted, trial)
+    if before:
+        tie(settings.output, before, digest_of_classifier(classifier))
     calibrated_on = len(trial.for_calibration) if needs_calibration(wanted) else 0
     return ExportedModel(
         settings, classifier, to, precision, agreement, trial.name, calibrated_on, trial.learned
+    )
+
+
+def _files_of_run(settings: ExportModel, wanted: Export) -> str:
+    """The digest of the files of a run's model, if what is to be written is the file that the run keeps for
+    answers without PyTorch (runtimes/kept.py); else nothing."""
+    run_dir = _run_of(settings.model)
+    if run_dir is None or settings.hints != Hints() or wanted.preprocessing or wanted.merge:
+        return ""
+    own = kept_file(run_dir)
+    if (wanted.to, wanted.precision) != (
+        "onnx",
+        "float32",
+    ) or settings.output.resolve() != own.resolve():
+        return ""
+    return digest_of_folder(run_dir)
+
+
+def keep(run_dir: Path) -> None:
+    """Write RUN/model.onnx where answers will be computed by it: where `auto` is float32 on the CPU, and
+    all is installed that it takes. A model that cannot be exported, or whose file falls short, has none."""
+    path = kept_file(run_dir)
+    if not is_cpu("auto") or not auto_is_float32() or missing_packages(Export()) or is_kept(path):
+        return
+    try:
+        export(str(run_dir), output=path, quiet=True)
+    except (ValueError, OSError) as error:
+        say_detail(f"no {path} is kept for answers without PyTorch: {error}")
+        return
+    say(
+        f"{path} is kept beside the model: predict and serve answer by it without PyTorch, which is sooner"
     )
 
 
