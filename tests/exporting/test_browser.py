@@ -20,7 +20,7 @@ from PIL import Image
 from vitkit.cli import main
 from vitkit.data import Preprocessing, open_image
 from vitkit.evaluation import fit_unknown
-from vitkit.exporting import find_web_runtime
+from vitkit.exporting import Export, check, exporting, find_web_runtime
 from vitkit.exporting.browser import GLUE, PARTS, PROGRAM, WASM, page, tall_by_columns
 from vitkit.exporting.graph import Graph
 from vitkit.inspection import over_image, rollout
@@ -182,14 +182,14 @@ def test_onnxruntime_web_is_found_or_asked_for(package, tmp_path, monkeypatch):
     if not any((folder / "node_modules").exists() for folder in tmp_path.parents):
         with pytest.raises(ValueError, match="type: npm install onnxruntime-web$"):
             find_web_runtime()
-    found = package("1.24.1", folder="node_modules/onnxruntime-web")
+    found = package("1.31.2", folder="node_modules/onnxruntime-web")
     assert find_web_runtime().folder == found
-    assert find_web_runtime(tmp_path).version == "1.24.1"
+    assert find_web_runtime(tmp_path).version == "1.31.2"
     assert find_web_runtime(tmp_path / "node_modules").folder == found
 
     for version, name, sentence in (
         ("1.30.0", "onnxruntime-node", "is the package 'onnxruntime-node'"),
-        ("1.18.0", "onnxruntime-web", "needs 1.19 or later"),
+        ("1.21.0", "onnxruntime-web", "needs 1.30 or later"),
         ("new", "onnxruntime-web", "cannot be read"),
     ):
         other = package(version, name, f"{name}-{version}")
@@ -218,6 +218,15 @@ def test_what_makes_no_page_is_refused(words, sentence, package, tmp_path, monke
     assert main(["export", "model", *words]) == 1
     assert sentence in capsys.readouterr().err
     assert not list(tmp_path.glob("a.*"))
+
+
+def test_a_model_that_no_browser_would_open_is_refused(package, tmp_path, monkeypatch):
+    path = tmp_path / "large.html"
+    wanted = Export("page", "float32", onnxruntime_web=package())
+    check(classifier(), path, wanted)
+    monkeypatch.setattr(exporting, "LARGEST_NETWORK", 10_000)
+    with pytest.raises(ValueError, match="bytes in float32, and a page holds 10,000; choose"):
+        check(classifier(), path, wanted)
 
 
 # What a model looks at, as an output of its graph
@@ -383,6 +392,19 @@ def test_a_person_gives_photographs(tab, with_limits):
       return pixels.reduce((highest, value, i) => (i % 4 < 3 ? Math.max(highest, value) : highest), 0);
     }"""
     assert tab.evaluate(drawn) > 50
+
+    # By drag and drop, and from the clipboard
+    for kind, event in {"drop": "DragEvent", "paste": "ClipboardEvent"}.items():
+        give = """([kind, event, text]) => {
+          const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+          const given = new DataTransfer();
+          given.items.add(new File([bytes], `${kind}.png`, { type: "image/png" }));
+          const values = { dataTransfer: given, clipboardData: given, bubbles: true, cancelable: true };
+          document.dispatchEvent(new globalThis[event](kind, values));
+        }"""
+        data = base64.b64encode(encoded(known, "PNG")).decode()
+        tab.evaluate(give, [kind, event, data])
+        tab.locator("#shown figcaption").filter(has_text=f"{kind}.png").wait_for()
 
     # What is no photograph is a sentence, and the page goes on
     half = encoded(known, "PNG")[:60]

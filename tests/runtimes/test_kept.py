@@ -88,6 +88,17 @@ def test_it_is_used_for_a_run_and_for_the_model_in_it(run_dir, images):
     )
 
 
+@pytest.mark.slow
+def test_another_model_beside_it_is_answered_by_itself(run_dir, images):
+    """Its file is of the folder model/ alone, whatever else is in the same directory."""
+    save(classifier(seed=1), run_dir / "best")
+    assert opened(run_dir / "best") is None
+    assert isinstance(runtime_of(Predict(str(run_dir / "best"), tuple(images))), Eager)
+    file = run_dir / "model.onnx"
+    assert main(["export", str(run_dir / "best"), "-o", str(file)]) == 0
+    assert not is_kept(file) and opened(run_dir) is None
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -148,10 +159,6 @@ def test_it_is_of_one_model(run_dir, images):
         expected = other.logits(prepared).numpy()
     np.testing.assert_allclose(runtime.logits(prepared.numpy()), expected, atol=1e-5)
 
-    # Written again, it is that one's
-    assert main(["export", str(run_dir), "-o", str(run_dir / "model.onnx")]) == 0
-    np.testing.assert_allclose(opened(run_dir).logits(prepared.numpy()), expected, atol=1e-5)
-
 
 def test_limits_for_unknown_images_are_part_of_the_model(run_dir):
     (run_dir / "model" / "unknown.safetensors").write_bytes(b"others")
@@ -177,6 +184,7 @@ def test_a_damaged_file_is_not_used(run_dir, damage, monkeypatch):
     assert opened(run_dir) is None
 
 
+@pytest.mark.slow
 def test_other_files_of_a_run_are_no_kept_ones(run_dir, tmp_path):
     (run_dir / "model.onnx").unlink()
     for words in (["-o", "other.onnx"], ["-o", "model.onnx", "--precision", "float16"]):
@@ -186,6 +194,7 @@ def test_other_files_of_a_run_are_no_kept_ones(run_dir, tmp_path):
     assert opened(run_dir) is None
 
 
+@pytest.mark.slow
 def test_a_run_writes_it_at_its_end(run_dir, monkeypatch, capsys):
     file = run_dir / "model.onnx"
     monkeypatch.setattr(export, "auto_is_float32", lambda: True)

@@ -26,13 +26,16 @@ from vitkit.system.storage.files import MARK, parse_json
 
 PARTS = Path(__file__).with_name("browser_page")
 PACKAGE = "onnxruntime-web"
-OLDEST = (1, 19)  # whose files have the names that are read here
+OLDEST = (1, 30)  # earlier ones (1.19, 1.20 and 1.21 were tried) do not start from within a page
 PROGRAM = "ort.wasm.min.js"
 GLUE = "ort-wasm-simd-threaded.mjs"
 WASM = "ort-wasm-simd-threaded.wasm"
 LARGEST_FILE = 50 * 2**20  # bytes of a photograph, as `vitkit app` has it
 LARGEST_PIXELS = 100 * 10**6  # a browser decodes all of it, four bytes a pixel
 LONGEST_SIDE = 16384  # of a canvas, in every browser
+LARGEST_NETWORK = (
+    256 * 2**20
+)  # bytes of weights: a browser holds the page's text, and the model twice
 LARGEST_PROGRAM = 128 * 2**20  # bytes of one file of onnxruntime-web
 
 # The terms of onnxruntime-web: its package names them, and does not hold their text

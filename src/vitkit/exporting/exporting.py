@@ -20,7 +20,7 @@ import numpy as np
 
 from vitkit.exporting.agreement import Agreement, Trial, agree, prepared_images, sample_trial
 from vitkit.exporting.bounds import LEAST, conclusion, wrong
-from vitkit.exporting.browser import find_web_runtime, page
+from vitkit.exporting.browser import LARGEST_NETWORK, find_web_runtime, page
 from vitkit.exporting.graph import Graph, PictureGraph
 from vitkit.exporting.int8 import (
     ONNX_BITS,
@@ -75,6 +75,8 @@ PRECISIONS = {
     "torch": ("float32",),
     "page": ("float16", "float32", "int8"),
 }
+
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of a weight
 
 NEEDED = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
@@ -135,6 +137,12 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
     if wanted.to == "page":
         if wanted.preprocessing:
             raise ValueError("a page always prepares photographs itself; leave out --preprocessing")
+        weights = parameters(classifier.model.config) * BYTES[wanted.precision]
+        if weights > LARGEST_NETWORK:
+            raise ValueError(
+                f"the model's weights are {weights:,} bytes in {wanted.precision}, and a page holds "
+                f"{LARGEST_NETWORK:,}; choose a smaller model, or --precision float16 or int8"
+            )
         find_web_runtime(wanted.onnxruntime_web)
     elif wanted.onnxruntime_web is not None:
         raise ValueError("onnxruntime-web is for a page: give --output a name that ends in .html")

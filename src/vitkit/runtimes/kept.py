@@ -27,11 +27,19 @@ FOR_PEOPLE = ("README.md", "LICENSE")  # in a model's folder: they decide no ans
 MEASURED = "runtimes"  # in the cache: what `vitkit bench` has found the fastest
 
 
-def kept_file(model: Path) -> Path:
-    """Where the file of a run is, or would be: the run, or the model in it."""
+def run_of(model: Path) -> Path | None:
+    """The directory of a run whose model is meant: by its own name, or by that of the model in it. None for
+    another model, wherever it is."""
     if (model / FOLDER / "config.json").is_file():
-        return model / FILE
-    return model.parent / FILE
+        return model
+    if model.name == FOLDER and (model / "config.json").is_file():
+        return model.parent
+    return None
+
+
+def kept_file(run_dir: Path) -> Path:
+    """Where the file of a run is, or would be."""
+    return run_dir / FILE
 
 
 def digest_of_folder(run_dir: Path) -> str:
@@ -92,9 +100,10 @@ def kept_runtime(
         return None
     if precision != "float32" and not (precision == "auto" and auto_is_float32()):
         return None
-    path = kept_file(name)
-    if not path.is_file() or not is_installed("onnx") or (cache_dir() / MEASURED).exists():
+    run_dir = run_of(name)
+    if run_dir is None or not is_installed("onnx") or (cache_dir() / MEASURED).exists():
         return None
+    path = kept_file(run_dir)
     kept = _record(path)
     if kept is None:
         return None

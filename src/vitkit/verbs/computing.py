@@ -67,7 +67,7 @@ def runtime_of_run(
     something is asked for that PyTorch computes."""
     from vitkit.runtimes import kept_runtime
 
-    if not isinstance(model, str) or hints != Hints():
+    if not isinstance(model, str | Path) or hints != Hints():
         return None
     opened = kept_runtime(Path(model), runtime, precision, device)
     if opened is not None:

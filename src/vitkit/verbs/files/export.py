@@ -25,7 +25,7 @@ from vitkit.exporting import (
 )
 from vitkit.exporting import export as write
 from vitkit.models import tokens_left
-from vitkit.runtimes import digest_of_classifier, digest_of_folder, is_kept, kept_file, tie
+from vitkit.runtimes import digest_of_classifier, digest_of_folder, is_kept, kept_file, run_of, tie
 from vitkit.system.console.saying import say, say_detail
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.machine import auto_is_float32, is_cpu
@@ -216,7 +216,9 @@ def export(settings: ExportModel) -> ExportedModel:
 def _files_of_run(settings: ExportModel, wanted: Export) -> str:
     """The digest of the files of a run's model, if what is to be written is the file that the run keeps for
     answers without PyTorch (runtimes/kept.py); else nothing."""
-    run_dir = _run_of(settings.model)
+    if not isinstance(settings.model, str | Path):
+        return ""
+    run_dir = run_of(Path(settings.model))
     if run_dir is None or settings.hints != Hints() or wanted.preprocessing or wanted.merge:
         return ""
     own = kept_file(run_dir)
