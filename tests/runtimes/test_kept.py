@@ -220,3 +220,20 @@ def test_a_run_writes_it_at_its_end(run_dir, monkeypatch, capsys):
     export.keep(run_dir)
     assert not file.exists()
     assert "no classification head" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_finetuning_ends_with_it(photographs, tmp_path, monkeypatch, capsys):
+    """From photographs to an answer, as on a laptop."""
+    monkeypatch.setattr(machine, "cpu_flags", lambda: WITHOUT_BFLOAT16)
+    monkeypatch.setattr(machine, "GPUS", ())
+    monkeypatch.setattr(export, "auto_is_float32", machine.auto_is_float32)
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    network = create(vit("mu/8", image=(32, 32), classes=3), seed=0)
+    save(Classifier(network, Preprocessing(size=(32, 32)), ("a", "b", "c")), tmp_path / "weights")
+    run_dir = tmp_path / "run"
+    words = ["finetune", str(tmp_path / "weights"), str(photographs), "--minutes", "0.01"]
+    assert main([*words, "--workdir", str(run_dir), "--device", "cpu"]) == 0
+    assert "is kept beside the model" in capsys.readouterr().out
+    runtime = runtime_of(Predict(str(run_dir), (str(photographs),)))
+    assert isinstance(runtime, FileRuntime) and set(runtime.labels) == {"blue", "red"}

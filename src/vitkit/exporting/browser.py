@@ -26,7 +26,7 @@ from vitkit.system.storage.files import MARK, parse_json
 
 PARTS = Path(__file__).with_name("browser_page")
 PACKAGE = "onnxruntime-web"
-OLDEST = (1, 30)  # earlier ones (1.19, 1.20 and 1.21 were tried) do not start from within a page
+OLDEST = (1, 30)  # earlier ones (1.19 to 1.22 were tried) do not start from within a page
 PROGRAM = "ort.wasm.min.js"
 GLUE = "ort-wasm-simd-threaded.mjs"
 WASM = "ort-wasm-simd-threaded.wasm"

@@ -20,7 +20,7 @@ import numpy as np
 
 from vitkit.exporting.agreement import Agreement, Trial, agree, prepared_images, sample_trial
 from vitkit.exporting.bounds import LEAST, conclusion, wrong
-from vitkit.exporting.browser import LARGEST_NETWORK, find_web_runtime, page
+from vitkit.exporting.browser import LARGEST_NETWORK, PACKAGE, find_web_runtime, page
 from vitkit.exporting.graph import Graph, PictureGraph
 from vitkit.exporting.int8 import (
     ONNX_BITS,
@@ -384,6 +384,8 @@ def report(
     """What is written beside the file."""
     packages = ["torch", *needed(wanted)]
     versions = {package: version(package) for package in packages}
+    if wanted.to == "page":
+        versions[PACKAGE] = find_web_runtime(wanted.onnxruntime_web).version
     return {
         "made": MARK,
         "file": path.name,
