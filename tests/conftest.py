@@ -30,6 +30,15 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def runs_keep_no_file():
+    """A run exports its model at its end on CPUs without bfloat16, which takes seconds: tests of other things
+    do without, so that they are the same on every machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitkit.verbs.files.export.auto_is_float32", lambda: False)
+        yield
+
+
 @pytest.fixture
 def shared():
     """`shared("data/cifar10-test.parquet")`: a file of the developers' folder, or a skip that says which is missing."""

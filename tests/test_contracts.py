@@ -16,7 +16,8 @@ import pytest
 from house import RANKS, ROOT, drawn
 
 import vitkit
-from vitkit import Classifier, create
+from vitkit import Classifier, create, save
+from vitkit.cli import main
 from vitkit.commands import COMMANDS
 from vitkit.data import Augmentation, Columns, Preprocessing
 from vitkit.models import (
@@ -258,6 +259,23 @@ def test_an_exported_file_answers_without_pytorch(tmp_path, photographs):
         check=True,
     )
     check_imports_no_pytorch(set(run.stdout.split()))
+
+
+@pytest.mark.slow
+def test_a_run_answers_without_pytorch_by_the_file_that_it_keeps(tmp_path, photographs):
+    """Where it may: here where float32 is asked for."""
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    model = create("mu/16", classes=2, image=(32, 32))
+    run_dir = tmp_path / "run"
+    save(Classifier(model, Preprocessing(size=(32, 32)), ("blue", "red")), run_dir / "model")
+    (run_dir / "recipe.json").write_text("{}")
+    image = str(next(photographs.glob("red/*.jpg")))
+    words = ["predict", str(run_dir), image, "--precision", "float32", "--device", "cpu"]
+    assert "torch" in imported_by(*words)
+    assert main(["export", str(run_dir), "-o", str(run_dir / "model.onnx")]) == 0
+    check_imports_no_pytorch(imported_by(*words))
+    assert "torch" in imported_by(*words, "--attention", str(tmp_path / "looked"))
 
 
 def check_imports_no_pytorch(modules: set[str]) -> None:

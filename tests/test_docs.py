@@ -20,6 +20,7 @@ import vitkit
 from vitkit import cli
 from vitkit.commands import COMMANDS, Command
 from vitkit.data import Preprocessing
+from vitkit.exporting.browser import GLUE, PROGRAM, WASM
 from vitkit.models import create, vit
 from vitkit.recipes.finetuning import FAMILY
 from vitkit.weights import Classifier, save
@@ -179,6 +180,7 @@ def folder(tmp_path, monkeypatch):
     Path("ages.csv").write_text("\n".join(["file_name,label", *ages]))
     Path("reviewed.txt").write_text("photos/train/0/3.jpg\tlabel\t1\t0\n")
     Path("mine.toml").write_text('[tasks.photos]\n[tasks.more-photos]\ngroup = "own"')
+    make_web_runtime(tmp_path / "node_modules" / "onnxruntime-web")
     Path("mine.py").write_text(
         "def flowers():\n    return [('holiday.jpg', i % 2) for i in range(12)]"
     )
@@ -194,6 +196,14 @@ def make_photographs(folder: Path) -> None:
                 file = folder / part / str(label) / f"{i}.jpg"
                 file.write_bytes(encoded(photograph(40, 30, seed=100 * count + 10 * label + i)))
     (folder / "test/0/0.jpg").write_bytes((folder / "train/0/0.jpg").read_bytes())
+
+
+def make_web_runtime(folder: Path) -> None:
+    """The files that `npm install onnxruntime-web` writes, which go into a page; none opens it here."""
+    (folder / "dist").mkdir(parents=True)
+    (folder / "package.json").write_text('{"name": "onnxruntime-web", "version": "1.30.0"}')
+    for name in (PROGRAM, GLUE, WASM):
+        (folder / "dist" / name).write_bytes(name.encode())
 
 
 @pytest.mark.parametrize(

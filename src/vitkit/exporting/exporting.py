@@ -20,6 +20,7 @@ import numpy as np
 
 from vitkit.exporting.agreement import Agreement, Trial, agree, prepared_images, sample_trial
 from vitkit.exporting.bounds import LEAST, conclusion, wrong
+from vitkit.exporting.browser import LARGEST_NETWORK, PACKAGE, find_web_runtime, page
 from vitkit.exporting.graph import Graph, PictureGraph
 from vitkit.exporting.int8 import (
     ONNX_BITS,
@@ -37,6 +38,7 @@ from vitkit.exporting.writers import (
     write_openvino,
     write_program,
 )
+from vitkit.inspection import check_has_attention
 from vitkit.models import check_can_merge, parameters
 from vitkit.runtimes import (
     FILES as FILES,
@@ -63,17 +65,25 @@ from vitkit.weights import Classifier, license_to_json
 
 # What can be asked for, and what is refused before anything is computed
 
-To = Literal["onnx", "openvino", "torch"]
-ENDINGS = {kind: ending for ending, kind in FILES.items()}
+To = Literal["onnx", "openvino", "torch", "page"]
+ENDINGS = {kind: ending for ending, kind in FILES.items()} | {"page": ".html"}
 
 # What each format has, beside float32, and why not the others
 PRECISIONS = {
     "onnx": ("float32", "float16", "bfloat16", "int8"),
     "openvino": ("float32", "float16", "bfloat16", "int8"),
     "torch": ("float32",),
+    "page": ("float16", "float32", "int8"),
 }
 
-NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",), "torch": ()}
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of a weight
+
+NEEDED = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("openvino",),
+    "torch": (),
+    "page": ("onnx", "onnxscript", "onnxruntime"),
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,8 @@ class Export:
     """What kind of file to write."""
 
     to: To = "onnx"
-    """For whom: ONNX Runtime and all that read ONNX, OpenVINO, or PyTorch's exported programs."""
+    """For whom: ONNX Runtime and all that read ONNX, OpenVINO, PyTorch's exported programs, or people
+    with a browser."""
     precision: Weights = "float32"
     """Numbers of the weights. float16 and bfloat16 halve the file; OpenVINO also computes in bfloat16
     then. int8 computes in int8."""
@@ -96,6 +107,9 @@ class Export:
     least: float | None = None
     """Least share of the images with the model's own answer; by default what such a precision
     reaches."""
+    onnxruntime_web: Path | None = None
+    """Of a page: the folder of onnxruntime-web, which npm has written. Default: a node_modules in the
+    current directory or above it."""
 
 
 def check(classifier: Classifier, path: Path, wanted: Export) -> None:
@@ -120,6 +134,18 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
             f"a {ENDINGS[wanted.to]} file is written in {known}, not in {wanted.precision}; choose "
             "--to openvino or --to onnx"
         )
+    if wanted.to == "page":
+        if wanted.preprocessing:
+            raise ValueError("a page always prepares photographs itself; leave out --preprocessing")
+        weights = parameters(classifier.model.config) * BYTES[wanted.precision]
+        if weights > LARGEST_NETWORK:
+            raise ValueError(
+                f"the model's weights are {weights:,} bytes in {wanted.precision}, and a page holds "
+                f"{LARGEST_NETWORK:,}; choose a smaller model, or --precision float16 or int8"
+            )
+        find_web_runtime(wanted.onnxruntime_web)
+    elif wanted.onnxruntime_web is not None:
+        raise ValueError("onnxruntime-web is for a page: give --output a name that ends in .html")
     if wanted.calibrated and wanted.precision != "int8":
         raise ValueError(
             f"images calibrate int8, and the file is to be in {wanted.precision}; leave them out"
@@ -151,14 +177,14 @@ def is_as_measured(path: Path) -> bool:
 def size_of(path: Path) -> int:
     """Bytes of an exported file, with the weights beside it."""
     size = path.stat().st_size
-    if FILES[path.suffix.lower()] == "openvino":
+    if path.suffix.lower() == ENDINGS["openvino"]:
         size += path.with_suffix(".bin").stat().st_size
     return size
 
 
 def needs_calibration(wanted: Export) -> bool:
     """Whether images are needed to make the file."""
-    return wanted.precision == "int8" and (wanted.calibrated or wanted.to == "onnx")
+    return wanted.precision == "int8" and (wanted.calibrated or wanted.to != "openvino")
 
 
 def whose_bounds(wanted: Export) -> Weights:
@@ -211,8 +237,11 @@ def export(
     exported = described(classifier, wanted)
     with written_whole(path) as folder:
         new = folder / path.name
-        write(classifier, exported, wanted, new, trial)
-        agreement = _tried(classifier, exported, new, trial)
+        network = new
+        if wanted.to == "page":
+            network = new.with_suffix(ENDINGS["onnx"])
+        write(classifier, exported, wanted, network, trial)
+        agreement = _tried(classifier, exported, network, trial)
         bounds = whose_bounds(wanted)
         least = wanted.least
         if least is None:
@@ -222,6 +251,12 @@ def export(
             if trial.photographs is not None:  # parts of the two that come with scikit-learn
                 sentence += ". --data DATA tries it on images like yours"
             raise ValueError(sentence)
+        if wanted.to == "page":
+            runtime = find_web_runtime(wanted.onnxruntime_web)
+            about = _about(classifier, exported, agreement)
+            text = page(path.stem, exported, network.read_bytes(), runtime, about)
+            new.write_text(text, "utf-8")
+            network.unlink()
         write_json(folder / f"{path.name}.json", report(classifier, wanted, agreement, new, least))
     return agreement
 
@@ -261,7 +296,10 @@ def write(
     graph_of = Graph
     if exported.takes_pictures:
         graph_of = PictureGraph
-    graph = graph_of(deployed, wanted.merge, apart=wanted.to != "torch")
+    arguments = {"apart": wanted.to != "torch"}
+    if shows_attention(classifier, wanted):
+        arguments["looks"] = True
+    graph = graph_of(deployed, wanted.merge, **arguments)
     program = traced(graph, exported)
 
     # Images to calibrate with
@@ -272,8 +310,8 @@ def write(
     # The file
     if wanted.to == "torch":
         write_program(program, exported, path)
-    elif wanted.to == "onnx":
-        write_onnx(program, exported, path)
+    elif wanted.to in ("onnx", "page"):
+        write_onnx(program, exported, path, shows_attention(classifier, wanted))
         if exported.precision == "int8":
             quantise_onnx(path, images, exact_in_onnx(path, images))
             describe_onnx_file(path, exported)
@@ -284,6 +322,39 @@ def write(
         elif exported.precision == "int8":
             model = int8_openvino(model)
         write_openvino(model, exported, path)
+
+
+def shows_attention(classifier: Classifier, wanted: Export) -> bool:
+    """Whether what is written says what it looks at, as the last of its outputs: a page does, of a model
+    with attention among patches, all of them."""
+    if wanted.to != "page" or wanted.merge:
+        return False
+    try:
+        check_has_attention(classifier)
+    except ValueError:
+        return False
+    return True
+
+
+def _about(
+    classifier: Classifier, exported: Exported, agreement: Agreement
+) -> list[tuple[str, str]]:
+    """What a page says of its model, for those who ask: names and texts."""
+    about = [
+        ("model", counted(parameters(classifier.model.config), "parameter")),
+        ("measured", f"beside the model that it was made of, by vitkit export: {agreement}"),
+    ]
+    if classifier.license is not None:
+        names = filter(None, [classifier.license.id, classifier.license.name])
+        about.append(("licence of the weights", " ".join(names)))
+    if exported.limits is not None:
+        about.append(
+            (
+                "unknown",
+                f"{exported.limits.rejected:.0%} of known photographs at most are called so",
+            )
+        )
+    return about
 
 
 def _calibration(exported: Exported, trial: Trial) -> list[np.ndarray]:
@@ -313,6 +384,8 @@ def report(
     """What is written beside the file."""
     packages = ["torch", *needed(wanted)]
     versions = {package: version(package) for package in packages}
+    if wanted.to == "page":
+        versions[PACKAGE] = find_web_runtime(wanted.onnxruntime_web).version
     return {
         "made": MARK,
         "file": path.name,

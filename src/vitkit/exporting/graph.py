@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing
+from vitkit.inspection import membership, rolling
 from vitkit.models import Attention, Merging, Model, Patches, same_memory
 from vitkit.weights import Classifier, Unknown, activate
 
@@ -19,9 +20,12 @@ class Graph(nn.Module):
     """Prepared images to logits, the normalisation inside; and to how strange they are, if the model
     has limits for that."""
 
-    def __init__(self, classifier: Classifier, merge: int = 0, apart: bool = False):
+    def __init__(
+        self, classifier: Classifier, merge: int = 0, apart: bool = False, looks: bool = False
+    ):
         """classifier: as its for_inference gives it. merge: tokens to merge in every block. apart:
-        whether queries, keys and values come from dense layers of their own (ApartAttention)."""
+        whether queries, keys and values come from dense layers of their own (ApartAttention). looks:
+        whether Attention Rollout is an output too, the last one."""
         super().__init__()
         preprocessing = classifier.preprocessing
         self.model = classifier.model
@@ -39,18 +43,48 @@ class Graph(nn.Module):
         self.limits = None
         if classifier.unknown is not None:
             self.limits = UnknownLimits(classifier.unknown)
+        self.looks = looks
 
-    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Levels from 0 to 255, (B, 3, h, w) -> float32 (B, K); with limits for unknown images also (B,),
-        above 0 for one."""
+        above 0 for one; and if it looks, (B, m, n), what the model looks at."""
         x = images.float()
         if self.normalises:
             x = x * self.scale - self.shift
-        features = self.model.features(x)
+        attention = None
+        if self.looks:
+            features, attention = features_and_attention(self.model, x)
+        else:
+            features = self.model.features(x)
         logits = self.model.head(features).float()
-        if self.limits is None:
+        outputs = [logits]
+        if self.limits is not None:
+            outputs.append(self.limits(features, logits))
+        if attention is not None:
+            outputs.append(attention)
+        if len(outputs) == 1:
             return logits
-        return logits, self.limits(features, logits)
+        return tuple(outputs)
+
+
+def features_and_attention(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What the head reads, (B, D), and Attention Rollout of cells of the image, (B, m, n), as
+    inspection's `rollout` and `over_image` have it: normalised images (B, 3, h, w).
+
+    No product with a constant matrix is in it, which a quantiser would take for a dense layer.
+    """
+    grid = model.grid(x)
+    with rolling(model, grid) as rolled:
+        features = model.features(x)
+    row = (rolled.shares()[:, :, None] * rolled.product).sum(1)  # (B, T)
+    maps = row[:, model.config.prefix :].unflatten(1, grid)  # (B, h, w)
+    tiling = model.config.tiling
+    if tiling.overlaps:
+        down = membership(grid[0], tiling.size[0], tiling.stride[0])  # (m, h)
+        across = membership(grid[1], tiling.size[1], tiling.stride[1])  # (n, w)
+        maps = (down[:, :, None] * maps[:, None]).sum(2)  # (B, m, w)
+        maps = (across * maps[:, :, None]).sum(3)  # (B, m, n)
+    return features, maps
 
 
 class UnknownLimits(nn.Module):

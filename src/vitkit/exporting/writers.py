@@ -24,6 +24,7 @@ OPSET = 18  # ONNX Runtime 1.14 and later know it
 LARGEST_ONNX = 2**31 - 2**20  # bytes; a .onnx file is one message of protobuf
 LARGEST_SIDE = 8192  # pixels of a picture
 LARGEST_BATCH = 4096
+ATTENTION = "attention"  # the output that says what a model looks at
 FEW = 1024  # numbers of a tensor that stays in float32: biases, and what LayerNorm has
 
 
@@ -61,13 +62,15 @@ def quiet() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def output_names(exported: Exported) -> list[str]:
-    """What the file calls its outputs."""
+def output_names(exported: Exported, looks: bool = False) -> list[str]:
+    """What the file calls its outputs. looks: whether it says what it looks at, too."""
     names = ["logits"]
     if exported.takes_pictures:
         names = ["probabilities"]
     if exported.limits is not None:
         names.append(STRANGENESS)
+    if looks:
+        names.append(ATTENTION)
     return names
 
 
@@ -78,7 +81,9 @@ def write_program(program: ExportedProgram, exported: Exported, path: Path) -> N
         torch.export.save(program, path, extra_files={KEY: exported.to_json()})
 
 
-def write_onnx(program: ExportedProgram, exported: Exported, path: Path) -> None:
+def write_onnx(
+    program: ExportedProgram, exported: Exported, path: Path, looks: bool = False
+) -> None:
     """Write a .onnx file. Its weights may be float16 or bfloat16; it computes in float32 all the same.
 
     Raises ValueError if the model is too large for one.
@@ -87,7 +92,7 @@ def write_onnx(program: ExportedProgram, exported: Exported, path: Path) -> None
 
     with quiet():
         converted = torch.onnx.export(
-            program, opset_version=OPSET, output_names=output_names(exported), verbose=False
+            program, opset_version=OPSET, output_names=output_names(exported, looks), verbose=False
         )
     size = sum(tensor.nbytes for tensor in program.state_dict.values())
     if size > LARGEST_ONNX and exported.precision == "float32":

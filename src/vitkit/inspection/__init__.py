@@ -9,7 +9,7 @@ _FILES = {
     "catalogue": "FIGURES FigureKind Plate Subject figure_section missing_section model_sections",
     "comparison": "Comparison compare",
     "figures.alignment": "Alignment alignment draw_alignment",
-    "figures.attention_maps": "logits_and_rollout raw_attention rollout",
+    "figures.attention_maps": "logits_and_rollout raw_attention rolling rollout",
     "figures.attention_statistics": (
         "AttentionDistance AttentionEntropy attention_distance attention_entropy draw_distance "
         "draw_entropy"
@@ -31,8 +31,8 @@ _FILES = {
         "picture section table tag write_page"
     ),
     "photographs": (
-        "Tile captioned contact_sheet darkened draw_looked image_rows over_image photograph_and_map "
-        "whole_pixels"
+        "Tile captioned contact_sheet darkened draw_looked image_rows membership over_image "
+        "photograph_and_map whole_pixels"
     ),
     "plots": "Curve DARK LIGHT Panel THEMES plot write_figure",
 }

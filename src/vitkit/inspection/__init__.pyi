@@ -17,6 +17,7 @@ from vitkit.inspection.figures.alignment import alignment as alignment
 from vitkit.inspection.figures.alignment import draw_alignment as draw_alignment
 from vitkit.inspection.figures.attention_maps import logits_and_rollout as logits_and_rollout
 from vitkit.inspection.figures.attention_maps import raw_attention as raw_attention
+from vitkit.inspection.figures.attention_maps import rolling as rolling
 from vitkit.inspection.figures.attention_maps import rollout as rollout
 from vitkit.inspection.figures.attention_statistics import AttentionDistance as AttentionDistance
 from vitkit.inspection.figures.attention_statistics import AttentionEntropy as AttentionEntropy
@@ -70,6 +71,7 @@ from vitkit.inspection.photographs import contact_sheet as contact_sheet
 from vitkit.inspection.photographs import darkened as darkened
 from vitkit.inspection.photographs import draw_looked as draw_looked
 from vitkit.inspection.photographs import image_rows as image_rows
+from vitkit.inspection.photographs import membership as membership
 from vitkit.inspection.photographs import over_image as over_image
 from vitkit.inspection.photographs import photograph_and_map as photograph_and_map
 from vitkit.inspection.photographs import whole_pixels as whole_pixels

@@ -9,6 +9,7 @@ _FILES = {
     ),
     "fastest": "Fastest NAME VERSIONED folder_of remembered",
     "identity": "Identity digest_of_classifier identity_of",
+    "kept": "digest_of_folder is_kept kept_file kept_runtime run_of tie",
     "less_work": "check_less_work exiting fit_exits merging",
     "libraries": (
         "LIBRARIES PACKAGES RuntimeName DIGEST_KEY NO_DIGEST check_installed check_onnx_precision core "

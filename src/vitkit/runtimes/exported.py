@@ -204,7 +204,7 @@ class FileRuntime:
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The same, and (B,), above 0 for unknown images; of a file with limits for them."""
         outputs = self._outputs(images)
-        if len(outputs) != 2 or outputs[1].shape != (len(images),):
+        if len(outputs) < 2 or outputs[1].shape != (len(images),):
             raise ValueError(
                 f"{self.path} does not compute which images are unknown, as it says; export the model "
                 "again"

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import platform
+import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
@@ -185,12 +186,41 @@ def has_vnni() -> bool | None:
     16, where they saturate. None if nothing says so, as outside of Linux."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return True
+    flags = cpu_flags()
+    if not flags:
+        return None
+    return bool({"avx512_vnni", "avx_vnni"} & flags)
+
+
+def cpu_flags() -> set[str]:
+    """The instructions that an x86 CPU has, as Linux calls them; empty if nothing says so."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
             if name.strip() == "flags":
-                return bool({"avx512_vnni", "avx_vnni"} & set(value.split()))
-    return None
+                return set(value.split())
+    return set()
+
+
+# What can be known without PyTorch, whose import takes seconds
+
+
+def auto_is_float32() -> bool:
+    """Whether the precision "auto" is float32 on this CPU. False if only PyTorch knows, as it does of ARM's
+    and outside of Linux."""
+    flags = cpu_flags()
+    return bool(flags) and "avx512_bf16" not in flags
+
+
+# What is there with a driver that PyTorch computes with: NVIDIA's, on Windows' Linux too, and AMD's
+GPUS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+
+
+def is_cpu(device: str) -> bool:
+    """Whether a device, as it is asked for, is the CPU. False of "auto" if there may be a GPU."""
+    if device == "auto":
+        return sys.platform == "linux" and not any(Path(gpu).exists() for gpu in GPUS)
+    return device == "cpu"
 
 
 def has_bfloat16(device: "torch.device") -> bool:

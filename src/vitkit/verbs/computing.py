@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitkit.runtimes import is_exported, takes_pictures
-from vitkit.system.console.saying import say
+from vitkit.system.console.saying import say, say_detail
 from vitkit.system.console.text import counted
 from vitkit.verbs.arguments import pick_precision, word_of
 from vitkit.weights import Hints
@@ -52,6 +52,28 @@ def runtime_of_file(
         raise ValueError(
             f"{name} prepares images itself, one at a time, and here they are prepared in batches; "
             "export the model once more, without --preprocessing"
+        )
+    return opened
+
+
+def runtime_of_run(
+    model: "str | Classifier",
+    hints: Hints,
+    runtime: "RuntimeName",
+    precision: "PrecisionChoice",
+    device: str,
+) -> "FileRuntime | None":
+    """The file that a run keeps for an answer without PyTorch; None if it has none for this model, or if
+    something is asked for that PyTorch computes."""
+    from vitkit.runtimes import kept_runtime
+
+    if not isinstance(model, str | Path) or hints != Hints():
+        return None
+    opened = kept_runtime(Path(model), runtime, precision, device)
+    if opened is not None:
+        say_detail(
+            f"computed in float32 by ONNX Runtime from {opened.path}, which starts sooner than "
+            "PyTorch (--runtime torch)"
         )
     return opened
 

@@ -8,6 +8,9 @@ Legend: B batch, K classes, H heads, N patches, T tokens (N, and the prefix befo
 and registers), (h, w) the grid of patches.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -27,6 +30,7 @@ from vitkit.inspection.figures.passes import (
     of_heads,
     reading,
 )
+from vitkit.models import Grid, Recording, VisionTransformer, ViTConfig
 from vitkit.weights import Classifier
 
 
@@ -78,23 +82,50 @@ def rolled(classifier: Classifier, images: Tensor) -> Rolled:
     Keeps one layer's attention in memory at a time. Raises ValueError for a model without attention
     among patches; the head of one that answers for each of its tokens reads none, zeros.
     """
-    config = check_transformer(classifier)
+    check_transformer(classifier)
     grid = classifier.model.grid(images)
+    with rolling(classifier.model, grid) as rolled_up:
+        logits = classifier.logits(images)
+    return Rolled(logits, rolled_up.product, rolled_up.shares())
+
+
+@dataclass
+class Rolling:
+    """Attention Rollout of the pass that runs within `rolling`."""
+
+    config: ViTConfig
+    tokens: int
+    """T."""
+    record: Recording
+    product: Tensor | None = None
+    """Â_l ... Â_1 of the layers that have been computed: float32 (B, T, T)."""
+
+    def shares(self) -> Tensor:
+        """How much of each final token the head reads, as `reading` has it: (B, T) or (1, T)."""
+        shares = reading(self.config, self.tokens, self.record.attention)
+        return shares.to(self.product.device)
+
+
+@contextmanager
+def rolling(model: VisionTransformer, grid: Grid) -> Iterator[Rolling]:
+    """A block within which a pass through a model, of images with such a grid of patches, multiplies its
+    layers of attention as `rollout` has it. Only one layer's attention is in memory at a time."""
+    config = model.config
     tokens = config.prefix + grid[0] * grid[1]
-    identity = torch.eye(tokens, device=classifier.device)
-    product = identity.expand(len(images), -1, -1)  # (B, T, T)
 
     def multiply(layer: int, weights: Tensor) -> None:
-        nonlocal product
-        step = among_all_tokens(of_heads(weights, None), layer, config, grid) + identity
+        weights = among_all_tokens(of_heads(weights, None), layer, config, grid)
+        step = weights + torch.eye(tokens, device=weights.device)
         step = step / step.sum(-1, keepdim=True)
+        if layer == 0:
+            rolled_up.product = step
+            return
         with in_float32(step):
-            product = step @ product
+            rolled_up.product = step @ rolled_up.product
 
-    with attention_by_layer(classifier.model, multiply) as record:
-        logits = classifier.logits(images)
-    shares = reading(config, tokens, record.attention).to(product.device)
-    return Rolled(logits, product, shares)
+    with attention_by_layer(model, multiply) as record:
+        rolled_up = Rolling(config, tokens, record)
+        yield rolled_up
 
 
 @torch.no_grad()

@@ -9,12 +9,14 @@ from tyro.conf import arg
 
 from vitkit.evaluation import SHARE
 from vitkit.exporting import (
-    FILES,
+    ENDINGS,
     Agreement,
     Export,
     Trial,
     check,
     conclusion,
+    find_web_runtime,
+    missing_packages,
     needs_calibration,
     own_trial,
     sample_trial,
@@ -23,8 +25,10 @@ from vitkit.exporting import (
 )
 from vitkit.exporting import export as write
 from vitkit.models import tokens_left
-from vitkit.system.console.saying import say
+from vitkit.runtimes import digest_of_classifier, digest_of_folder, is_kept, kept_file, run_of, tie
+from vitkit.system.console.saying import say, say_detail
 from vitkit.system.console.text import as_word, counted
+from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import parse_json
 from vitkit.training import Recorded, is_run, open_part, read_run
 from vitkit.verbs.arguments import Model, ModelHints
@@ -36,18 +40,19 @@ from vitkit.weights import Classifier, Hints
 @dataclass(frozen=True)
 class ExportModel:
     """Write a model as a file that needs no vitkit and no Python, and measure on real images that it
-    answers as the model does. A file that does not is not written."""
+    answers as the model does. A file that does not is not written. As a page, photos.html, it answers
+    photographs in a browser, without a server and without the network."""
 
     model: Model
     output: Annotated[Path, arg(aliases=["-o"])]
-    """File to write: .onnx, .xml (with a .bin beside it) or .pt2. What was measured goes to
+    """File to write: .onnx, .xml (with a .bin beside it), .pt2 or .html. What was measured goes to
     FILE.json."""
-    to: Literal["onnx", "openvino", "torch"] | None = None
-    """For ONNX Runtime and all that read ONNX, for OpenVINO, or a program of torch.export. Default:
-    what the file's ending says."""
-    precision: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+    to: Literal["onnx", "openvino", "torch", "page"] | None = None
+    """For ONNX Runtime and all that read ONNX, for OpenVINO, a program of torch.export, or a page that
+    answers photographs in a browser. Default: what the file's ending says."""
+    precision: Literal["float32", "float16", "bfloat16", "int8"] | None = None
     """Numbers of the weights. float16 and bfloat16 halve the file; with bfloat16 OpenVINO also computes
-    in it, and with int8 in int8."""
+    in it, and with int8 in int8. Default: float32, and float16 for a page."""
     preprocessing: bool = False
     """Put the preprocessing inside: pictures of any size go in, uint8 (batch, height, width, 3), and
     probabilities come out. vitkit prepares images faster itself, in other processes: its own commands
@@ -65,6 +70,9 @@ class ExportModel:
     the file is tried on the others; without --data, the images that the run has learned from."""
     limit: int = 500
     """Largest number of images to try the file on, spread evenly."""
+    onnxruntime_web: Annotated[Path | None, arg(metavar="DIR")] = None
+    """Of a page: the folder of onnxruntime-web, which computes it, as npm install onnxruntime-web writes
+    it. Default: node_modules here or in a folder above."""
     agreement: float | None = None
     """Least share of the images with the model's own answer. Default: 0.99, 0.95 for bfloat16, 0.9
     for int8; and what the other answers cost is bounded too (docs/export.md). 0 accepts anything."""
@@ -79,7 +87,8 @@ class ExportedModel:
     settings: ExportModel
     classifier: Classifier
     """The model that was written."""
-    format: Literal["onnx", "openvino", "torch"]
+    format: Literal["onnx", "openvino", "torch", "page"]
+    precision: Literal["float32", "float16", "bfloat16", "int8"]
     agreement: Agreement
     """The file's answers beside the model's."""
     tried_on: str
@@ -107,7 +116,7 @@ class ExportedModel:
     def shown(self) -> Iterator[str]:
         """What was written, and what was measured."""
         settings = self.settings
-        yield f"wrote {self.path}: {self.megabytes:,.1f} MB, {settings.precision}"
+        yield f"wrote {self.path}: {self.megabytes:,.1f} MB, {self.precision}"
         if settings.merge:
             left = tokens_left(self.classifier.model.config, settings.merge)
             yield (
@@ -126,13 +135,23 @@ class ExportedModel:
         if self.classifier.unknown is not None:
             yield _unknown_sentence(self.agreement.same_unknown)
         yield f"wrote {self.path}.json: what was measured"
-        if self.format == "torch":
+        if self.format == "page":
+            yield from self._page_shown()
+        elif self.format == "torch":
             answer = ""
             if self.classifier.unknown is not None:
                 answer = "logits, strangeness = "
             yield f"next: {answer}torch.export.load({str(self.path)!r}).module()(images), in Python"
         else:
             yield f"next: vitkit predict {as_word(self.path)} IMAGE..., without PyTorch"
+
+    def _page_shown(self) -> Iterator[str]:
+        """What is in a page, and what to do with it."""
+        runtime = find_web_runtime(self.settings.onnxruntime_web)
+        yield f"it holds the model and onnxruntime-web {runtime.version} of {runtime.folder} (MIT)"
+        if self.precision != "int8":
+            yield "--precision int8 makes it smaller, and answers a little less exactly"
+        yield f"next: open {as_word(self.path)} in a browser, and drop a photograph on it"
 
 
 def _unknown_sentence(same: float | None) -> str:
@@ -154,24 +173,30 @@ def export(settings: ExportModel) -> ExportedModel:
     Raises ValueError, and writes nothing, if the file falls short.
     """
     # What is wanted
-    to = settings.to or FILES.get(settings.output.suffix.lower())
+    kinds = {ending: kind for kind, ending in ENDINGS.items()}
+    to = settings.to or kinds.get(settings.output.suffix.lower())
     if to is None:
         raise ValueError(
             f"--output is {settings.output}; give the name of a file that ends in "
-            f"{', '.join(FILES)}, or --to"
+            f"{', '.join(kinds)}, or --to"
         )
+    precision = settings.precision
+    if precision is None:
+        precision = "float16" if to == "page" else "float32"
     if settings.limit < 1:
         raise ValueError(f"--limit is {settings.limit}; it is a number of images, at least 1")
-    if settings.calibrate and not (settings.data and settings.precision == "int8"):
+    if settings.calibrate and not (settings.data and precision == "int8"):
         raise ValueError("--calibrate goes with --precision int8, and --data to try the file on")
     wanted = Export(
         to,
-        settings.precision,
+        precision,
         settings.preprocessing,
         calibrated=bool(settings.calibrate),
         merge=settings.merge,
         least=settings.agreement,
+        onnxruntime_web=settings.onnxruntime_web,
     )
+    before = _files_of_run(settings, wanted)
     classifier = classifier_of(settings.model, settings.hints)
     check(classifier, settings.output, wanted)
     trial = _trial(settings, wanted, classifier)
@@ -180,9 +205,44 @@ def export(settings: ExportModel) -> ExportedModel:
     tried = counted(len(trial.items), "image")
     say(f"exporting; then the file is tried on {tried}")
     agreement = write(classifier, settings.output, wanted, trial)
+    if before:
+        tie(settings.output, before, digest_of_classifier(classifier))
     calibrated_on = len(trial.for_calibration) if needs_calibration(wanted) else 0
     return ExportedModel(
-        settings, classifier, to, agreement, trial.name, calibrated_on, trial.learned
+        settings, classifier, to, precision, agreement, trial.name, calibrated_on, trial.learned
+    )
+
+
+def _files_of_run(settings: ExportModel, wanted: Export) -> str:
+    """The digest of the files of a run's model, if what is to be written is the file that the run keeps for
+    answers without PyTorch (runtimes/kept.py); else nothing."""
+    if not isinstance(settings.model, str | Path):
+        return ""
+    run_dir = run_of(Path(settings.model))
+    if run_dir is None or settings.hints != Hints() or wanted.preprocessing or wanted.merge:
+        return ""
+    own = kept_file(run_dir)
+    if (wanted.to, wanted.precision) != (
+        "onnx",
+        "float32",
+    ) or settings.output.resolve() != own.resolve():
+        return ""
+    return digest_of_folder(run_dir)
+
+
+def keep(run_dir: Path) -> None:
+    """Write RUN/model.onnx where answers will be computed by it: where `auto` is float32 on the CPU, and
+    all is installed that it takes. A model that cannot be exported, or whose file falls short, has none."""
+    path = kept_file(run_dir)
+    if not is_cpu("auto") or not auto_is_float32() or missing_packages(Export()) or is_kept(path):
+        return
+    try:
+        export(str(run_dir), output=path, quiet=True)
+    except (ValueError, OSError) as error:
+        say_detail(f"no {path} is kept for answers without PyTorch: {error}")
+        return
+    say(
+        f"{path} is kept beside the model: predict and serve answer by it without PyTorch, which is sooner"
     )
 
 
@@ -197,7 +257,7 @@ def _trial(settings: ExportModel, wanted: Export, classifier: Classifier) -> Tri
 def _own_or_sample_trial(settings: ExportModel, wanted: Export, classifier: Classifier) -> Trial:
     """For int8 the images of the model's own run; else, or if they are not here, parts of two photographs
     that come with scikit-learn. Raises ValueError if these would have to calibrate."""
-    if settings.precision != "int8":
+    if wanted.precision != "int8":
         return sample_trial()
     why = ""
     run_dir = _run_of(settings.model)

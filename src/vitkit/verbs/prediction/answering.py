@@ -42,6 +42,7 @@ from vitkit.verbs.computing import (
     precision_of,
     runtime_of_file,
     runtime_of_model,
+    runtime_of_run,
 )
 from vitkit.weights import Hints
 
@@ -247,6 +248,12 @@ def _runtime_of(settings: Answering, looking: bool, in_batches: bool) -> Runtime
         return open_runtime(
             settings.model, settings.hints, settings.runtime, settings.precision, settings.device
         )
+    if not (looking or settings.merge or settings.exit or in_batches):
+        kept = runtime_of_run(
+            settings.model, settings.hints, settings.runtime, settings.precision, settings.device
+        )
+        if kept is not None:
+            return kept
     classifier = classifier_with_head(settings.model, settings.hints)
     if looking and (settings.merge or settings.exit):
         raise ValueError("--attention draws the whole model's; leave out --merge and --exit")

@@ -39,7 +39,12 @@ from vitkit.verbs.arguments import (
     short_name,
     word_of,
 )
-from vitkit.verbs.computing import classifier_with_head, precision_of, runtime_of_file
+from vitkit.verbs.computing import (
+    classifier_with_head,
+    precision_of,
+    runtime_of_file,
+    runtime_of_run,
+)
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.serving import address_of
 from vitkit.weights import Hints
@@ -255,6 +260,12 @@ def open_model(settings: Serve) -> AnyRuntime:
         return runtime_of_file(
             settings.model, settings.hints, settings.runtime, settings.precision, settings.device
         )
+
+    kept = runtime_of_run(
+        settings.model, settings.hints, settings.runtime, settings.precision, settings.device
+    )
+    if kept is not None:
+        return kept
 
     from vitkit.exporting import open_runtime  # and PyTorch, which an exported file does not need
 

@@ -15,6 +15,7 @@ from vitkit.studies import transfer
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import pick_device
+from vitkit.system.processes.first import is_first
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span
@@ -23,6 +24,7 @@ from vitkit.training import Recipe, default_run_dir, tidied
 from vitkit.training import report as report_of_run
 from vitkit.verbs.arguments import Data, DataColumns, Device, Model, ModelHints, name_on_disk
 from vitkit.verbs.definition import alone, verb_that_begins
+from vitkit.verbs.files.export import keep
 from vitkit.verbs.training.quick import Finetuned, earlier_model, finetune_quick
 from vitkit.verbs.training.train import (
     Regularise,
@@ -196,8 +198,11 @@ def finetune(settings: Finetune) -> Finetuned:
         track = settings.recipe.track
         if track and not (made.run_dir / RUN).exists():
             say(f"nothing was fine-tuned, so --track {track} has nothing to show")
-        return made
-    return _by_protocol(settings)
+    else:
+        made = _by_protocol(settings)
+    if is_first():
+        keep(made.run_dir)
+    return made
 
 
 def _by_protocol(settings: Finetune) -> Finetuned:

@@ -14,6 +14,7 @@ from vitkit.recipes import with_model
 from vitkit.studies import USUAL, Regularisation, Transfer, regularised, transfer
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted
+from vitkit.system.processes.first import is_first
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span
@@ -22,6 +23,7 @@ from vitkit.training import report as report_of_run
 from vitkit.training import train as run_recipe
 from vitkit.verbs.arguments import Device
 from vitkit.verbs.definition import alone, result, verb_that_begins
+from vitkit.verbs.files.export import keep
 from vitkit.weights import Classifier, load
 
 
@@ -169,6 +171,8 @@ def train(settings: Train) -> Trained:
         classifier, outcome = _run(settings, recipe, run_dir)
         if on_rank_0():
             page = report_of_run(run_dir)
+    if is_first():
+        keep(run_dir)
     return Trained(classifier, run_dir, page, outcome)
 
 

@@ -1,0 +1,213 @@
+"""A model as one page of HTML that answers photographs in a browser, without a server and without the
+network: the model as ONNX, and onnxruntime-web, which computes it, are in the page.
+
+A page that is opened by a double click may not fetch anything, not even a file beside it, so all of it is
+in one file: the program as text that is packed (gzip, base64), and unpacked by the page's own script. Its
+Content-Security-Policy lets nothing out and nothing in. Pixels are prepared by preprocessing.js, since no
+browser resizes as the pipelines do that models are trained with.
+"""
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from vitkit.runtimes import Exported
+from vitkit.system.console.text import counted_kind, printable_name
+from vitkit.system.limits import MAX_PIXELS
+from vitkit.system.storage.files import MARK, parse_json
+
+PARTS = Path(__file__).with_name("browser_page")
+PACKAGE = "onnxruntime-web"
+OLDEST = (1, 30)  # earlier ones (1.19 to 1.22 were tried) do not start from within a page
+PROGRAM = "ort.wasm.min.js"
+GLUE = "ort-wasm-simd-threaded.mjs"
+WASM = "ort-wasm-simd-threaded.wasm"
+LARGEST_FILE = 50 * 2**20  # bytes of a photograph, as `vitkit app` has it
+LARGEST_PIXELS = 100 * 10**6  # a browser decodes all of it, four bytes a pixel
+LONGEST_SIDE = 16384  # of a canvas, in every browser
+LARGEST_NETWORK = (
+    256 * 2**20
+)  # bytes of weights: a browser holds the page's text, and the model twice
+LARGEST_PROGRAM = 128 * 2**20  # bytes of one file of onnxruntime-web
+
+# The terms of onnxruntime-web: its package names them, and does not hold their text
+NOTICE = """\
+This page contains ONNX Runtime Web {version}.
+Copyright (c) Microsoft Corporation. All rights reserved.
+
+MIT License
+
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software and \
+associated documentation files (the "Software"), to deal in the Software without restriction, including \
+without limitation the rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell \
+copies of the Software, and to permit persons to whom the Software is furnished to do so, subject to the \
+following conditions:
+
+The above copyright notice and this permission notice shall be included in all copies or substantial \
+portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT \
+LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO \
+EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER \
+IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR \
+THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+"""
+
+
+@dataclass(frozen=True)
+class WebRuntime:
+    """onnxruntime-web, as npm has unpacked it."""
+
+    folder: Path
+    version: str
+
+    def read(self, name: str) -> bytes:
+        """One of its files."""
+        return (self.folder / "dist" / name).read_bytes()
+
+
+def find_web_runtime(named: Path | None = None) -> WebRuntime:
+    """onnxruntime-web in the folder that somebody names, or in a node_modules here or above. Raises
+    ValueError, with a sentence, if it is not there or is of a version that is not known."""
+    if named is not None:
+        candidates = [named, named / PACKAGE, named / "node_modules" / PACKAGE]
+    else:
+        here = Path.cwd()
+        candidates = [folder / "node_modules" / PACKAGE for folder in (here, *here.parents)]
+    for folder in candidates:
+        if (folder / "package.json").is_file():
+            return _checked(folder)
+    where = "here or above"
+    if named is not None:
+        where = f"in {named}"
+    raise ValueError(
+        f"a page needs {PACKAGE}, and there is none {where}; type: npm install {PACKAGE}"
+    )
+
+
+def _checked(folder: Path) -> WebRuntime:
+    """A folder with a package.json. Raises ValueError if that is of something else."""
+    try:
+        described = parse_json((folder / "package.json").read_text("utf-8"))
+        name = described["name"]
+        version = described["version"]
+        numbers = tuple(int(number) for number in version.split(".")[:2])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder}/package.json cannot be read: {error}") from error
+    if name != PACKAGE:
+        raise ValueError(f"{folder} is the package {name!r}, not {PACKAGE}")
+    if numbers < OLDEST:
+        raise ValueError(
+            f"{folder} has {PACKAGE} {version}; a page needs {'.'.join(map(str, OLDEST))} or later: "
+            f"npm install {PACKAGE}"
+        )
+    for file in (PROGRAM, GLUE, WASM):
+        path = folder / "dist" / file
+        if not path.is_file() or path.stat().st_size > LARGEST_PROGRAM:
+            raise ValueError(
+                f"{PACKAGE} {version} in {folder} has no dist/{file} as the versions have that vitkit "
+                f"knows; type: npm install {PACKAGE}@1.30.0"
+            )
+    return WebRuntime(folder, version)
+
+
+def page(
+    title: str,
+    exported: Exported,
+    network: bytes,
+    runtime: WebRuntime,
+    about: list[tuple[str, str]],
+) -> str:
+    """The page. network: the .onnx file. about: names and texts, for those who ask what it is."""
+    data = page_data(title, exported, runtime, about)
+    packed = {
+        "program": runtime.read(PROGRAM),
+        "glue": runtime.read(GLUE),
+        "wasm": runtime.read(WASM),
+        "model": network,
+    }
+
+    # All that is not markup goes into elements whose text is never read as such
+    script = "\n".join(_part(name) for name in ("preprocessing.js", "page.js"))
+    style = _part("page.css")
+    body = [_part("page.html")]
+    for name, content in packed.items():
+        text = base64.b64encode(gzip.compress(content, mtime=0)).decode()
+        body.append(f"<script type=application/octet-stream id={name}>{text}</script>")
+    # Within a script element "<" could begin its end; JSON has another way to write it
+    text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
+    body.append(f"<script type=application/json id=data>{text}</script>")
+    body.append(f"<script>{script}</script>")
+
+    # Nothing is loaded, but what the script itself has unpacked
+    allowed = (
+        f"default-src 'none'; script-src {_digest(script)} 'wasm-unsafe-eval' blob:; "
+        f"style-src {_digest(style)}; img-src blob: data:; base-uri 'none'; form-action 'none'"
+    )
+    head = (
+        "<meta charset=utf-8><meta name=viewport content='width=device-width, initial-scale=1'>"
+        f'<meta http-equiv=Content-Security-Policy content="{allowed}">'
+        "<meta name=referrer content=no-referrer><link rel=icon href='data:,'>"
+        f"<title>{html.escape(printable_name(title))}</title><style>{style}</style>"
+    )
+    lines = "\n".join(body)
+    return f"<!doctype html><!-- {MARK} --><html lang=en><head>{head}</head><body>\n{lines}\n</body></html>"
+
+
+def page_data(
+    title: str, exported: Exported, runtime: WebRuntime, about: list[tuple[str, str]]
+) -> dict:
+    """What the page's script reads: plain values."""
+    preprocessing = exported.preprocessing
+    height, width = preprocessing.size
+    classes = counted_kind(len(exported.labels), "classes")
+    unknown = None
+    if exported.limits is not None:
+        unknown = {"least": list(exported.limits.least)}
+    about = [
+        *about,
+        ("preparing", str(preprocessing)),
+        ("computing", f"ONNX Runtime Web {runtime.version} (MIT), WebAssembly"),
+    ]
+    return {
+        "name": printable_name(title),
+        "facts": f"{classes}, {height} × {width} pixels, {exported.precision}",
+        "labels": [printable_name(label) for label in exported.labels],
+        "activation": exported.activation,
+        "preprocessing": preprocessing.to_json() | {"tallByColumns": tall_by_columns()},
+        "unknown": unknown,
+        "largestFile": LARGEST_FILE,
+        "largestPixels": LARGEST_PIXELS,
+        "longestSide": LONGEST_SIDE,
+        "mostResized": MAX_PIXELS,
+        "about": about,
+        "notice": NOTICE.format(version=runtime.version),
+    }
+
+
+def tall_by_columns() -> bool:
+    """Whether Pillow, as it is installed here, resizes the columns of tall images before their rows, as it
+    does from version 13 on: levels of some pixels differ, and the page shall have the model's own."""
+    tall = np.array([[78, 28], [64, 166], [121, 89], [170, 233]], np.uint8)
+    (level,) = Image.fromarray(tall).resize((1, 1), Image.Resampling.BILINEAR).tobytes()
+    return level == 118  # rows first, it is 117
+
+
+def _part(name: str) -> str:
+    """A file of the page, without the end of an element that it would stand in."""
+    text = (PARTS / name).read_text("utf-8")
+    assert name.endswith(".html") or not re.search("</(script|style)|<!--", text, re.IGNORECASE)
+    return text
+
+
+def _digest(text: str) -> str:
+    """What a Content-Security-Policy allows a script or a style by."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

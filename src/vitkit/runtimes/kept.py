@@ -1,0 +1,117 @@
+"""A run's model as ONNX in float32, kept beside it: RUN/model.onnx beside RUN/model/.
+
+Importing PyTorch takes most of the time of one answer, and most of its memory; this file gives the same answer
+without. It belongs to the files of the model that it was made of, by a digest of them, to the version of
+vitkit, and to its own bytes: if any of these is another one, nobody uses it.
+"""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitkit import __version__
+from vitkit.runtimes.exported import FileRuntime
+from vitkit.runtimes.libraries import is_installed, open_file
+from vitkit.system.machine import auto_is_float32, is_cpu
+from vitkit.system.storage.files import cache_dir, parse_json, write_json
+
+if TYPE_CHECKING:
+    from vitkit.runtimes.libraries import RuntimeName
+    from vitkit.system.machine import PrecisionChoice
+
+FILE = "model.onnx"
+FOLDER = "model"
+RECORD = "kept"  # in what is written beside the file
+FOR_PEOPLE = ("README.md", "LICENSE")  # in a model's folder: they decide no answer
+MEASURED = "runtimes"  # in the cache: what `vitkit bench` has found the fastest
+
+
+def run_of(model: Path) -> Path | None:
+    """The directory of a run whose model is meant: by its own name, or by that of the model in it. None for
+    another model, wherever it is."""
+    if (model / FOLDER / "config.json").is_file():
+        return model
+    if model.name == FOLDER and (model / "config.json").is_file():
+        return model.parent
+    return None
+
+
+def kept_file(run_dir: Path) -> Path:
+    """Where the file of a run is, or would be."""
+    return run_dir / FILE
+
+
+def digest_of_folder(run_dir: Path) -> str:
+    """A digest of the files of a run's model. Raises OSError."""
+    digest = hashlib.sha256()
+    for file in sorted((run_dir / FOLDER).iterdir()):
+        if file.is_file() and file.name not in FOR_PEOPLE:
+            digest.update(f"{file.name} {_digest(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def tie(path: Path, folder: str, made_of: str) -> None:
+    """Say beside a file which model it is. folder: the digest of that model's files, before the model was
+    loaded. made_of: the classifier's own digest. Raises OSError."""
+    record = Path(f"{path}.json")
+    written = parse_json(record.read_text())
+    kept = {"files": folder, "made_of": made_of, "onnx": _digest(path), "vitkit": __version__}
+    write_json(record, written | {RECORD: kept})
+
+
+def is_kept(path: Path) -> bool:
+    """Whether a file is as it was written, and the model beside it is the one that it was made of."""
+    return _record(path) is not None
+
+
+def _record(path: Path) -> dict | None:
+    """What `tie` has written; None if anything has changed since, or is missing or damaged."""
+    try:
+        kept = parse_json(Path(f"{path}.json").read_text())[RECORD]
+        known = {
+            "files": digest_of_folder(path.parent),
+            "made_of": str(kept["made_of"]),
+            "onnx": _digest(path),
+            "vitkit": __version__,
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if kept != known:
+        return None
+    return kept
+
+
+def kept_runtime(
+    name: Path, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
+) -> FileRuntime | None:
+    """What computes a run's model from its file, without PyTorch; None where PyTorch shall.
+
+    That is where another runtime, precision or device is asked for, or would be chosen: a model has one
+    answer on a machine, so the file is used where `auto` computes in float32 on the CPU, or where float32 is
+    asked for, and not where `vitkit bench` has found what is fastest.
+    """
+    if runtime != "auto" or not is_cpu(device):
+        return None
+    if precision != "float32" and not (precision == "auto" and auto_is_float32()):
+        return None
+    run_dir = run_of(name)
+    if run_dir is None or not is_installed("onnx") or (cache_dir() / MEASURED).exists():
+        return None
+    path = kept_file(run_dir)
+    kept = _record(path)
+    if kept is None:
+        return None
+    try:
+        opened = open_file(path, "onnx")
+    except ValueError:
+        return None
+    exported = opened.exported
+    if exported.precision != "float32" or exported.takes_pictures or exported.merged:
+        return None
+    return replace(opened, made_of=kept["made_of"])
