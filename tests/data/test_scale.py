@@ -37,7 +37,7 @@ from vitkit.data import (
 )
 from vitkit.data.formats import tar as tars
 from vitkit.data.formats.parquet import ParquetRows
-from vitkit.data.loading.batches import permutation
+from vitkit.data.loading.order import permutation
 from vitkit.data.sources import stores
 from vitkit.data.sources.source import stratified
 from vitkit.data.sources.stores import Names, RowRanges

@@ -23,9 +23,10 @@ _FILES = {
     "images.pixels": "BadImage",
     "images.preprocessing": "Interpolation Preprocessing check_choice",
     "loading.batches": (
-        "Batch EvalBatches WholePictures default_workers eval_batches permutation train_batches"
+        "Batch EvalBatches WholePictures default_workers eval_batches train_batches"
     ),
     "loading.examination": "check_images look_at measured",
+    "loading.order": "permutation",
     "loading.resident": "Pixels decoded",
     "loading.workers": "forked in_order ranges worth_starting",
     "sources.bursts": "find_bursts",

@@ -13,7 +13,7 @@ import json
 import tarfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, groupby
 from math import isfinite
@@ -93,6 +93,9 @@ class TarMembers:
         if not self._remote:
             return None
         return self.cache.windows(self._ranges_of(rows))
+
+    def keeping(self, chunks: int) -> "TarMembers":
+        return replace(self, cache=self.cache.keeping(chunks))
 
     def prepare(self, rows: np.ndarray) -> None:
         """Fetch what these rows need of remote shards, if all of it fits in memory."""

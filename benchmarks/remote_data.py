@@ -1,0 +1,215 @@
+"""How many bytes a run fetches of data that lies elsewhere, in times the bytes of the data.
+
+A file server on this machine counts what it sends of tar shards of noise. Several ranks, which meet by
+gloo, train a tiny model on them for some epochs, each with several workers. What the run takes for large
+data begins here at 1 MB, so that windows have 16 chunks of 1 MB in place of 32 MB.
+
+- opened: before the first step, by all ranks together, each with a cache of its own, as on machines of
+  their own;
+- epoch: an epoch of training, the mean of all; the ends of the last windows are in it;
+- evaluated: a pass over all images.
+
+    python benchmarks/remote_data.py --output FILE
+"""
+
+import multiprocessing
+import os
+import socket
+import tempfile
+import threading
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import record
+from rich.console import Console
+
+from vitkit.curation import Packing, pack
+from vitkit.data import Augmentation, Preprocessing, eval_batches, from_dataset, open_source
+from vitkit.data.formats import tar
+from vitkit.data.sources import stores
+from vitkit.models import ViTConfig
+from vitkit.system.processes.ranks import process_group, world
+from vitkit.system.span import Span
+from vitkit.training import Data, Recipe, train
+
+PACKAGES = ("torch", "numpy", "fsspec", "aiohttp", "vitkit")
+SHAPES = ((1, 4), (2, 2), (4, 1))  # ranks, workers of each
+MB = 1 << 20
+SIDE = 256  # pixels of an image, which no compression makes smaller
+BATCH = 48
+
+
+def main(argv: list[str] | None = None) -> dict:
+    parser = record.parser(__doc__)
+    parser.add_argument("--megabytes", type=int, default=128)
+    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--indices", action="store_true", help="leave those that `pack` writes")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args(argv)
+    for module, name, value in [(stores, "KEEP", MB), (stores, "WINDOW", 16 * MB), (tar, "RANGE", MB)]:
+        setattr(module, name, value)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        whole = write_shards(folder / "shards", options)
+        for ranks, workers in SHAPES:
+            row = {"ranks": ranks, "workers": workers}
+            for act in (opened, trained, evaluated):
+                cache = folder / f"cache-{ranks}-{act.__name__}"
+                run_dir = folder / f"run-{ranks}"
+                if act is trained:
+                    own = measured(ranks, act, folder, cache, run_dir, workers, options.epochs)
+                    row["epoch"] = (own / whole - row["opened"]) / options.epochs
+                else:
+                    own = measured(ranks, act, folder, cache, workers)
+                    row[act.__name__] = own / whole - row.get("opened", 0)
+            rows.append({name: round(value, 3) for name, value in row.items()})
+            print(rows[-1], flush=True)
+    result = {
+        **record.about(__doc__, PACKAGES),
+        "load": record.load(),
+        "megabytes": round(whole / MB, 1),
+        "shards": options.shards,
+        "indices": options.indices,
+        "results": rows,
+    }
+    record.write(result, options.output)
+    return result
+
+
+def write_shards(folder: Path, options) -> int:
+    """Tar shards of noise; returns their bytes."""
+    count = options.megabytes * MB // (SIDE * SIDE * 3)
+    draws = np.random.default_rng(0)
+    images = [
+        (draws.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8), i % 5) for i in range(count)
+    ]
+    pack({"train": from_dataset(images)}, folder, Packing(shard=-(-count // options.shards)), 0)
+    shards = sorted(folder.glob("*.tar"))
+    for other in folder.iterdir():
+        if other.is_file() and other not in shards and not options.indices:
+            other.unlink()
+    return sum(shard.stat().st_size for shard in shards)
+
+
+# What ranks do
+
+
+def opened(address: str, workers: int) -> None:
+    with process_group("cpu"):
+        open_source(address)
+
+
+def trained(address: str, run_dir: Path, workers: int, epochs: int) -> None:
+    model = ViTConfig(width=24, depth=1, mlp=24, heads=2, patch=8, image=(16, 16), classes=0)
+    data = Data(
+        source=address,
+        parts="given",
+        check=False,
+        groups="none",
+        preprocessing=Preprocessing(size=(16, 16)),
+        augmentation=Augmentation(crop="none"),
+        workers=workers,
+    )
+    recipe = Recipe(model=model, data=data, length=Span(epochs, "epochs"), batch=BATCH)
+    recipe = replace(recipe, evals=(), save_every=Span(1000))
+    train(recipe, run_dir, "cpu", Console(quiet=True))
+
+
+def evaluated(address: str, workers: int) -> None:
+    with process_group("cpu"):
+        source = open_source(address)
+        share = tuple(world())
+        for _ in eval_batches(source, Preprocessing(size=(16, 16)), BATCH, workers, share):
+            pass
+
+
+# Processes, and the server that counts
+
+
+def measured(ranks: int, act, folder: Path, cache: Path, *args) -> int:
+    """The bytes that are fetched while ranks act(address, *args)."""
+    server, sent = counting(folder / "shards")
+    address = f"http://127.0.0.1:{server.server_port}/"
+    names = sorted(path.name for path in (folder / "shards").glob("*.tar"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+
+    def rank_of_run(rank: int) -> None:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ["VITKIT_CACHE"] = f"{cache}-{rank}"
+        act(address + "{" + ",".join(names) + "}", *args)
+
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=rank_of_run, args=(rank,)) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    server.shutdown()
+    server.server_close()
+    assert not any(process.exitcode for process in processes), "a rank has failed"
+    return sum(sent.values())
+
+
+def counting(folder: Path) -> tuple[ThreadingHTTPServer, Counter]:
+    """A server of a folder's files and of their parts, and the bytes that it has sent of each."""
+    sent: Counter = Counter()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Counting, folder, sent))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server, sent
+
+
+class Counting(BaseHTTPRequestHandler):
+    """Serves files and ranges of them, as object stores do."""
+
+    def __init__(self, folder: Path, sent: Counter, *args):
+        self.folder = folder
+        self.sent = sent
+        super().__init__(*args)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def _answer(self, with_body: bool) -> None:
+        file = self.folder / self.path.lstrip("/")
+        if not file.is_file():
+            self.send_error(404)
+            return
+        data = file.read_bytes()
+        status = 200
+        asked = self.headers.get("Range", "")
+        first = 0
+        size = len(data)
+        if asked.startswith("bytes="):
+            status = 206
+            begin, _, end = asked.removeprefix("bytes=").partition("-")
+            first = int(begin)
+            data = data[first : int(end or size) + 1]
+        self.send_response(status)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("ETag", f'"{size}"')
+        self.send_header("Content-Length", str(len(data)))
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {first}-{first + len(data) - 1}/{size}")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(data)
+            self.sent[file.name] += len(data)
+
+    def log_message(self, *_) -> None:
+        """Silent."""
+
+
+if __name__ == "__main__":
+    main()
