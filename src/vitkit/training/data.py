@@ -225,15 +225,16 @@ def _check(
 
     Raises BadImage if there are some and they may not be left out.
     """
-    # This rank's: every world_size-th image
+    # This rank's: images that lie one after the other, so that no two ranks fetch the same chunks
     rank, world_size = world()
     own = {}
     for name, part in parts.items():
+        first = rank * len(part) // world_size
         share = part
         if world_size > 1:
-            share = subset(part, range(rank, len(part), world_size))
+            share = subset(part, range(first, (rank + 1) * len(part) // world_size))
         broken = check_images(share, _workers(data), on_rank_0(), data.preprocessing)
-        own[name] = [(rank + i * world_size, text) for i, text in broken]
+        own[name] = [(first + i, text) for i, text in broken]
 
     # Those of all ranks
     skipped: dict[str, list[tuple[int, str]]] = {}

@@ -6,7 +6,7 @@ a batch by order.py. So a run is continued by its step number alone, with any nu
 Legend: B batch, C channels, N examples, K classes, h w pixels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -23,13 +23,14 @@ from vitkit.data.images.preprocessing import Preprocessing
 from vitkit.data.loading.order import AUGMENT, Stream, TrainingRows, rank_rows, split
 from vitkit.data.loading.resident import (
     DeviceImages,
+    Fill,
     Layout,
     batches_in_order,
     can_augment_on_device,
     device_batches,
 )
 from vitkit.data.loading.workers import AHEAD, in_order
-from vitkit.data.sources.source import Source
+from vitkit.data.sources.source import Source, is_elsewhere
 from vitkit.data.sources.stores import Arrays
 from vitkit.system.machine import cpus
 
@@ -128,25 +129,38 @@ def _read_by_workers(
 ) -> Iterator[Batch]:
     """Batches whose rows come from several readers: each worker builds the same rows of every batch,
     and so fetches no chunk that another one has."""
-    # Items go to workers in turns, so the k-th piece of every batch is the k-th worker's
-    pieces = split(steps.rank_rows, max(1, min(workers, len(steps.rank_rows))))
+    pieces = _rows_of_workers(steps.rank_rows, workers)
     ends = np.cumsum([len(rows) for rows in pieces])
     items = (piece for rows in steps for piece in np.split(rows, ends[:-1]))
-
-    # Each process keeps the chunks of its own rows
-    in_use = max(steps.chunks_in_use(rows) for rows in pieces)
-    source = steps.source.keeping(in_use)
+    source = steps.source.keeping(max(steps.chunks_in_use(rows) for rows in pieces))
     fill = partial(_training_batch, source, augmentation, preprocessing, steps.seed)
+    return _in_pieces(fill, items, pieces, workers, source, preprocessing, pin)
 
+
+def _rows_of_workers(rows: range, workers: int) -> list[range]:
+    """Which of a rank's rows each worker builds, in every batch."""
+    return split(rows, max(1, min(workers, len(rows))))
+
+
+def _in_pieces(
+    fill: Fill,
+    items: Iterable,
+    pieces: list[range],
+    workers: int,
+    source: Source,
+    preprocessing: Preprocessing,
+    pin: bool,
+) -> Iterator[Batch]:
+    """Batches that are put together of pieces, these rows each: fill(images, item) for every item. Items
+    go to workers in turns, so the k-th piece of every batch is the k-th worker's."""
     # As many rows are prepared ahead as where a worker builds whole batches: while one waits for a
     # chunk, there are batches of the others
     most = max(len(rows) for rows in pieces)
-    layout = Layout.of(preprocessing, most)
     made = batches_in_order(
         fill,
         items,
         min(workers, len(pieces)),
-        layout,
+        Layout.of(preprocessing, most),
         other_bytes=most * _target_bytes(source),
         ahead=AHEAD * len(pieces),
     )
@@ -179,9 +193,10 @@ def eval_batches(
     share: tuple[int, int] = (0, 1),
     pin: bool = False,
 ) -> "EvalBatches":
-    """Every example once, in order, in batches of `batch`; can be gone through again and again.
+    """Every example once, in batches of `batch`; can be gone through again and again. One rank gets
+    them in order, unless they are fetched in chunks by several workers: each then has its part.
 
-    The last batch is filled up with rows whose `real` is False.
+    Batches are filled up with rows whose `real` is False.
 
     share: as in train_batches; every rank gets the same number of batches.
     pin: into page-locked memory.
@@ -208,12 +223,28 @@ class EvalBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         self.source.prepare()
-        indices = range(self.rank_rows.start, len(self) * self.batch, self.batch)
+        if is_elsewhere(self.source) and self.source.chunks() is not None:
+            return self._read_by_workers()
+        firsts = range(self.rank_rows.start, len(self) * self.batch, self.batch)
+        items = [range(first, first + len(self.rank_rows)) for first in firsts]
         fill = partial(_evaluation_batch, self.source, self.preprocessing)
         workers = min(self.workers, len(self))
         layout = Layout.of(self.preprocessing, len(self.rank_rows))
         other_bytes = len(self.rank_rows) * _target_bytes(self.source)
-        return batches_in_order(fill, indices, workers, layout, self.pin, other_bytes)
+        return batches_in_order(fill, items, workers, layout, self.pin, other_bytes)
+
+    def _read_by_workers(self) -> Iterator[Batch]:
+        """Each worker of each rank goes through a part of the examples, one after the other, and so
+        fetches no chunk that another one has but at the ends of its part."""
+        pieces = _rows_of_workers(self.rank_rows, self.workers)
+        items = []
+        for number in range(len(self)):
+            for rows in pieces:
+                first = rows.start * len(self) + number * len(rows)
+                items.append(range(first, first + len(rows)))
+        source = self.source.keeping(1)
+        fill = partial(_evaluation_batch, source, self.preprocessing)
+        return _in_pieces(fill, items, pieces, self.workers, source, self.preprocessing, self.pin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,11 +288,12 @@ def _training_batch(
 
 
 def _evaluation_batch(
-    source: Source, preprocessing: Preprocessing, images: Tensor, first: int
+    source: Source, preprocessing: Preprocessing, images: Tensor, examples: range
 ) -> Batch:
-    """The batch of the examples from `first` on, their pictures written into `images`; rows behind
-    the last example are padding. Raises BadImage."""
-    indices = np.arange(first, first + len(images))
+    """The batch of these examples, their pictures written into `images`; those behind the last
+    example are padding. Raises BadImage."""
+    images = images[: len(examples)]
+    indices = np.arange(examples.start, examples.stop)
     is_padding = indices >= len(source)
     for row, index in enumerate(indices[~is_padding].tolist()):
         images[row] = preprocessing(source.picture(index))

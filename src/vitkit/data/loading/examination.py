@@ -6,6 +6,7 @@ Legend: C channels.
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ def check_images(
     without one into its own. Returns the index of each image that cannot be used, and a sentence
     that names it. Raises OSError if the network or the disk fails."""
     source.prepare()
-    chunks = ranges(len(source), CHUNK)
+    chunks = _chunks(source)
     task = partial(_check, source, preprocessing)
     results = in_order(task, chunks, worth_starting(workers, len(chunks)))
     shown = bar("checking images") if progress else silent
@@ -41,6 +42,16 @@ def check_images(
     for broken_in_chunk in shown(results, len(chunks)):
         broken += broken_in_chunk
     return broken
+
+
+def _chunks(source: Source) -> list[range]:
+    """All examples, those together that one process looks at: CHUNK of them, or if they are read in
+    chunks, one of these."""
+    chunks = source.chunks()
+    if chunks is None:
+        return ranges(len(source), CHUNK)
+    starts = [0, *(np.flatnonzero(np.diff(chunks[0])) + 1).tolist(), len(source)]
+    return [range(start, stop) for start, stop in pairwise(starts)]
 
 
 def _check(source: Source, preprocessing: Preprocessing, indices: range) -> list[tuple[int, str]]:
