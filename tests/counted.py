@@ -1,7 +1,9 @@
 """A file server in a process of its own, which counts the bytes that it sends; and data so small that
 tests take seconds, which vitkit takes for too large to keep."""
 
+import io
 import multiprocessing
+import tarfile
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 from pictures import encoded
-from stored import shard
 
 from vitkit.data.formats import tar
 from vitkit.data.sources import stores
@@ -29,14 +30,18 @@ def make_small(monkeypatch) -> None:
 def noise_shards(folder: Path, shards: int = SHARDS, each: int = EACH) -> int:
     """Tar shards of noise, which no compression makes smaller; returns their bytes."""
     draws = np.random.default_rng(0)
+    folder.mkdir()
     size = 0
     for number in range(shards):
-        members = {}
-        for i in range(number * each, (number + 1) * each):
-            pixels = draws.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-            members[f"{i:05}.png"] = encoded(pixels, "PNG")
-            members[f"{i:05}.cls"] = str(i % 5).encode()
-        size += shard(members, folder / f"train-{number:03}.tar").stat().st_size
+        path = folder / f"train-{number:03}.tar"
+        with tarfile.open(path, "w") as file:
+            for i in range(number * each, (number + 1) * each):
+                pixels = draws.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+                for suffix, data in (("png", encoded(pixels, "PNG")), ("cls", b"%d" % (i % 5))):
+                    info = tarfile.TarInfo(f"{i:05}.{suffix}")
+                    info.size = len(data)
+                    file.addfile(info, io.BytesIO(data))
+        size += path.stat().st_size
     return size
 
 

@@ -124,7 +124,7 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
         bytes_per_rank = int(data.keep_decoded * 1e9) // world().world_size
         progress = bar("decoding") if on_rank_0() else silent
         train = decoded(train, bytes_per_rank, _workers(data), progress, data.preprocessing)
-    record["readers"] = _readers(train, data, earlier)
+    record["readers"] = readers_of(train, data, earlier)
     return RunData(
         train=train,
         held_out={name: parts[name] for name in own if name != "train"},
@@ -265,7 +265,7 @@ def _check(
     return skipped
 
 
-def _readers(train: Source, data: Data, earlier: Earlier) -> int:
+def readers_of(train: Source, data: Data, earlier: Earlier) -> int:
     """Among how many processes the chunks of remote training images are shared: all workers of all
     ranks that the run begins with, because the order of images depends on it."""
     if earlier.trained:
