@@ -12,6 +12,7 @@ _FILES = {
     "augmentation.settings": "Augmentation square_before_crop",
     "formats": "DATA_SUFFIXES read_table",
     "formats.folder": "IMAGE_SUFFIXES find_images",
+    "formats.index": "index_beside write_index",
     "formats.manifest": "MANIFEST_SUFFIXES SUFFIX write_selection",
     "formats.tar": "CLASSES",
     "images.jpeg": "available",
