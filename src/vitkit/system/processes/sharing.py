@@ -5,6 +5,7 @@ It goes through the store by which ranks have met. Alone, a process has nobody t
 """
 
 import time
+from contextlib import suppress
 
 from vitkit.system.processes.watchdog import watchdog
 
@@ -20,8 +21,12 @@ def ranks_sharing() -> int:
 
 
 def claim(key: str) -> bool:
-    """Whether this process is the first to claim a piece of work. It has to `give` it then."""
-    return watchdog.store.add(f"claimed/{key}", 1) == 1
+    """Whether this process is the first to claim a piece of work, or nobody can be asked. It has to
+    `give` the result then."""
+    try:
+        return watchdog.store.add(f"claimed/{key}", 1) == 1
+    except RuntimeError:  # the store is gone with the process that held it
+        return True
 
 
 def give(key: str, data: bytes | None) -> None:
@@ -29,21 +34,26 @@ def give(key: str, data: bytes | None) -> None:
     count = -1
     if data is not None:
         count = -(-len(data) // PIECE)
+    with suppress(RuntimeError):  # the others notice that the store is gone, too
         for number in range(count):
             piece = data[number * PIECE : (number + 1) * PIECE]
             watchdog.store.set(f"given/{key}/{number}", piece)
-    watchdog.store.set(f"given/{key}", str(count))
+        watchdog.store.set(f"given/{key}", str(count))
 
 
 def take(key: str) -> bytes | None:
-    """The result of work that another process has claimed, once it is there; None if it failed, or
-    if nothing came for as long as ranks wait for each other, as if that process is dead."""
+    """The result of work that another process has claimed, once it is there. None if it failed, if
+    nobody can be asked, or if nothing came for as long as ranks wait for each other."""
     deadline = time.monotonic() + watchdog.patience
-    while not watchdog.store.check([f"given/{key}"]):
-        if time.monotonic() > deadline:
+    try:
+        while not watchdog.store.check([f"given/{key}"]):
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(POLL)
+        count = int(watchdog.store.get(f"given/{key}"))
+        if count < 0:
             return None
-        time.sleep(POLL)
-    count = int(watchdog.store.get(f"given/{key}"))
-    if count < 0:
+        pieces = [watchdog.store.get(f"given/{key}/{number}") for number in range(count)]
+    except RuntimeError:
         return None
-    return b"".join(watchdog.store.get(f"given/{key}/{number}") for number in range(count))
+    return b"".join(pieces)
