@@ -5,7 +5,7 @@ gloo, go through them for some epochs, each with several workers. What the run t
 data begins here at 1 MB, and windows have 16 chunks of 1 MB in place of 32 MB.
 
 - opened: before the first step, by all ranks together, each with a cache of its own, as on machines of
-  their own;
+  their own; of shards that `vitkit data pack` wrote, and of the same without their indices;
 - epoch: an epoch of training, the mean of all;
 - evaluated: a pass over all images.
 
@@ -38,7 +38,7 @@ from vitkit.data import (
 )
 from vitkit.data.formats import tar
 from vitkit.data.sources import stores
-from vitkit.system.processes.ranks import process_group, world
+from vitkit.system.processes.ranks import from_every_rank, process_group, world
 
 PACKAGES = ("torch", "numpy", "fsspec", "aiohttp", "vitkit")
 SHAPES = ((1, 4), (2, 2), (4, 1))  # ranks, workers of each
@@ -54,7 +54,6 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--megabytes", type=int, default=128)
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--indices", action="store_true", help="leave those that `pack` writes")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(argv)
     for module, name, value in [
@@ -66,17 +65,21 @@ def main(argv: list[str] | None = None) -> dict:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        whole = write_shards(folder / "shards", options)
+        whole = write_shards(folder, options)
         for ranks, workers in SHAPES:
-            row = {"ranks": ranks, "workers": workers}
-            for act in (opened, trained, evaluated):
-                cache = folder / f"cache-{ranks}-{act.__name__}"
-                if act is trained:
-                    own = measured(ranks, act, folder, cache, workers, options.epochs)
-                    row["epoch"] = (own / whole - row["opened"]) / options.epochs
-                else:
-                    own = measured(ranks, act, folder, cache, workers)
-                    row[act.__name__] = own / whole - row.get("opened", 0)
+            ask = partial(measured, folder, ranks)
+            foreign = ask("foreign", opened)
+            packed = ask("packed", opened)
+            trained_on = ask("packed", trained, workers, options.epochs)
+            evaluated_on = ask("packed", evaluated, workers)
+            row = {
+                "ranks": ranks,
+                "workers": workers,
+                "opened, foreign": foreign / whole,
+                "opened, packed": packed / whole,
+                "epoch": (trained_on - packed) / whole / options.epochs,
+                "evaluated": (evaluated_on - packed) / whole,
+            }
             rows.append({name: round(value, 3) for name, value in row.items()})
             print(rows[-1], flush=True)
     result = {
@@ -84,7 +87,6 @@ def main(argv: list[str] | None = None) -> dict:
         "load": record.load(),
         "megabytes": round(whole / MB, 1),
         "shards": options.shards,
-        "indices": options.indices,
         "results": rows,
     }
     record.write(result, options.output)
@@ -92,26 +94,29 @@ def main(argv: list[str] | None = None) -> dict:
 
 
 def write_shards(folder: Path, options) -> int:
-    """Tar shards of noise; returns their bytes."""
+    """Tar shards of noise, with an index in "packed" and without in "foreign"; returns their bytes."""
     count = options.megabytes * MB // (SIDE * SIDE * 3)
     draws = np.random.default_rng(0)
     images = [
         (draws.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8), i % 5) for i in range(count)
     ]
-    pack({"train": from_dataset(images)}, folder, Packing(shard=-(-count // options.shards)), 0)
-    shards = sorted(folder.glob("*.tar"))
-    for other in folder.iterdir():
-        if other.is_file() and other not in shards and not options.indices:
-            other.unlink()
-    return sum(shard.stat().st_size for shard in shards)
+    packing = Packing(shard=-(-count // options.shards))
+    pack({"train": from_dataset(images)}, folder / "packed", packing, 0)
+    (folder / "foreign").mkdir()
+    size = 0
+    for shard in (folder / "packed").glob("*.tar"):
+        (folder / "foreign" / shard.name).hardlink_to(shard)
+        size += shard.stat().st_size
+    return size
 
 
 # What ranks do
 
 
-def opened(address: str, workers: int) -> None:
+def opened(address: str) -> None:
     with process_group("cpu"):
         open_source(address)
+        from_every_rank(None)  # a run goes on, and does not leave its ranks while they open theirs
 
 
 def trained(address: str, workers: int, epochs: int) -> None:
@@ -138,11 +143,12 @@ def evaluated(address: str, workers: int) -> None:
 # Processes, and the server that counts
 
 
-def measured(ranks: int, act, folder: Path, cache: Path, *args) -> int:
-    """The bytes that are fetched while ranks act(address, *args)."""
-    server, sent = counting(folder / "shards")
+def measured(folder: Path, ranks: int, shards: str, act, *args) -> int:
+    """The bytes that are fetched while ranks act(address, *args), each with an empty cache."""
+    server, sent = counting(folder / shards)
     address = f"http://127.0.0.1:{server.server_port}/"
-    names = sorted(path.name for path in (folder / "shards").glob("*.tar"))
+    names = sorted(path.name for path in (folder / shards).glob("*.tar"))
+    caches = tempfile.mkdtemp(dir=folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -150,7 +156,7 @@ def measured(ranks: int, act, folder: Path, cache: Path, *args) -> int:
     def rank_of_run(rank: int) -> None:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        os.environ["VITKIT_CACHE"] = f"{cache}-{rank}"
+        os.environ["VITKIT_CACHE"] = f"{caches}/{rank}"
         act(address + "{" + ",".join(names) + "}", *args)
 
     fork = multiprocessing.get_context("fork")
@@ -192,16 +198,19 @@ class Counting(BaseHTTPRequestHandler):
         if not file.is_file():
             self.send_error(404)
             return
-        data = file.read_bytes()
+        size = file.stat().st_size
         status = 200
-        asked = self.headers.get("Range", "")
         first = 0
-        size = len(data)
+        end = size
+        asked = self.headers.get("Range", "")
         if asked.startswith("bytes="):
             status = 206
-            begin, _, end = asked.removeprefix("bytes=").partition("-")
+            begin, _, last = asked.removeprefix("bytes=").partition("-")
             first = int(begin)
-            data = data[first : int(end or size) + 1]
+            end = min(int(last or size) + 1, size)
+        with file.open("rb") as opened_file:
+            opened_file.seek(first)
+            data = opened_file.read(end - first)
         self.send_response(status)
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("ETag", f'"{size}"')

@@ -12,6 +12,7 @@ from vitkit.data import (
     Preprocessing,
     check_images,
     eval_batches,
+    look_at,
     open_source,
     train_batches,
 )
@@ -97,3 +98,12 @@ def test_the_check_of_images_fetches_the_data_once(served):
     before = sent()
     assert check_images(source, 4, progress=False) == []
     assert 0.9 < (sent() - before) / size < 1.1
+
+
+def test_a_look_at_some_images_fetches_these_alone(served):
+    address, _, sent = served
+    source = open_source(address)
+    before = sent()
+    assert look_at(source).channels == 3
+    assert sent() - before < 8 * 3500
+    assert source[700] == source.a_few()[700]

@@ -57,7 +57,9 @@ class TarMembers:
         path = self.files[self.file[row]]
         start = int(self.offsets[row])
         size = int(self.sizes[row])
-        if remote.is_address(path):
+        if remote.is_address(path) and self.cache.limit == 0:
+            data = remote.read_range(path, start, start + size)
+        elif remote.is_address(path):
             begin, data = self.cache.get(int(self._ranges_of(row)), self._load)
             data = data[start - begin : start - begin + size]
         else:

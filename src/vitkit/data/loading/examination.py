@@ -86,6 +86,7 @@ def look_at(source: Source) -> Seen:
     channels = 1
     colours = True
     many_bits = False
+    source = source.a_few()
     for i in _spread(len(source), LOOKED_AT):
         try:
             picture = source.picture(i)
@@ -107,6 +108,7 @@ def measured(source: Source, preprocessing: Preprocessing) -> Preprocessing:
     Images that cannot be read do not count. Raises ValueError if none can."""
     sums = np.zeros((3, preprocessing.channels))  # count, sum, sum of squares
     error = None
+    source = source.a_few()
     indices = _spread(len(source), MEASURED)
     for i in bar("measuring the channels")(indices, len(indices)):
         try:

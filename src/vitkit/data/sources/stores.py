@@ -203,7 +203,8 @@ class ChunkCache:
     density: tuple[int, int]
     """So many bytes lie in so many chunks."""
     limit: int | None = None
-    """How many chunks a process keeps; None if it is a window of them, or all."""
+    """How many chunks a process keeps; None if it is a window of them, or all. With 0 a store reads
+    its rows one at a time, if it can."""
     chunks: OrderedDict = field(default_factory=OrderedDict)
     """By number, the last used at the end."""
 
@@ -218,7 +219,9 @@ class ChunkCache:
     def get(self, number: int, load: Callable[[int], Any]) -> Any:
         """A chunk, as it is kept, or load(number)."""
         if number not in self.chunks:
-            limit = self.limit or self.window
+            limit = self.window
+            if self.limit is not None:
+                limit = max(self.limit, 1)
             while limit is not None and len(self.chunks) >= limit:
                 self.chunks.popitem(last=False)
             self.chunks[number] = load(number)
