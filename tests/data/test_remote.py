@@ -82,6 +82,7 @@ def evaluate(address: str, folder, workers: int) -> None:
         (folder / f"{world().rank}.txt").write_text(" ".join(map(str, own)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "workers"), SHAPES)
 def test_an_evaluation_fetches_the_data_once(served, tmp_path, ranks, workers):
     address, size, sent = served

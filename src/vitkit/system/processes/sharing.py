@@ -10,7 +10,8 @@ from contextlib import suppress
 from vitkit.system.processes.watchdog import watchdog
 
 PIECE = 1 << 20  # bytes of a value; the store takes no more than 8 MB at once
-POLL = 0.05  # seconds between two looks
+FIRST_LOOK = 0.02  # seconds before the second look for a result; then twice as long each time,
+LAST_LOOK = 1.0  # up to this
 
 
 def ranks_sharing() -> int:
@@ -45,11 +46,13 @@ def take(key: str) -> bytes | None:
     """The result of work that another process has claimed, once it is there. None if it failed, if
     nobody can be asked, or if nothing came for as long as ranks wait for each other."""
     deadline = time.monotonic() + watchdog.patience
+    pause = FIRST_LOOK
     try:
         while not watchdog.store.check([f"given/{key}"]):
             if time.monotonic() > deadline:
                 return None
-            time.sleep(POLL)
+            time.sleep(pause)
+            pause = min(2 * pause, LAST_LOOK)
         count = int(watchdog.store.get(f"given/{key}"))
         if count < 0:
             return None
