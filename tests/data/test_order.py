@@ -1,5 +1,6 @@
 """The order of training: what readers share, and what no number of processes changes."""
 
+from collections import Counter
 from hashlib import sha256
 
 import numpy as np
@@ -10,6 +11,7 @@ from stored import write_parquet
 from vitkit.data import Augmentation, Preprocessing, Source, open_source, train_batches
 from vitkit.data.loading.order import TrainingRows, permutation, rank_rows, split
 from vitkit.data.sources import stores
+from vitkit.data.sources.stores import ChunkCache
 
 CHUNKS = 60
 BATCH = 24
@@ -79,6 +81,25 @@ def test_any_number_of_ranks_goes_through_the_same_batches():
         assert np.array_equal(rows_of(4, 60, world_size), whole)
     assert np.array_equal(rows_of(4, 20, 2, after=40), whole[40:])
     assert not np.array_equal(rows_of(2, 60), whole)
+
+
+@pytest.mark.parametrize(
+    ("readers", "processes"), [(4, 4), (4, 1), (4, 2), (2, 1), (6, 1), (24, 3)]
+)
+def test_chunks_stay_in_memory_while_they_are_in_use(readers, processes):
+    """Also where a process does the work of several readers."""
+    count = len(Chunked.chunk_of)
+    source = Source(Chunked(), np.arange(count), np.zeros(count, np.int64), ("a",))
+    rows = TrainingRows(source, BATCH, 3, range(BATCH), 0, readers)
+    steps = [row for row, _ in zip(rows, range(count // BATCH), strict=False)]
+    loads = Counter()
+    for piece in split(range(BATCH), processes):
+        cache = ChunkCache((), stores.KEEP + 1, (1, 1), limit=rows.chunks_in_use(piece))
+        for step in steps:
+            for example in step[piece.start : piece.stop, 1]:
+                cache.get(int(Chunked.chunk_of[example]), lambda chunk: loads.update([chunk]))
+    assert len(loads) == CHUNKS
+    assert loads.total() <= CHUNKS + readers - 1
 
 
 def test_workers_rows_are_those_of_readers():

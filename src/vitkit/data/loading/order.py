@@ -124,8 +124,14 @@ class TrainingRows:
             yield rows
 
     def chunks_in_use(self, rows: range) -> int:
-        """How many chunks a process that builds these rows of every batch has to keep."""
-        return len(np.unique(self._reader_of_row[rows.start : rows.stop])) * self._chunks[1]
+        """How many chunks a process that builds these rows of every batch has to keep: the windows of
+        their readers. If it does the work of several, the windows that some have just left are still
+        there, and must not drive out what others need, so it has room for both."""
+        readers = len(np.unique(self._reader_of_row[rows.start : rows.stop]))
+        in_window = self._chunks[1]
+        if readers == 1:
+            return in_window
+        return 2 * readers * in_window
 
     def _order(self, epoch: int) -> np.ndarray:
         """The permutation of an epoch."""
