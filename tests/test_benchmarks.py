@@ -455,3 +455,15 @@ def test_error_rates_of_studies_are_those_of_the_test(importable, monkeypatch):
     rows = list(error_rates.studies(400))
     assert len(rows) == 2 * 3 * 5
     assert max(row["paired"] for row in rows if row["case"] in ("equal", "unequal")) < 0.09
+
+
+@pytest.mark.slow
+def test_what_is_fetched_of_remote_data_is_counted(run):
+    pytest.importorskip("aiohttp")
+    result = run("remote_data", "--megabytes 24 --shards 2")
+    assert [(row["ranks"], row["workers"]) for row in result["results"]] == [(1, 4), (2, 2), (4, 1)]
+    for row in result["results"]:
+        assert 0.9 < row["opened, foreign"] <= 1 and row["opened, packed"] < 0.1
+        assert (
+            0.9 < row["epoch"] < 1.4 and 0.9 < row["evaluated"] < 1.2
+        )  # 24 chunks, 3 of them at seams

@@ -34,7 +34,7 @@ from vitkit.data import (
 )
 from vitkit.data.loading import batches as loader
 from vitkit.data.loading import resident, workers
-from vitkit.data.loading.batches import Stream
+from vitkit.data.loading.order import Stream
 from vitkit.data.sources.stores import Arrays
 from vitkit.system.errors import WorkerDied
 

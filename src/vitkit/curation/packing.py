@@ -2,10 +2,11 @@
 convention.
 
 The plan (which examples go into which shard, in which order) is a function of the source and the
-settings, and stands in pack.json. A shard appears under its name when it is whole, so a job that
-was killed is continued by the same command. Images keep their bytes unless they are larger than
-asked for, or are arrays. Every image is decoded once; those that cannot be are left out, counted,
-and listed in left-out.txt.
+settings, and stands in pack.json. A shard appears under its name when it is whole, so a job that was
+killed is continued by the same command. Beside a tar shard lies its index (NAME.tar.index), so that
+nobody has to read the shard to know where its images begin. Images keep their bytes unless they are
+larger than asked for, or are arrays. Every image is decoded once; those that cannot be are left out,
+counted, and listed in left-out.txt.
 """
 
 import json
@@ -21,7 +22,15 @@ import torch
 from torch import Tensor
 
 from vitkit.curation.writers import WRITERS, Tally, readable_examples
-from vitkit.data import CLASSES, Source, fingerprint, in_order, permutation
+from vitkit.data import (
+    CLASSES,
+    Source,
+    fingerprint,
+    in_order,
+    index_beside,
+    permutation,
+    write_index,
+)
 from vitkit.system.console.progress import counted
 from vitkit.system.storage.files import (
     on_this_machine,
@@ -254,6 +263,8 @@ class Jobs:
             with whole(self.shard_path(job)) as new:
                 written = WRITERS[self.packing.format](new, examples, source)
                 size = new.stat().st_size
+            if self.packing.format == "tar":
+                write_index(self.shard_path(job))
             report = Packed(written, tally.shrunk, size, tally.left_out)
             write_whole(self.report_path(job), json.dumps(report._asdict()).encode())
         except OSError as error:
@@ -268,6 +279,10 @@ class Jobs:
         for part in self.parts.values():
             part.prepare()
         missing = [job for job in self.all if self.read_report(job) is None]
+        for job in set(self.all) - set(missing):
+            shard = self.shard_path(job)
+            if shard.suffix == ".tar" and not index_beside(shard).exists():  # of an earlier version
+                write_index(shard)
         progress = nullcontext()
         if title:
             count = sum(len(self.positions(job)) for job in missing)

@@ -12,6 +12,7 @@ _FILES = {
     "augmentation.settings": "Augmentation square_before_crop",
     "formats": "DATA_SUFFIXES read_table",
     "formats.folder": "IMAGE_SUFFIXES find_images",
+    "formats.index": "index_beside write_index",
     "formats.manifest": "MANIFEST_SUFFIXES SUFFIX write_selection",
     "formats.tar": "CLASSES",
     "images.jpeg": "available",
@@ -23,9 +24,10 @@ _FILES = {
     "images.pixels": "BadImage",
     "images.preprocessing": "Interpolation Preprocessing check_choice",
     "loading.batches": (
-        "Batch EvalBatches WholePictures default_workers eval_batches permutation train_batches"
+        "Batch EvalBatches WholePictures default_workers eval_batches train_batches"
     ),
     "loading.examination": "check_images look_at measured",
+    "loading.order": "permutation",
     "loading.resident": "Pixels decoded",
     "loading.workers": "forked in_order ranges worth_starting",
     "sources.bursts": "find_bursts",

@@ -13,6 +13,8 @@ from vitkit.data.formats import DATA_SUFFIXES as DATA_SUFFIXES
 from vitkit.data.formats import read_table as read_table
 from vitkit.data.formats.folder import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from vitkit.data.formats.folder import find_images as find_images
+from vitkit.data.formats.index import index_beside as index_beside
+from vitkit.data.formats.index import write_index as write_index
 from vitkit.data.formats.manifest import MANIFEST_SUFFIXES as MANIFEST_SUFFIXES
 from vitkit.data.formats.manifest import SUFFIX as SUFFIX
 from vitkit.data.formats.manifest import write_selection as write_selection
@@ -36,11 +38,11 @@ from vitkit.data.loading.batches import EvalBatches as EvalBatches
 from vitkit.data.loading.batches import WholePictures as WholePictures
 from vitkit.data.loading.batches import default_workers as default_workers
 from vitkit.data.loading.batches import eval_batches as eval_batches
-from vitkit.data.loading.batches import permutation as permutation
 from vitkit.data.loading.batches import train_batches as train_batches
 from vitkit.data.loading.examination import check_images as check_images
 from vitkit.data.loading.examination import look_at as look_at
 from vitkit.data.loading.examination import measured as measured
+from vitkit.data.loading.order import permutation as permutation
 from vitkit.data.loading.resident import Pixels as Pixels
 from vitkit.data.loading.resident import decoded as decoded
 from vitkit.data.loading.workers import forked as forked

@@ -187,12 +187,18 @@ def _whole_and_mirrored(classifier: Classifier, images: Source, mirrors: bool) -
     workers = default_workers(images)
     whole = []
     mirrored = []
+    indices = []
     for batch in eval_batches(images, classifier.preprocessing, BATCH, workers):
         pixels = batch.images[batch.real]
         whole.append(_seen(classifier, pixels))
         if mirrors:
             mirrored.append(_seen(classifier, pixels.flip(-1)))
-    return _together(whole), _together(mirrored or whole)
+        indices.append(batch.indices[batch.real])
+    order = torch.cat(indices).argsort()
+    plain, turned = (
+        tuple(part[order] for part in _together(seen)) for seen in (whole, mirrored or whole)
+    )
+    return plain, turned
 
 
 def _together(batches: Sequence[Seen]) -> Seen:

@@ -12,7 +12,9 @@ from vitkit.data import (
     Splits,
     check_images,
     decoded,
+    default_workers,
     fingerprint,
+    is_elsewhere,
     merge_parts,
     open_source,
     open_splits,
@@ -26,11 +28,11 @@ from vitkit.evaluation import Eval, learns, unbalanced
 from vitkit.system.console.progress import bar, silent
 from vitkit.system.console.text import counted
 from vitkit.system.machine import cpus
-from vitkit.system.processes.ranks import from_every_rank, on_rank_0, world
+from vitkit.system.processes.ranks import from_every_rank, from_rank_0, on_rank_0, world
 from vitkit.training.recipe import Data, Facts
 from vitkit.training.record.log import Say
 from vitkit.training.record.values import to_json, with_defaults
-from vitkit.training.state.checkpoints import Occupied, earlier_call, refuse_other_recipe
+from vitkit.training.state.checkpoints import Earlier, Occupied, earlier_call, refuse_other_recipe
 
 RECORDED = {"target", "labels", "counts", "fingerprint", "others", "skipped"}
 """What data.json must hold for a run to continue by it."""
@@ -47,6 +49,8 @@ class RunData:
     others: dict[str, Source]
     """The images that evaluators of the recipe bring along, by the name that their metrics begin
     with."""
+    readers: int
+    """Among how many processes the chunks of remote training images are shared."""
     facts: Facts
     """What the recipe must know of them."""
     record: dict
@@ -120,10 +124,12 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
         bytes_per_rank = int(data.keep_decoded * 1e9) // world().world_size
         progress = bar("decoding") if on_rank_0() else silent
         train = decoded(train, bytes_per_rank, _workers(data), progress, data.preprocessing)
+    record["readers"] = readers_of(train, data, earlier)
     return RunData(
         train=train,
         held_out={name: parts[name] for name in own if name != "train"},
         others={name: parts[name] for name in others},
+        readers=record["readers"],
         facts=Facts(len(train), tuple(splits.labels), splits.target_kind),
         record=record,
     )
@@ -219,15 +225,16 @@ def _check(
 
     Raises BadImage if there are some and they may not be left out.
     """
-    # This rank's: every world_size-th image
+    # This rank's: images that lie one after the other, so that no two ranks fetch the same chunks
     rank, world_size = world()
     own = {}
     for name, part in parts.items():
+        first = rank * len(part) // world_size
         share = part
         if world_size > 1:
-            share = subset(part, range(rank, len(part), world_size))
+            share = subset(part, range(first, (rank + 1) * len(part) // world_size))
         broken = check_images(share, _workers(data), on_rank_0(), data.preprocessing)
-        own[name] = [(rank + i * world_size, text) for i, text in broken]
+        own[name] = [(first + i, text) for i, text in broken]
 
     # Those of all ranks
     skipped: dict[str, list[tuple[int, str]]] = {}
@@ -256,6 +263,30 @@ def _check(
     for text in texts:
         say(f"left out: {text}")
     return skipped
+
+
+def readers_of(train: Source, data: Data, earlier: Earlier) -> int:
+    """Among how many processes the chunks of remote training images are shared: all workers of all
+    ranks that the run begins with, because the order of images depends on it."""
+    if earlier.trained:
+        readers = earlier.data.get("readers", 1)  # 1 for runs that began before there were several
+        if not isinstance(readers, int) or readers < 1:
+            raise Occupied(
+                f"data.json says that {readers!r} processes read the images of this run; it is a "
+                "number from 1, and without it nobody knows the order; choose another --workdir"
+            )
+        return readers
+    if not is_elsewhere(train) or train.chunks() is None:
+        return 1
+    return from_rank_0(lambda: max(training_workers(data, train), 1)) * world().world_size
+
+
+def training_workers(data: Data, train: Source) -> int:
+    """Number of processes of a rank that decode images while it trains: the setting, or one that suits
+    the CPUs."""
+    if data.workers < 0:
+        return default_workers(train)
+    return data.workers
 
 
 def _workers(data: Data) -> int:

@@ -146,7 +146,7 @@ def _steps(run: Run) -> None:
         state.save(run.run_dir, recipe.keep)
 
     # This rank's share of every batch that follows the state's step. Which images a batch has is a
-    # function of (seed, step), so nothing of it needs to be saved
+    # function of (seed, step) and of what data.json holds, so nothing of it needs to be saved
     batches = train_batches(
         run.data.train,
         recipe.data.augmentation,
@@ -157,6 +157,7 @@ def _steps(run: Run) -> None:
         run.workers,
         world(),
         state.device,
+        run.data.readers,
     )
     with closing(batches):
         evaluate(run)  # if the run was interrupted between a step and its evaluation

@@ -16,12 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitkit.data import default_workers
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0
 from vitkit.system.storage.files import check_can_be_made, on_this_machine, write_json
 from vitkit.system.storage.remote import is_address
 from vitkit.training.choices import as_decided
-from vitkit.training.data import RECORDED, RunData
+from vitkit.training.data import RECORDED, RunData, training_workers
 from vitkit.training.recipe import Facts, Recipe, resolve
 from vitkit.training.record.log import Log, Say
 from vitkit.training.record.machine import BEGUN
@@ -86,10 +85,7 @@ class Run:
     @property
     def workers(self) -> int:
         """Number of processes that decode images: the recipe's, or one that suits the CPUs."""
-        workers = self.recipe.data.workers
-        if workers < 0:
-            workers = default_workers(self.data.train)
-        return workers
+        return training_workers(self.recipe.data, self.data.train)
 
 
 # What is written there

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -74,6 +74,9 @@ class ParquetRows:
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         """Row groups, unless all of them stay in memory."""
         return self.cache.windows(self.group_ranges.tables(rows))
+
+    def keeping(self, chunks: int) -> "ParquetRows":
+        return replace(self, cache=self.cache.keeping(chunks))
 
     def prepare(self, rows: np.ndarray) -> None:
         """Read what these rows need, if all of it fits in memory."""

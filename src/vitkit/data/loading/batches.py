@@ -1,22 +1,16 @@
-"""Batches: the one at step t is a pure function of (seed, t), whatever the number of worker
-processes.
+"""Batches: what is in each of them, made by worker processes, or on the model's device.
 
-The order is the permutations of all epochs end to end, and batch t is positions (t - 1) B to t B of
-it: epochs have no seam, every example comes once in each, and B may be larger than the data set.
-What augmentation does to an example is decided by (seed, epoch, example). So a run is continued by
-its step number alone, with any number of workers.
-
-Where examples can only be read many together (row groups of large parquet files, remote shards), a
-permutation goes through windows of some of these chunks: which chunks meet in a window, and the
-order inside it, are random.
+What augmentation does to an example is decided by (seed, epoch, example), and which examples are in
+a batch by order.py. So a run is continued by its step number alone, with any number of workers.
 
 Legend: B batch, C channels, N examples, K classes, h w pixels.
 """
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -26,22 +20,21 @@ from torch import Tensor
 from vitkit.data.augmentation.draws import augment, preload
 from vitkit.data.augmentation.settings import Augmentation, check_fits
 from vitkit.data.images.preprocessing import Preprocessing
+from vitkit.data.loading.order import AUGMENT, Stream, TrainingRows, rank_rows, split
 from vitkit.data.loading.resident import (
     DeviceImages,
+    Fill,
     Layout,
     batches_in_order,
     can_augment_on_device,
     device_batches,
 )
-from vitkit.data.loading.workers import in_order
-from vitkit.data.sources.source import Source
+from vitkit.data.loading.workers import AHEAD, in_order
+from vitkit.data.sources.source import Source, is_elsewhere
 from vitkit.data.sources.stores import Arrays
 from vitkit.system.machine import cpus
 
 MAX_WORKERS = 16
-# What a stream of random numbers is for.
-SHUFFLE = 0
-AUGMENT = 1
 
 
 class Batch(NamedTuple):
@@ -76,6 +69,7 @@ def train_batches(
     workers: int,
     share: tuple[int, int] = (0, 1),
     device: torch.device | None = None,
+    readers: int = 1,
 ) -> Iterator[Batch]:
     """Batches after + 1, after + 2, ... without end, of `batch` examples, augmented.
 
@@ -86,6 +80,8 @@ def train_batches(
     together see what one would.
     device: that of the model; images that are decoded already and need no resize are kept, and
     augmented, there, and for a GPU others go into page-locked memory.
+    readers: among how many processes the chunks of a remote source are shared (order.py), the same
+    in a run from its first batch to its last.
     Raises ValueError for settings that cannot go together, and while it runs BadImage with the
     image's name.
     """
@@ -96,10 +92,12 @@ def train_batches(
     if seed < 0 or after < 0:
         raise ValueError(f"seed is {seed} and after is {after}; both are 0 or more")
     _check_workers(workers)
-    rank_rows = _rank_rows(batch, share)
+    if readers < 1:
+        raise ValueError(f"readers is {readers}; it is 1 or more")
+    own_rows = rank_rows(batch, share)
     device = device or torch.device("cpu")
     on_gpu = device.type == "cuda"
-    steps = _TrainingRows(source, batch, seed, rank_rows, after)
+    steps = TrainingRows(source, batch, seed, own_rows, after, min(readers, batch))
 
     # Small images that are decoded already: whole batches are made on the device.
     if can_augment_on_device(source, augmentation, preprocessing):
@@ -114,10 +112,77 @@ def train_batches(
     # All others: image by image, in worker processes.
     preload(augmentation)
     source.prepare()
+    if readers > 1 and source.chunks() is not None:
+        return _read_by_workers(steps, augmentation, preprocessing, workers, on_gpu)
     fill = partial(_training_batch, source, augmentation, preprocessing, seed)
-    layout = Layout.of(preprocessing, len(rank_rows))
-    other_bytes = len(rank_rows) * _target_bytes(source)
+    layout = Layout.of(preprocessing, len(own_rows))
+    other_bytes = len(own_rows) * _target_bytes(source)
     return batches_in_order(fill, steps, workers, layout, on_gpu, other_bytes)
+
+
+def _read_by_workers(
+    steps: TrainingRows,
+    augmentation: Augmentation,
+    preprocessing: Preprocessing,
+    workers: int,
+    pin: bool,
+) -> Iterator[Batch]:
+    """Batches whose rows come from several readers: each worker builds the same rows of every batch,
+    and so fetches no chunk that another one has."""
+    pieces = _rows_of_workers(steps.rank_rows, workers)
+    ends = np.cumsum([len(rows) for rows in pieces])
+    items = (piece for rows in steps for piece in np.split(rows, ends[:-1]))
+    source = steps.source.keeping(max(steps.chunks_in_use(rows) for rows in pieces))
+    fill = partial(_training_batch, source, augmentation, preprocessing, steps.seed)
+    return _in_pieces(fill, items, pieces, workers, source, preprocessing, pin)
+
+
+def _rows_of_workers(rows: range, workers: int) -> list[range]:
+    """Which of a rank's rows each worker builds, in every batch."""
+    return split(rows, max(1, min(workers, len(rows))))
+
+
+def _in_pieces(
+    fill: Fill,
+    items: Iterable,
+    pieces: list[range],
+    workers: int,
+    source: Source,
+    preprocessing: Preprocessing,
+    pin: bool,
+) -> Iterator[Batch]:
+    """Batches that are put together of pieces, these rows each: fill(images, item) for every item. Items
+    go to workers in turns, so the k-th piece of every batch is the k-th worker's."""
+    # As many rows are prepared ahead as where a worker builds whole batches: while one waits for a
+    # chunk, there are batches of the others
+    most = max(len(rows) for rows in pieces)
+    made = batches_in_order(
+        fill,
+        items,
+        min(workers, len(pieces)),
+        Layout.of(preprocessing, most),
+        other_bytes=most * _target_bytes(source),
+        ahead=AHEAD * len(pieces),
+    )
+    return _joined(made, len(pieces), pin)
+
+
+def _joined(pieces: Iterator[Batch], count: int, pin: bool) -> Iterator[Batch]:
+    """Batches of `count` pieces each, their images in page-locked memory if `pin`."""
+    with closing(pieces):
+        while parts := list(islice(pieces, count)):
+            rows = sum(len(part.indices) for part in parts)
+            images = [part.images[: len(part.indices)] for part in parts]
+            together = torch.empty(
+                rows, *images[0].shape[1:], dtype=images[0].dtype, pin_memory=pin
+            )
+            torch.cat(images, out=together)
+            others = [
+                torch.cat(tensors) for tensors in zip(*[part[1:] for part in parts], strict=True)
+            ]
+            if pin:
+                others = [tensor.pin_memory() for tensor in others]
+            yield Batch(together, *others)
 
 
 def eval_batches(
@@ -128,16 +193,17 @@ def eval_batches(
     share: tuple[int, int] = (0, 1),
     pin: bool = False,
 ) -> "EvalBatches":
-    """Every example once, in order, in batches of `batch`; can be gone through again and again.
+    """Every example once, in batches of `batch`; can be gone through again and again. One rank gets
+    them in order, unless they are fetched in chunks by several workers: each then has its part.
 
-    The last batch is filled up with rows whose `real` is False.
+    Batches are filled up with rows whose `real` is False.
 
     share: as in train_batches; every rank gets the same number of batches.
     pin: into page-locked memory.
     Raises ValueError for a batch that cannot be, and while it runs BadImage with the image's name.
     """
     _check_workers(workers)
-    return EvalBatches(source, preprocessing, batch, workers, _rank_rows(batch, share), pin)
+    return EvalBatches(source, preprocessing, batch, workers, rank_rows(batch, share), pin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,12 +223,28 @@ class EvalBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         self.source.prepare()
-        indices = range(self.rank_rows.start, len(self) * self.batch, self.batch)
+        if is_elsewhere(self.source) and self.source.chunks() is not None:
+            return self._read_by_workers()
+        firsts = range(self.rank_rows.start, len(self) * self.batch, self.batch)
+        items = [range(first, first + len(self.rank_rows)) for first in firsts]
         fill = partial(_evaluation_batch, self.source, self.preprocessing)
         workers = min(self.workers, len(self))
         layout = Layout.of(self.preprocessing, len(self.rank_rows))
         other_bytes = len(self.rank_rows) * _target_bytes(self.source)
-        return batches_in_order(fill, indices, workers, layout, self.pin, other_bytes)
+        return batches_in_order(fill, items, workers, layout, self.pin, other_bytes)
+
+    def _read_by_workers(self) -> Iterator[Batch]:
+        """Each worker of each rank goes through a part of the examples, one after the other, and so
+        fetches no chunk that another one has but at the ends of its part."""
+        pieces = _rows_of_workers(self.rank_rows, self.workers)
+        items = []
+        for number in range(len(self)):
+            for rows in pieces:
+                first = rows.start * len(self) + number * len(rows)
+                items.append(range(first, first + len(rows)))
+        source = self.source.keeping(1)
+        fill = partial(_evaluation_batch, source, self.preprocessing)
+        return _in_pieces(fill, items, pieces, self.workers, source, self.preprocessing, self.pin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,82 +265,6 @@ class WholePictures:
         rank, world_size = self.share
         indices = range(rank, len(self) * world_size, world_size)
         return in_order(partial(_whole, self.source), indices, min(self.workers, len(self)))
-
-
-# The order of training, and the random numbers of each example
-
-
-class Stream:
-    """Random numbers of their own for every example in every epoch.
-
-    Philox makes its numbers from a key and a counter, so numbers at other counters are other
-    numbers, and none has to be drawn to reach the next.
-    """
-
-    def __init__(self, seed: int, purpose: int):
-        self.bits = np.random.Philox(key=(seed, purpose))
-        self.random = np.random.Generator(self.bits)
-        self.state = self.bits.state
-
-    def at(self, epoch: int, index: int) -> np.random.Generator:
-        """The generator, at the beginning of what an example in an epoch has. To be used up before
-        the next call."""
-        # The generator counts up in the first two words; the last two are the epoch's and the
-        # example's own.
-        self.state["state"]["counter"][:] = 0, 0, epoch, index
-        self.bits.state = self.state
-        return self.random
-
-
-def permutation(
-    count: int, seed: int, epoch: int, chunks: tuple[np.ndarray, int] | None = None
-) -> np.ndarray:
-    """The permutation of `count` examples in an epoch, counted from 0: int64 (N,).
-
-    chunks: which chunk each example lies in, int64 (N,), and how many of them make a window; None
-    if each is read alone.
-    """
-    random = Stream(seed, SHUFFLE).at(epoch, 0)
-    shuffled = random.permutation(count)
-    if chunks is None:
-        return shuffled
-    chunk_of, chunks_in_window = chunks
-    place_of_chunk = random.permutation(int(chunk_of.max()) + 1)
-    window_of = place_of_chunk[chunk_of] // chunks_in_window
-    return shuffled[np.argsort(window_of[shuffled], kind="stable")]
-
-
-@dataclass(frozen=True, eq=False)
-class _TrainingRows:
-    """For every step after `after`, the (epoch, example) of each row: int64 (rows, 2). Endless.
-
-    Made in the main process, for all workers.
-    """
-
-    source: Source
-    batch: int
-    seed: int
-    rank_rows: range
-    """The rows of a batch that this rank builds."""
-    after: int
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        count = len(self.source)
-        chunks = self.source.chunks()
-        orders: dict[int, np.ndarray] = {}
-        for step in itertools.count(self.after):
-            # Where in the endless row of epochs the batch lies.
-            positions = step * self.batch + np.arange(self.rank_rows.start, self.rank_rows.stop)
-            epochs, positions = np.divmod(positions, count)
-
-            # Which examples these are.
-            rows = np.stack([epochs, positions], axis=1)
-            for epoch in np.unique(epochs).tolist():
-                if epoch not in orders:  # the one before is over
-                    orders = {epoch: permutation(count, self.seed, epoch, chunks)}
-                in_epoch = epochs == epoch
-                rows[in_epoch, 1] = orders[epoch][positions[in_epoch]]
-            yield rows
 
 
 # What is in a batch
@@ -282,11 +288,12 @@ def _training_batch(
 
 
 def _evaluation_batch(
-    source: Source, preprocessing: Preprocessing, images: Tensor, first: int
+    source: Source, preprocessing: Preprocessing, images: Tensor, examples: range
 ) -> Batch:
-    """The batch of the examples from `first` on, their pictures written into `images`; rows behind
-    the last example are padding. Raises BadImage."""
-    indices = np.arange(first, first + len(images))
+    """The batch of these examples, their pictures written into `images`; those behind the last
+    example are padding. Raises BadImage."""
+    images = images[: len(examples)]
+    indices = np.arange(examples.start, examples.stop)
     is_padding = indices >= len(source)
     for row, index in enumerate(indices[~is_padding].tolist()):
         images[row] = preprocessing(source.picture(index))
@@ -313,18 +320,6 @@ def _batch(source: Source, images: Tensor, indices: np.ndarray) -> Batch:
     targets = torch.from_numpy(source.targets_of(indices))
     real = torch.ones(len(indices), dtype=torch.bool)
     return Batch(images, targets, real, torch.from_numpy(indices))
-
-
-def _rank_rows(batch: int, share: tuple[int, int]) -> range:
-    """Which rows of every batch a rank builds. Raises ValueError if they cannot be shared out
-    equally."""
-    rank, world_size = share
-    if batch < 1 or not 0 <= rank < world_size or batch % world_size:
-        raise ValueError(
-            f"a batch of {batch} cannot be shared equally: this is rank {rank} of {world_size}"
-        )
-    rows = batch // world_size
-    return range(rows * rank, rows * (rank + 1))
 
 
 def _check_workers(workers: int) -> None:

@@ -6,6 +6,7 @@ Legend: C channels.
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ def check_images(
     without one into its own. Returns the index of each image that cannot be used, and a sentence
     that names it. Raises OSError if the network or the disk fails."""
     source.prepare()
-    chunks = ranges(len(source), CHUNK)
+    chunks = _chunks(source)
     task = partial(_check, source, preprocessing)
     results = in_order(task, chunks, worth_starting(workers, len(chunks)))
     shown = bar("checking images") if progress else silent
@@ -41,6 +42,16 @@ def check_images(
     for broken_in_chunk in shown(results, len(chunks)):
         broken += broken_in_chunk
     return broken
+
+
+def _chunks(source: Source) -> list[range]:
+    """All examples, those together that one process looks at: CHUNK of them, or if they are read in
+    chunks, one of these."""
+    chunks = source.chunks()
+    if chunks is None:
+        return ranges(len(source), CHUNK)
+    starts = [0, *(np.flatnonzero(np.diff(chunks[0])) + 1).tolist(), len(source)]
+    return [range(start, stop) for start, stop in pairwise(starts)]
 
 
 def _check(source: Source, preprocessing: Preprocessing, indices: range) -> list[tuple[int, str]]:
@@ -75,6 +86,7 @@ def look_at(source: Source) -> Seen:
     channels = 1
     colours = True
     many_bits = False
+    source = source.a_few()
     for i in _spread(len(source), LOOKED_AT):
         try:
             picture = source.picture(i)
@@ -96,6 +108,7 @@ def measured(source: Source, preprocessing: Preprocessing) -> Preprocessing:
     Images that cannot be read do not count. Raises ValueError if none can."""
     sums = np.zeros((3, preprocessing.channels))  # count, sum, sum of squares
     error = None
+    source = source.a_few()
     indices = _spread(len(source), MEASURED)
     for i in bar("measuring the channels")(indices, len(indices)):
         try:

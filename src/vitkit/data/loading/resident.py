@@ -274,29 +274,33 @@ def batches_in_order(
     layout: Layout,
     pin: bool = False,
     other_bytes: int = 0,
+    ahead: int = AHEAD,
 ) -> Iterator:
     """fill(images, item) for every item, in order, prepared by worker processes, as in_order does;
     images are laid out as `layout` says, and not cleared.
 
     other_bytes: of a batch's other tensors.
+    ahead: batches that each worker prepares before they are asked for.
     """
     # Page-locked memory is another copy, which a thread of the loader makes
     if not workers or not forked() or pin:
         task = partial(_into_new_memory, fill, layout)
-        return in_order(task, items, workers, pin, layout.bytes + other_bytes)
-    return _through_buffers(fill, items, workers, layout)
+        return in_order(task, items, workers, pin, layout.bytes + other_bytes, ahead)
+    return _through_buffers(fill, items, workers, layout, ahead)
 
 
-def _through_buffers(fill: Fill, items: Iterable, workers: int, layout: Layout) -> Iterator:
-    # Workers are at most AHEAD batches each beyond the one that was asked for last
-    count = AHEAD * workers + 1
+def _through_buffers(
+    fill: Fill, items: Iterable, workers: int, layout: Layout, ahead: int
+) -> Iterator:
+    # Workers are at most `ahead` batches each beyond the one that was asked for last
+    count = ahead * workers + 1
     # Anonymous memory: none of /dev/shm
     memory = mmap.mmap(-1, count * layout.bytes)
     buffers = list(torch.frombuffer(memory, dtype=layout.dtype).view(count, *layout.shape))
 
     task = partial(_into_buffer, fill, buffers)
     try:
-        with closing(in_order(task, enumerate(items), workers)) as batches:
+        with closing(in_order(task, enumerate(items), workers, ahead=ahead)) as batches:
             for number, batch in batches:
                 images = _copy(buffers[number % count])
                 yield type(batch)(images, *map(torch.from_numpy, batch[1:]))

@@ -30,7 +30,12 @@ START = "fork" if sys.platform.startswith("linux") else "spawn"
 
 
 def in_order(
-    task: Callable[[Any], Any], items: Iterable, workers: int, pin: bool = False, size: int = 0
+    task: Callable[[Any], Any],
+    items: Iterable,
+    workers: int,
+    pin: bool = False,
+    size: int = 0,
+    ahead: int = AHEAD,
 ) -> Iterator:
     """task(item) for every item, in order, prepared by worker processes.
 
@@ -39,14 +44,15 @@ def in_order(
     workers: 0 is none besides this process.
     pin: put tensors into page-locked memory.
     size: bytes of the tensors of a result, if there are many.
+    ahead: results that each worker prepares before they are asked for. Items go to workers in turns.
     Raises WorkerDied when a worker is killed, and what the task raises.
     """
     if not workers:
         results = _in_this_process(task, items, pin)
-    elif fits_shared_memory(workers, size):
-        results = _in_workers(task, items, workers, pin)
+    elif fits_shared_memory(workers, size, ahead):
+        results = _in_workers(task, items, workers, pin, ahead)
     else:
-        results = _through_pipes(task, items, workers, pin)
+        results = _through_pipes(task, items, workers, pin, ahead)
     with closing(results):  # a traceback would hold on to it, and to its workers
         for result in results:
             if isinstance(result, Exception):
@@ -64,11 +70,11 @@ def worth_starting(workers: int, items: int) -> int:
     return min(workers, items // 4)
 
 
-def fits_shared_memory(workers: int, size: int) -> bool:
+def fits_shared_memory(workers: int, size: int, ahead: int = AHEAD) -> bool:
     """Whether results of `size` bytes can travel through /dev/shm, which has often 64 MB in a
     container. Beyond that a process dies of a bus error."""
     free = _shared_memory()
-    return free is None or (AHEAD * workers + 1) * size <= free
+    return free is None or (ahead * workers + 1) * size <= free
 
 
 def forked() -> bool:
@@ -107,13 +113,15 @@ def _pinned(result, pin: bool):
     return type(result)(*(tensor.pin_memory() for tensor in result))
 
 
-def _through_pipes(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterator:
+def _through_pipes(
+    task: Callable, items: Iterable, workers: int, pin: bool, ahead: int
+) -> Iterator:
     """As _in_workers, without shared memory: arrays are copied through pipes, which takes somewhat
     longer."""
     import torch
 
     arrays_task = partial(_as_arrays, task)
-    with closing(_in_workers(arrays_task, items, workers, pin=False)) as results:
+    with closing(_in_workers(arrays_task, items, workers, False, ahead)) as results:
         for result in results:
             if isinstance(result, tuple):
                 result = type(result)(*map(torch.from_numpy, result))
@@ -128,9 +136,9 @@ def _as_arrays(task: Callable, item: Any) -> Any:
     return result
 
 
-def _in_workers(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterator:
+def _in_workers(task: Callable, items: Iterable, workers: int, pin: bool, ahead: int) -> Iterator:
     """task(item) for every item, or the exception that a user can cause."""
-    results = _started(task, items, workers, pin)
+    results = _started(task, items, workers, pin, ahead)
     try:
         yield from results
         return  # below this `try`, a worker is dead
@@ -180,7 +188,7 @@ class _TaskAsDataset:
             return error
 
 
-def _started(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterator:
+def _started(task: Callable, items: Iterable, workers: int, pin: bool, ahead: int) -> Iterator:
     """The iterator of a DataLoader, its workers running."""
     from torch.utils.data import DataLoader
 
@@ -193,7 +201,7 @@ def _started(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterat
             collate_fn=_unchanged,
             worker_init_fn=partial(_ignore_signals, os.getpid()),
             pin_memory=pin,
-            prefetch_factor=AHEAD,
+            prefetch_factor=ahead,
             multiprocessing_context=START,
         )
         with _same_handler_of_dead_children(), _interrupts_held():

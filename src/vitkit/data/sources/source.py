@@ -87,6 +87,17 @@ class Source:
         numbered_from_0 = np.unique(chunk_of, return_inverse=True)[1]
         return numbered_from_0, chunks_in_memory
 
+    def keeping(self, chunks: int) -> "Source":
+        """The same examples; a process that reads them keeps so many chunks in memory."""
+        return replace(self, store=self.store.keeping(chunks))
+
+    def a_few(self) -> "Source":
+        """The same examples, of which a few are to be read: no chunk is fetched for one of them, if the
+        store can read it alone."""
+        if not is_elsewhere(self) or self.chunks() is None:
+            return self
+        return self.keeping(0)
+
     def prepare(self) -> None:
         """Bring into memory what worker processes are to share; call it before they are started."""
         self.store.prepare(self.rows)

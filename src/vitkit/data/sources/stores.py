@@ -9,7 +9,7 @@ lands.
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, Protocol
@@ -50,6 +50,10 @@ class Store(Protocol):
         """The chunk that each row lies in, int64 (rows,), and how many chunks stay in memory. None
         if rows are read one at a time."""
         return None
+
+    def keeping(self, chunks: int) -> "Store":
+        """The same store, of which a process keeps so many chunks in memory."""
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +202,9 @@ class ChunkCache:
     """Of the whole store."""
     density: tuple[int, int]
     """So many bytes lie in so many chunks."""
+    limit: int | None = None
+    """How many chunks a process keeps; None if it is a window of them, or all. With 0 a store reads
+    its rows one at a time, if it can."""
     chunks: OrderedDict = field(default_factory=OrderedDict)
     """By number, the last used at the end."""
 
@@ -212,7 +219,10 @@ class ChunkCache:
     def get(self, number: int, load: Callable[[int], Any]) -> Any:
         """A chunk, as it is kept, or load(number)."""
         if number not in self.chunks:
-            while self.window is not None and len(self.chunks) >= self.window:
+            limit = self.window
+            if self.limit is not None:
+                limit = max(self.limit, 1)
+            while limit is not None and len(self.chunks) >= limit:
                 self.chunks.popitem(last=False)
             self.chunks[number] = load(number)
         self.chunks.move_to_end(number)
@@ -235,6 +245,10 @@ class ChunkCache:
         if self.window is None:
             return None
         return numbers, self.window
+
+    def keeping(self, chunks: int) -> "ChunkCache":
+        """An empty one of so many chunks."""
+        return replace(self, limit=chunks, chunks=OrderedDict())
 
     def clear(self) -> None:
         """Forget all chunks."""

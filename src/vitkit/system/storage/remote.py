@@ -143,11 +143,7 @@ class _Remote(io.RawIOBase):
     def __init__(self, address: str):
         self.address = address
         self.position = 0
-        self.size = with_retries(lambda system, name: system.info(name)["size"], address)
-        if self.size is None:
-            raise OSError(
-                f"{address} cannot be read in parts: the server does not say how large it is"
-            )
+        self.size = size_of(address)
 
     def readable(self) -> bool:
         return True
@@ -171,9 +167,23 @@ class _Remote(io.RawIOBase):
         return count
 
 
+def size_of(path: str) -> int:
+    """The bytes of a local or remote file. Raises OSError, also if a server does not say it."""
+    if not is_address(path):
+        return Path(path).stat().st_size
+    size = with_retries(lambda system, name: system.info(name)["size"], path)
+    if size is None:
+        raise OSError(f"{path} cannot be read in parts: the server does not say how large it is")
+    return size
+
+
 def read_range(address: str, start: int, end: int) -> bytes:
-    """The bytes from `start` up to `end` of a remote file. Raises OSError, also if a server ignores
-    the range and sends more or less."""
+    """The bytes from `start` up to `end` of a local or remote file. Raises OSError, also if a server
+    ignores the range and sends more or less."""
+    if not is_address(address):
+        with Path(address).open("rb") as file:
+            file.seek(start)
+            return file.read(end - start)
     data = with_retries(lambda system, name: system.cat_file(name, start=start, end=end), address)
     if len(data) != end - start:
         raise OSError(

@@ -133,7 +133,7 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Block
             yield section(title, paragraph(problem))
         elif found.mistakes:
             try:
-                yield mistakes_section(found, source, _look(classifier), folder)
+                yield mistakes_section(found, source.a_few(), _look(classifier), folder)
             except (ValueError, OSError) as error:
                 yield section(title, paragraph(f"An image cannot be read: {error}."))
 

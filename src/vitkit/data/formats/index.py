@@ -1,0 +1,453 @@
+"""The index of a tar shard: where its images begin, and their labels.
+
+It is made by reading the shard from its beginning to its end, and kept in the cache. Several ranks
+make each index once, and hand it round. `vitkit data pack` writes it beside the shard as well
+(NAME.tar.index), so that shards elsewhere need not be read for it.
+
+Such an index counts only if it is one of the shard beside it, by its size and a digest of its ends, on
+this machine also by its time, and if every image lies in the shard. Else the shard is read.
+"""
+
+import hashlib
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitkit.data.formats.folder import IMAGE_SUFFIXES
+from vitkit.data.loading.workers import in_order
+from vitkit.data.sources.stores import MAX_FILE, Names
+from vitkit.data.sources.tables import Columns, label_column
+from vitkit.system.console.progress import bar
+from vitkit.system.machine import cpus
+from vitkit.system.processes import sharing
+from vitkit.system.storage import remote
+from vitkit.system.storage.files import cache_dir, parse_json, write_whole
+
+MAX_LABEL = 1 << 20  # bytes of a member that holds a label
+TAIL = tarfile.RECORDSIZE + 2 * tarfile.BLOCKSIZE  # bytes of zeros at a tar file's end, at most
+FORMAT = 3  # of an index; with another number, old ones are written anew
+NO_LABEL = "null"  # the label of an example without one, as JSON
+BESIDE = ".index"  # the ending of an index beside its shard
+EDGE = 2 * tarfile.RECORDSIZE  # bytes of each end of a shard by which an index knows it
+
+
+class Index(NamedTuple):
+    """The N examples of one shard."""
+
+    offsets: np.ndarray
+    """int64 (N,): where its image begins in the shard."""
+    sizes: np.ndarray
+    """int64 (N,): bytes of its image."""
+    names: Names
+    """The name of its image."""
+    labels: list[str]
+    """Its label as JSON; NO_LABEL if it has none."""
+    left_out: Counter
+    """What was left out: kind -> how many."""
+
+
+def indices_of(shards: Sequence[str], columns: Columns) -> list[Index]:
+    """The index of each shard, which is made if it is not in the cache. Raises ValueError for a shard
+    that is damaged, OSError if it cannot be read."""
+    paths = {shard: _cache_path(shard, columns) for shard in shards}
+    indices = {shard: _read_cached(path) for shard, path in paths.items()}
+    missing = [shard for shard in shards if indices[shard] is None]
+    task = partial(_index_shard, columns)
+    items = [(shard, paths[shard]) for shard in missing]
+    made = _made_among_ranks(task, items)
+    if sharing.ranks_sharing() == 1:
+        made = _made(task, items, cpus())
+    for _ in bar("indexing shards")(made, len(missing)):
+        pass
+    for shard in missing:
+        indices[shard] = _read_cached(paths[shard])
+    return list(indices.values())
+
+
+Item = tuple[str, Path]
+"""A shard, and where its index is kept in the cache."""
+
+
+def _made(task, items: Sequence[Item], workers: int) -> Iterator[None]:
+    """Make the index of every shard, by worker processes."""
+    workers = min(workers, len(items))
+    if len(items) == 1:
+        workers = 0
+    return in_order(task, items, workers)
+
+
+def _made_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
+    """The same, where other ranks may do it at the same time: each takes some that nobody has begun,
+    until there are none."""
+    workers = max(1, min(cpus(), len(items) // sharing.ranks_sharing()))
+    others = []
+    remaining = list(items)
+    while remaining:
+        own = []
+        while remaining and len(own) < workers:
+            item = remaining.pop(0)
+            if sharing.claim(item[1].name):
+                own.append(item)
+            else:
+                others.append(item)
+        ungiven = [path.name for _, path in own]
+        try:
+            for _ in _made(task, own, workers):
+                sharing.give(ungiven[0], own[-len(ungiven)][1].read_bytes())
+                ungiven.pop(0)
+                yield
+        finally:
+            for name in ungiven:  # so that nobody waits for what has failed
+                sharing.give(name, None)
+
+    # What the others have made. Those that have our cache need not send it
+    for shard, path in others:
+        data = sharing.take(path.name)
+        if _read_cached(path) is None:
+            if data is None:
+                task((shard, path))
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, data)
+        yield
+
+
+def _index_shard(columns: Columns, item: Item) -> None:
+    """Find the index beside a shard, or read the shard from its beginning to its end, and write it to
+    the cache."""
+    shard, path = item
+    index = _read_beside(shard, columns)
+    if index is None:
+        index = read_index(shard, columns)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, _as_bytes(index))
+
+
+# In the cache
+
+
+def cached_index(file: str, columns: Columns) -> Index | None:
+    """The index of a shard from the cache; None if it is not there, or the shard has changed."""
+    return _read_cached(_cache_path(file, columns))
+
+
+def save_index(file: str, columns: Columns, index: Index) -> None:
+    """Write an index to the cache, whole or not at all."""
+    path = _cache_path(file, columns)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, _as_bytes(index))
+
+
+def _cache_path(file: str, columns: Columns) -> Path:
+    key = f"{FORMAT} {remote.state_of(file)} {columns}"
+    return cache_dir() / "shards" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
+
+
+def _read_cached(path: Path) -> Index | None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as index:
+            names = index.keys()
+            arrays = {name: index.get_tensor(name) for name in names}
+            left_out = Counter(parse_json(index.metadata()["left_out"]))
+        return _from_arrays(arrays, left_out)
+    except (FileNotFoundError, SafetensorError, KeyError, ValueError):
+        return None
+
+
+def _as_bytes(index: Index, more: dict[str, np.ndarray] | None = None) -> bytes:
+    """An index as the bytes of a safetensors file; with more arrays."""
+    from safetensors.numpy import save
+
+    # Each label is written once, and its number for every example.
+    unique_labels = sorted(set(index.labels))
+    number_of = {label: i for i, label in enumerate(unique_labels)}
+    codes = np.array([number_of[label] for label in index.labels], dtype=np.int32)
+    arrays = {"offsets": index.offsets, "sizes": index.sizes, "codes": codes, **(more or {})}
+    # Strings are tensors of bytes: millions are too many for the header.
+    for name, strings in (("names", index.names), ("labels", Names.of(unique_labels))):
+        arrays[name] = np.frombuffer(strings.block, np.uint8)
+        arrays[f"{name}.ends"] = strings.ends
+    return save(arrays, {"left_out": json.dumps(index.left_out)})
+
+
+def _from_arrays(arrays: dict[str, np.ndarray], left_out: Counter) -> Index:
+    image_names = Names(arrays["names"].tobytes(), arrays["names.ends"])
+    unique = Names(arrays["labels"].tobytes(), arrays["labels.ends"])
+    texts = [unique[i] for i in range(len(unique))]
+    labels = [texts[code] for code in arrays["codes"].tolist()]
+    return Index(arrays["offsets"], arrays["sizes"], image_names, labels, left_out)
+
+
+# Beside the shard
+
+
+def write_index(shard: Path) -> None:
+    """Write the index of a shard of this machine beside it. Raises OSError."""
+    index = read_index(str(shard), Columns())
+    size = shard.stat().st_size
+    known_by = {"bytes": np.array([size], np.int64), "ends": _digest_of_ends(str(shard), size)}
+    write_whole(index_beside(shard), _as_bytes(index, known_by))
+
+
+def index_beside(shard: Path) -> Path:
+    """Where the index of a shard of this machine is, if `vitkit data pack` wrote it."""
+    return shard.with_name(shard.name + BESIDE)
+
+
+def _read_beside(shard: str, columns: Columns) -> Index | None:
+    """The index beside a shard; None if there is none of this very shard, or if other columns are
+    asked for than it has."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    if columns.image is not None or columns.label is not None:
+        return None
+    path = shard + BESIDE
+    if remote.is_address(shard):
+        address = remote.without_query(shard)
+        path = address + BESIDE + shard.removeprefix(address)
+    try:
+        if not remote.exists(path) or _is_older(path, shard):
+            return None
+        # No index is as large as its shard, which has a block for each name and each label
+        size = remote.size_of(shard)
+        size_of_index = remote.size_of(path)
+        if size_of_index > size:
+            return None
+        arrays = load(remote.read_range(path, 0, size_of_index))
+        _check(arrays, size)
+        if not np.array_equal(arrays["ends"], _digest_of_ends(shard, size)):
+            return None
+        index = _from_arrays(arrays, Counter())
+    except (SafetensorError, KeyError, ValueError, TypeError, FileNotFoundError):
+        return None
+    if columns.target == "none":
+        return index._replace(labels=[NO_LABEL] * len(index.labels))
+    return index
+
+
+def _is_older(path: str, shard: str) -> bool:
+    """Whether a file of this machine was written before its shard. Of addresses it is False: who uploads
+    several at a time ends with the largest."""
+    if remote.is_address(path):
+        return False
+    return Path(path).stat().st_mtime_ns < Path(shard).stat().st_mtime_ns
+
+
+def _digest_of_ends(shard: str, size: int) -> np.ndarray:
+    """A digest of the first and the last bytes of a shard: uint8 (32,)."""
+    ends = remote.read_range(shard, 0, min(EDGE, size))
+    ends += remote.read_range(shard, max(0, size - EDGE), size)
+    return np.frombuffer(hashlib.sha256(ends).digest(), np.uint8)
+
+
+def _check(arrays: dict[str, np.ndarray], size: int) -> None:
+    """Raises ValueError, or KeyError, unless these are the arrays of an index of a shard of so many
+    bytes, and every image lies in it."""
+    types = {
+        **dict.fromkeys(("offsets", "sizes", "bytes", "names.ends", "labels.ends"), np.int64),
+        **dict.fromkeys(("names", "labels", "ends"), np.uint8),
+        "codes": np.int32,
+    }
+    if any(arrays[name].dtype != kind or arrays[name].ndim != 1 for name, kind in types.items()):
+        raise ValueError("these are other arrays")
+    if arrays["bytes"].tolist() != [size]:
+        raise ValueError("it is of a shard of another size")
+
+    # Images one after the other, each behind the block of its name
+    offsets = arrays["offsets"]
+    sizes = arrays["sizes"]
+    count = len(offsets)
+    if not len(sizes) == len(arrays["codes"]) == len(arrays["names.ends"]) == count:
+        raise ValueError("it has not equally many of all")
+    if count:
+        in_bounds = (sizes >= 0) & (sizes <= min(MAX_FILE, size)) & (offsets <= size)
+        if not in_bounds.all() or offsets[0] < tarfile.BLOCKSIZE:
+            raise ValueError("an image lies outside of the shard")
+        ends = offsets + sizes
+        if ends[-1] > size or (ends[:-1] + tarfile.BLOCKSIZE > offsets[1:]).any():
+            raise ValueError("an image lies in another one")
+
+    # Names and labels
+    for name in ("names", "labels"):
+        ends = arrays[f"{name}.ends"]
+        if (np.diff(ends, prepend=0) < 0).any() or ends[-1:].tolist() not in (
+            [len(arrays[name])],
+            [],
+        ):
+            raise ValueError(f"its {name} are not one after the other")
+    codes = arrays["codes"]
+    if count and not 0 <= codes.min() <= codes.max() < len(arrays["labels.ends"]):
+        raise ValueError("it has no such label")
+    labels = Names(arrays["labels"].tobytes(), arrays["labels.ends"])
+    for i in range(len(labels)):
+        if not _is_label(parse_json(labels[i])):
+            raise ValueError(f"{labels[i]} is no label")
+
+
+# Reading a shard through
+
+
+def read_index(file: str, columns: Columns) -> Index:
+    """Read a shard from its beginning to its end. Raises ValueError."""
+    offsets = []
+    sizes = []
+    names = []
+    labels = []
+    left_out = Counter()
+    by_key = groupby(_members(file, left_out), key=lambda member: member.key)
+    for key, group in by_key:
+        members = {}
+        for member in group:
+            if member.extension in members:
+                raise ValueError(
+                    f"{file} holds {member.name} twice; give every example a name of its own"
+                )
+            members[member.extension] = member
+        extension = _image_extension(members, columns, f"{file} {key}")
+        if extension is None:
+            left_out["examples without an image"] += 1
+            continue
+        offsets.append(members[extension].offset)
+        sizes.append(members[extension].size)
+        names.append(f"{key}.{extension}")
+        labels.append(json.dumps(_label(members, columns, f"{file} {key}")))
+    return Index(
+        offsets=np.array(offsets, np.int64),
+        sizes=np.array(sizes, np.int64),
+        names=Names.of(names),
+        labels=labels,
+        left_out=left_out,
+    )
+
+
+class _Member(NamedTuple):
+    """A file in a shard."""
+
+    key: str
+    """Its path up to the first dot of its name: what members of one example have in common."""
+    extension: str
+    """What follows that dot, in small letters."""
+    name: str
+    """Its whole path."""
+    offset: int
+    """Where its content begins."""
+    size: int
+    content: bytes
+    """What a small member holds that is not an image; empty for all others."""
+
+
+def _members(file: str, left_out: Counter) -> Iterator[_Member]:
+    """Each plain file, in the order of the shard. Raises ValueError for a damaged shard."""
+    try:
+        with (
+            remote.open_file(file) as opened,
+            tarfile.open(fileobj=opened, mode="r:", errorlevel=1) as shard,
+        ):
+            for info in shard:
+                shard.members = []  # else tarfile remembers all of them
+                if not info.isreg() or info.issparse() or info.size > MAX_FILE:
+                    left_out["members other than plain files"] += not info.isdir()
+                    continue
+                folder, _, name = info.name.rpartition("/")
+                stem, _, extension = name.partition(".")
+                extension = extension.lower()
+                if name.startswith(".") or not extension:
+                    left_out["hidden or suffixless members"] += 1
+                    continue
+                content = b""
+                if info.size <= MAX_LABEL and f".{extension}" not in IMAGE_SUFFIXES:
+                    content = shard.extractfile(info).read()
+                key = f"{folder}/{stem}" if folder else stem
+                yield _Member(key, extension, info.name, info.offset_data, info.size, content)
+            _check_end(opened, shard.offset)
+    except (tarfile.TarError, EOFError, MemoryError, OverflowError) as error:
+        reason = str(error) or "it is damaged"  # as of a header of exabytes
+        message = f"{file} is not a readable tar file: {reason}"
+        if remote.without_query(file).endswith(("gz", "z")):
+            message += "; unpack it with gunzip: a compressed shard has no places to begin at"
+        raise ValueError(message) from None
+
+
+def _check_end(opened, offset: int) -> None:
+    """Raises tarfile.ReadError unless zeros follow, as many as end a tar file.
+
+    tarfile takes damage for the end, and so it does a hole that a download left, and the end of the
+    first of two files.
+    """
+    opened.seek(offset)
+    tail = opened.read(TAIL + 1)
+    if not tarfile.BLOCKSIZE <= len(tail) <= TAIL or any(tail):
+        raise tarfile.ReadError(
+            f"after {offset:,} bytes it is damaged, cut off, or two files in one"
+        )
+
+
+def _image_extension(members: dict[str, _Member], columns: Columns, where: str) -> str | None:
+    """The extension of an example's image; None if there is none. Raises ValueError if there are
+    several."""
+    if columns.image is not None:
+        extensions = [extension for extension in members if extension == columns.image]
+    else:
+        extensions = [extension for extension in members if f".{extension}" in IMAGE_SUFFIXES]
+    if len(extensions) > 1:
+        raise ValueError(
+            f"{where} has several images ({', '.join(extensions)}); "
+            f"say which with --data.columns.image EXTENSION"
+        )
+    return extensions[0] if extensions else None
+
+
+def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
+    """The label: text, or what json holds; None if there is none. Raises ValueError for anything
+    else."""
+    if columns.target == "none":
+        return None
+    extension = columns.label or "cls"
+    if extension in members:
+        return members[extension].content.decode("utf-8", "replace").strip()
+    value = _json_field(members, columns, where)
+    if not _is_label(value):
+        raise ValueError(
+            f"{where}.json has the label {json.dumps(value)[:100]}; "
+            f"a label is a number, a name, or a list of them"
+        )
+    return value
+
+
+def _is_label(value: Any) -> bool:
+    """Whether this is a number, a name, a list of them, or None."""
+    if isinstance(value, int | float):
+        return not isinstance(value, bool) and isfinite(value)
+    return isinstance(value, str | list | None)
+
+
+def _json_field(members: dict[str, _Member], columns: Columns, where: str) -> Any:
+    """What the json member holds as the label; None if there is no such member or field."""
+    if "json" not in members:
+        if columns.label is None:
+            return None
+        raise ValueError(
+            f"{where} has no label, only {', '.join(members)}; expected a .{columns.label} member, "
+            f"or a field {columns.label!r} of .json; correct --data.columns.label"
+        )
+    try:
+        fields = parse_json(members["json"].content)
+        name = label_column(columns, list(fields))
+        return None if name is None else fields[name]
+    except (TypeError, AttributeError):
+        raise ValueError(
+            f"{where}.json is not an object; expected one with the label in it"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{where}.json: {error}") from None

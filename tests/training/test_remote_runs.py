@@ -1,0 +1,133 @@
+"""Runs on data that lies elsewhere, too large to keep: killed, continued by other processes, and older
+than readers."""
+
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from counted import counting_server, make_small, noise_shards
+from processes import together
+from rich.console import Console
+from runs import assert_nearly_same_weights, assert_same_run, read_json
+
+from vitkit.data import Augmentation, Preprocessing, open_source
+from vitkit.data.sources import stores
+from vitkit.system.span import Span
+from vitkit.training import Data, Optim, train
+from vitkit.training.data import readers_of
+from vitkit.training.state.checkpoints import Earlier, Occupied, checkpoints, step_of
+
+WORKERS = 2
+KILLS = 2
+
+
+def run(recipe, run_dir):
+    train(recipe, run_dir, "cpu", Console(quiet=True))
+
+
+def run_to_be_killed(recipe, run_dir, seconds):
+    """The last rank is killed after so many seconds."""
+    if os.environ["RANK"] == "1":
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    run(recipe, run_dir)
+
+
+@pytest.fixture
+def recipe(tiny, tmp_path, monkeypatch):
+    """On shards of noise at an address, with half an epoch between checkpoints."""
+    pytest.importorskip("aiohttp")
+    make_small(monkeypatch)
+    noise_shards(tmp_path / "shards", each=128)
+    with counting_server(tmp_path / "shards") as (address, _):
+        data = Data(
+            source=f"{address}/train-{{000..003}}.tar",
+            groups="none",
+            preprocessing=Preprocessing(size=(8, 8)),
+            augmentation=Augmentation(flip=True),
+            workers=WORKERS,
+        )
+        yield replace(
+            tiny,
+            data=data,
+            optim=Optim("sgd", lr=0.05, warmup=Span(5)),
+            batch=24,
+            micro_batch=6,
+            length=Span(40),
+            save_every=Span(8),
+            evaluate_every=Span(20),
+        )
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_two_ranks_end_with_the_same_bits(recipe, tmp_path):
+    began = time.monotonic()
+    assert together(2, run, recipe, tmp_path / "undisturbed") == [0, 0]
+    duration = time.monotonic() - began
+    assert read_json(tmp_path / "undisturbed" / "data.json")["readers"] == 2 * WORKERS
+
+    moments = random.Random()
+    run_dir = tmp_path / "run"
+    kills = KILLS
+    while kills:
+        seconds = moments.uniform(0.2, 0.9) * duration
+        codes = together(2, run_to_be_killed, recipe, run_dir, seconds)
+        if codes == [0, 0]:  # it was over before: begin another run
+            assert_same_run(run_dir, tmp_path / "undisturbed")
+            shutil.rmtree(run_dir)
+            continue
+        assert codes[1] == -signal.SIGKILL
+        kills -= 1
+    assert together(2, run, recipe, run_dir) == [0, 0]
+    assert_same_run(run_dir, tmp_path / "undisturbed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (4, 1), (2, 3)])
+def test_whoever_continues_goes_through_the_same_batches(recipe, tmp_path, ranks, workers):
+    """Other ranks and workers than those that the run began with: no image is seen twice, and the
+    weights are those of the undisturbed run to rounding."""
+    assert together(2, run, recipe, tmp_path / "undisturbed") == [0, 0]
+    run_dir = tmp_path / "run"
+    assert together(2, run_until_step, recipe, run_dir, 16) != [0, 0]
+    other = replace(recipe, data=replace(recipe.data, workers=workers))
+    if ranks == 1:
+        run(other, run_dir)
+    else:
+        assert together(ranks, run, other, run_dir) == [0] * ranks
+    assert read_json(run_dir / "data.json")["readers"] == 2 * WORKERS
+    assert_nearly_same_weights(run_dir, tmp_path / "undisturbed")
+
+
+def run_until_step(recipe, run_dir, step):
+    """Ends like a kill as soon as there is a checkpoint of this step."""
+
+    def watch():
+        while not any(step_of(path) >= step for path in checkpoints(run_dir)):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+    run(recipe, run_dir)
+
+
+def test_how_many_readers_a_run_has(recipe, monkeypatch):
+    """Those that it began with, which are its workers; one if it began before there were several, or if
+    nothing is fetched in chunks."""
+    data = replace(recipe.data, workers=3)
+    source = open_source(data.source)
+    new = Earlier({}, {}, trained=False)
+    assert readers_of(source, data, new) == 3
+    assert readers_of(source, replace(data, workers=0), new) == 1
+    assert readers_of(source, data, Earlier({}, {}, trained=True)) == 1
+    assert readers_of(source, data, Earlier({}, {"readers": 6}, trained=True)) == 6
+    for wrong in ("6", 0, 1.5, None):
+        with pytest.raises(Occupied, match=f"says that {wrong!r} processes read"):
+            readers_of(source, data, Earlier({}, {"readers": wrong}, trained=True))
+
+    monkeypatch.setattr(stores, "KEEP", 1 << 30)
+    assert readers_of(source, data, new) == 1
