@@ -328,7 +328,7 @@ def test_what_is_printed_is_compared_with_new_images(run, tmp_path):
 def test_every_reading_has_its_head(run, tmp_path):
     model = tiny(tmp_path / "model")
     (heads,) = run("heads", f"--model {model} --data digits")["heads"].values()
-    for name in ("token of 1", "token-gap of 2", "token-gap-quarters of 2"):
+    for name in ("token of 1", "token-gap of 2", "token-gap-quarters of 2", "token-pyramid of 2"):
         assert heads[name]["test"] > 50
     assert heads["chosen"] in heads and min(heads["scikit-learn"].values()) > 50
 
