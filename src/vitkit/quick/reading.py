@@ -128,7 +128,7 @@ def read(work: Work) -> Reading:
         learned = part_of(every, widest, kind, width)
         whole = solved(asked, learned, groups, products.get(kind))
         readings.append((kind, learned, whole))
-        tried.append(_by_loss(kind, bare, asked, whole, every.y))
+        tried.append(_by_loss(kind.pool, bare, asked, whole, every.y))
 
     # The best one, or what an earlier call decided
     weights = image_weights(asked, every.y)
@@ -154,6 +154,11 @@ def read(work: Work) -> Reading:
     if kind != TOKEN:
         _say(work, asked, kind, readings[0][2], whole, every.y, groups)
     return Reading(asked, _bare(work, kind, asked), learned, whole)
+
+
+def by_left_out(reading: Reading, name: str) -> Candidate:
+    """A head as a candidate, judged by the loss of its left-out answers."""
+    return _by_loss(name, reading.bare, reading.asked, reading.whole, reading.learned.y)
 
 
 def kinds_for(config: object, images: int) -> Iterator[Kind]:
@@ -220,12 +225,10 @@ def shared_products(
     return products
 
 
-def _by_loss(
-    kind: Kind, bare: Classifier, asked: Probing, whole: Probe, y: np.ndarray
-) -> Candidate:
+def _by_loss(name: str, bare: Classifier, asked: Probing, whole: Probe, y: np.ndarray) -> Candidate:
     """A reading as a candidate, judged by the loss of its left-out answers: of few images it tells more
     than how many are right."""
-    tried = candidate(kind.pool, bare, asked, whole.left_out, y)
+    tried = candidate(name, bare, asked, whole.left_out, y)
     return tried._replace(scores=-tried.losses)
 
 

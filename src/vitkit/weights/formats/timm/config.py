@@ -22,6 +22,7 @@ from vitkit.weights.formats.shapes import IMAGENET
 from vitkit.weights.outputs import usual_labels
 
 RULES = {"center": "shorter", "squash": "square"}  # timm's crop_mode -> Preprocessing.rule
+CROP_MODES = {rule: mode for mode, rule in RULES.items()}
 # What timm takes for fields that are absent or null: resolve_data_config (timm/data/config.py)
 DEFAULTS = {"crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic", **IMAGENET}
 GELU = {  # timm's act_layer -> the form of the GELU
@@ -139,7 +140,7 @@ def config_json(
 ) -> dict:
     """The whole config.json. `layers` are those that timm wants to know of."""
     height, width = preprocessing.size
-    crop_mode = next(mode for mode, rule in RULES.items() if rule == preprocessing.rule)
+    crop_mode = CROP_MODES[preprocessing.rule]
     pretrained = {
         "input_size": [config.channels, height, width],
         "interpolation": preprocessing.interpolation,
