@@ -4,7 +4,7 @@ parts.
 
 Heads are solved for on the training and validation images, and measured on the test images. All readings
 come from one pass. `left out` is what the choice goes by; `finetune` is what `vitkit finetune` keeps. Every
-split after the first draws as many images to learn from, and all others to test on, at random.
+split after the first draws as many images of each class to learn from at random, and tests on all others.
 
 Beside them are scikit-learn's heads: logistic regression, its strength by cross-validation, and linear
 discriminant analysis with shrinkage. On the class token both are on standardised features. On what was chosen,
@@ -128,12 +128,14 @@ def measured(model: str, data: str, splits: int) -> dict:
 
 
 def drawn(split: Split, seed: int) -> Split:
-    """Other images to learn from, as many, and all others to test on."""
+    """Other images to learn from, as many of each class, and all others to test on."""
     x = np.concatenate([split.learned.x, split.test.x])
     y = np.concatenate([split.learned.y, split.test.y])
-    order = np.random.default_rng(seed).permutation(len(y))
-    learned, test = np.split(order, [len(split.learned.y)])
-    return Split(Features(x[learned], y[learned]), Features(x[test], y[test]))
+    random = np.random.default_rng(seed)
+    is_learned = np.zeros(len(y), dtype=bool)
+    for number, count in enumerate(np.bincount(split.learned.y)):
+        is_learned[random.permutation(np.flatnonzero(y == number))[:count]] = True
+    return Split(Features(x[is_learned], y[is_learned]), Features(x[~is_learned], y[~is_learned]))
 
 
 def mean_of(values: list[dict]) -> dict:

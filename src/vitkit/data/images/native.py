@@ -8,6 +8,7 @@ nothing. Whoever computes it takes it apart into images of one size (`computed_b
 Legend: B batch, C channels, h w pixels of an image, (P, P') height and width of a patch in pixels.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from math import log
@@ -46,6 +47,12 @@ def _grids(most: int) -> list[Size]:
             if rows * columns >= LEAST * most:
                 grids.append((rows, columns))
     return grids
+
+
+def of_one_size(sizes: Sequence[Any]) -> list[int]:
+    """The numbers of the images that have the same size, the most there are."""
+    [(size, _)] = Counter(sizes).most_common(1)
+    return [number for number, own in enumerate(sizes) if own == size]
 
 
 def row_length(channels: int, most: int, patch: Size) -> int:
