@@ -94,7 +94,11 @@ def parts(z: Tensor, prefix: int, grid: Grid, sides: int) -> list[Tensor]:
 def shares(length: int, count: int) -> list[slice]:
     """A side of so many patches in `count` parts, each from the patch that its begin is in to the one
     that its end is in."""
-    return [slice(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
+    parts = []
+    for i in range(count):
+        end = ((i + 1) * length + count - 1) // count  # rounded up
+        parts.append(slice(i * length // count, end))
+    return parts  # of an exported model the length is a variable, and ONNX divides towards zero
 
 
 def first_patch(z: Tensor, prefix: int, grid: Grid) -> Tensor:
