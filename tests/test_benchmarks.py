@@ -338,6 +338,14 @@ def test_every_reading_has_its_head(run, tmp_path):
             assert heads[f"scikit-learn's {name} on {what}"]["test"] > 50
 
 
+@pytest.mark.slow
+def test_pictures_of_mixed_shapes_are_measured_beside_the_square(run):
+    speeds = run("proportions", "--model mu/16 --batch 14 --rounds 2")["speeds"]
+    assert list(speeds) == ["square", "240 x 320", "mixed"]
+    assert speeds["square"]["of the square's tokens a second"] == 1
+    assert speeds["240 x 320"]["tokens"] == 301 and 170 < speeds["mixed"]["tokens"] < 197
+
+
 def tiny(path):
     """A model of two blocks for the digits, with random weights."""
     from vitkit.data import Preprocessing
