@@ -267,7 +267,7 @@ def _elsewhere(finetuned: Finetuned) -> Iterator[str]:
     if finetuned.classifier.preprocessing.is_native:
         yield (
             "Transformers and timm do not open it, because it reads images at their own proportions; "
-            "--portable makes a model that both open"
+            "--portable --crop centre makes a model that both open"
         )
         return
     format = format_of("huggingface", config)
