@@ -330,10 +330,23 @@ def test_what_is_printed_is_compared_with_new_images(run, tmp_path):
 @pytest.mark.slow
 def test_every_reading_has_its_head(run, tmp_path):
     model = tiny(tmp_path / "model")
-    (heads,) = run("heads", f"--model {model} --data digits")["heads"].values()
-    for name in ("token of 1", "token-gap of 2", "token-gap-quarters of 2"):
-        assert heads[name]["test"] > 50
-    assert heads["chosen"] in heads and min(heads["scikit-learn"].values()) > 50
+    (heads,) = run("heads", f"--model {model} --data digits --splits 2")["heads"].values()
+    readings = [f"{pool} of 2" for pool in ("token-gap", "token-gap-quarters", "token-pyramid")]
+    for name in ("token of 1", *readings):
+        assert heads[name]["test"] > 50 and heads[name]["error of test"] < 5
+    assert sum(heads["chosen"].values()) == 2 and set(heads["chosen"]) <= {"token of 1", *readings}
+    assert heads["finetune"]["test"] >= heads["token of 1"]["test"]
+    for what in ("the class token", "what was chosen"):
+        for name in ("logistic regression", "discriminant analysis"):
+            assert heads[f"scikit-learn's {name} on {what}"]["test"] > 50
+
+
+@pytest.mark.slow
+def test_pictures_of_mixed_shapes_are_measured_beside_the_square(run):
+    speeds = run("proportions", "--model mu/16 --batch 14 --rounds 2")["speeds"]
+    assert list(speeds) == ["square", "240 x 320", "mixed"]
+    assert speeds["square"]["of the square's tokens a second"] == 1
+    assert speeds["240 x 320"]["tokens"] == 301 and 170 < speeds["mixed"]["tokens"] < 197
 
 
 def tiny(path):

@@ -129,6 +129,7 @@ CHANGES = {
         "mean": Change((0.1, 0.2, 0.3)),
         "std": Change((0.1, 0.2, 0.3)),
         "values": Change("float32"),
+        "patch": Change((8, 8), {"rule": "native"}),
     },
     Augmentation: {
         "crop": Change("none"),

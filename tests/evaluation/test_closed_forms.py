@@ -9,8 +9,8 @@ from vitkit.evaluation.probes.closed_forms import (
     Moments,
     centred_ridge,
     eigh,
-    in_their_span,
     ridge,
+    row_products,
     targets,
 )
 
@@ -70,28 +70,13 @@ def test_no_eigenvalue_is_negative(shape):
     assert ridge(x, targets(classes, 4).float()).eigenvalues.min() == 0
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("scale", [1.0, 1e-3])
-def test_a_head_on_coordinates_is_the_one_on_the_features(shape, scale):
-    x, classes = some(*shape)
-    x = scale * x
-    y = targets(classes, 4)
-    counts = torch.linspace(0.5, 2, len(x), dtype=torch.float64)
-    span = in_their_span(x)
-    assert span.x.shape[1] <= min(shape)
-    weight, bias = span.head(*centred_ridge(span.x, y, counts).head(0.5 * scale**2))
-    expected = centred_ridge(x, y, counts).head(0.5 * scale**2)
-    torch.testing.assert_close(x @ weight.mT + bias, x @ expected[0].mT + expected[1])
-    torch.testing.assert_close(weight, expected[0], rtol=1e-6, atol=1e-9)
-
-
-def test_features_that_are_all_the_same_span_one_direction_and_say_nothing():
-    x = torch.full((5, 8), 3.0, dtype=torch.float64)
-    span = in_their_span(x)
-    assert span.x.shape == (5, 1) and span.basis.shape == (8, 1)
-    fit = centred_ridge(span.x, targets(torch.arange(5) % 2, 2), torch.ones(5).double())
-    weight, bias = span.head(*fit.head(1.0))
-    assert torch.isfinite(weight).all() and torch.isfinite(bias).all()
+def test_products_of_rows_are_around_the_mean_and_add(monkeypatch):
+    monkeypatch.setattr("vitkit.evaluation.probes.closed_forms.AT_ONCE", 7)
+    x, _ = some(12, 40)
+    around = x - x.mean(0)
+    torch.testing.assert_close(row_products(x.float()), around @ around.mT, rtol=1e-5, atol=1e-5)
+    together = row_products(x[:, :9]) + row_products(x[:, 9:])
+    torch.testing.assert_close(row_products(x), together)
 
 
 def test_eigenvectors_of_float32_are_those_of_lapacks_ssyevd():

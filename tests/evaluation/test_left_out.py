@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vitkit.evaluation.metrics.calibration import fit_temperature
-from vitkit.evaluation.probes.closed_forms import centred_ridge, targets
+from vitkit.evaluation.probes.closed_forms import centred_ridge, row_products, targets
 from vitkit.evaluation.probes.folds import balanced_folds, folds_of
 from vitkit.evaluation.probes.left_out import (
     CURVE,
@@ -262,13 +262,48 @@ def test_every_group_has_its_fold():
 def test_the_scale_is_the_mean_eigenvalue(shape):
     x, classes = some(*shape)
     weights = torch.linspace(0.5, 2, len(x), dtype=torch.float64)
-    fit = LeaveOut(x, targets(classes, 4), weights=weights)
-    assert fit.scale == pytest.approx(fit.fit.scale, rel=1e-9)
+    y = targets(classes, 4)
+    fit = LeaveOut(x, y, weights=weights)
+    assert fit.scale == pytest.approx(centred_ridge(x, y, weights).scale, rel=1e-9)
 
 
-def test_some_of_the_folds_leave_out_what_all_do():
+@pytest.mark.parametrize("shape", [(40, 12), (12, 40), (20, 20)])
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_the_head_is_that_of_a_fit_to_all(shape, scale, monkeypatch):
+    monkeypatch.setattr("vitkit.evaluation.probes.left_out.COLUMNS", 7)
+    x, classes = some(*shape)
+    x = scale * x
+    y = targets(classes, 4)
+    weights = torch.linspace(0.5, 2, len(x), dtype=torch.float64)
+    weight, bias = LeaveOut(x, y, weights=weights).head(0.5 * scale**2)
+    expected = centred_ridge(x, y, weights).head(0.5 * scale**2)
+    torch.testing.assert_close(weight, expected[0], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(bias, expected[1], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_products_that_are_given_are_not_computed_again(views, monkeypatch):
+    x, classes = some(12 * views, 40)
+    y = targets(classes[:12], 4)
+    around = row_products(x + 7)
+    expected = LeaveOut(x.unflatten(0, (12, views)), y).scores(2.0)
+    monkeypatch.setattr("vitkit.evaluation.probes.left_out.row_products", None)
+    fit = LeaveOut(x.unflatten(0, (12, views)), y, products=around)
+    torch.testing.assert_close(fit.scores(2.0), expected)
+
+
+def test_features_that_are_all_the_same_say_nothing():
+    x = torch.full((5, 8), 3.0, dtype=torch.float64)
+    fit = LeaveOut(x, targets(torch.arange(5) % 2, 2))
+    weight, bias = fit.head(1.0)
+    assert fit.scale == 1 and weight.abs().max() < 1e-12
+    assert fit.scores(1.0).isfinite().all() and bias.tolist() == pytest.approx([0.2, -0.2])
+
+
+@pytest.mark.parametrize("width", [20, 60])
+def test_some_of_the_folds_leave_out_what_all_do(width):
     classes = unequal()
-    x, _ = some(40, 60)
+    x, _ = some(40, width)
     y = targets(classes, 4)
     fit = LeaveOut(x, y, balanced_folds(classes.numpy()))
     inside = torch.where(fit.folds.fold % 5 != 2)[0]
@@ -317,7 +352,7 @@ def test_logistic_regression_knows_every_class_in_every_fold(classes):
 
 
 @pytest.mark.parametrize("balanced", [False, True])
-def test_many_features_are_solved_for_in_their_span(balanced):
+def test_more_features_than_examples_are_solved_for_by_their_products(balanced):
     x, classes = some(20, 300)
     counts = torch.ones(20, dtype=torch.float64)
     fitted = probe("linear", x.numpy(), classes.numpy(), 4, balanced)

@@ -24,6 +24,7 @@ FAMILY = {
     "distilled": small(pool="distilled", registers=1),
     "token and mean": small(pool="token-gap", registers=2),
     "token and quarters": small(pool="token-quarters", registers=2),
+    "pyramid": small(pool="token-pyramid", registers=2),
     "two blocks": small(pool="token-gap", read_blocks=2),
     "registers": small(registers=4, positions="rotary-dinov3", layer_scale=0.1),
     "corner": small(pool="corner", positions="none"),

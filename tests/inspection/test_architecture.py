@@ -24,6 +24,7 @@ LATER = {
     "deit": named("B/16", pool="distilled", registers=1, gelu="erf"),
     "map": named("So400m/14", pool="map"),
     "quarters": named("Ti/16", pool="token-gap-quarters", read_blocks=4, classes=5),
+    "pyramid": named("Ti/16", pool="token-pyramid", read_blocks=12, classes=5),
     "many blocks": named("L/16", pool="token-gap", read_blocks=24, image=512),
     "pooled": named("S/16", pool="gap", norm="pooled", positions="sincos-mae", class_token=True),
     "rotary": named("S/16", positions="rotary-dinov3", pool="gap"),

@@ -40,6 +40,7 @@ FAMILY = {
     "token and mean": small_vit(pool="token-gap", registers=2),
     "token and quarters": small_vit(pool="token-quarters", registers=2),
     "two blocks": small_vit(pool="token-gap-quarters", read_blocks=2, registers=2),
+    "pyramid": small_vit(pool="token-pyramid", read_blocks=2, registers=2),
     "DINOv2's giant": small_vit(swiglu=True, layer_scale=0.1, registers=4, prefix_positions=1),
     "no biases of q, k, v": small_vit(qkv_bias=False),
     "rectangles": small_vit(patch=(16, 8)),

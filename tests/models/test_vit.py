@@ -102,27 +102,30 @@ def pooled(z, config):
     if config.pool == "token-gap":
         y = torch.cat([z[:, 0], z[:, 1:].mean(1)], -1)
     if config.pool == "token-quarters":
-        y = torch.cat([z[:, 0], *quarters(z[:, 1:], config.grid)], -1)
+        y = torch.cat([z[:, 0], *parts(z[:, 1:], config.grid, 2)], -1)
     if config.pool == "token-gap-quarters":
-        y = torch.cat([z[:, 0], z[:, 1:].mean(1), *quarters(z[:, 1:], config.grid)], -1)
+        y = torch.cat([z[:, 0], z[:, 1:].mean(1), *parts(z[:, 1:], config.grid, 2)], -1)
+    if config.pool == "token-pyramid":
+        levels = [means for sides in (1, 2, 4) for means in parts(z[:, 1:], config.grid, sides)]
+        y = torch.cat([z[:, 0], *levels], -1)
     return y
 
 
-def quarters(patches, grid):
-    """The means of the patches in each quarter, (B, N, D) -> (B, D) each: a patch is in a quarter if
-    more than nothing of it is."""
+def parts(patches, grid, sides):
+    """The means of the patches in each of sides x sides parts, (B, N, D) -> (B, D) each: a patch is in a
+    part if more than nothing of it is."""
     height, width = grid
     means = []
-    for top in (0, height / 2):
-        for left in (0, width / 2):
-            inside = []
-            for i in range(height * width):
-                row, column = divmod(i, width)
-                overlaps_rows = row < top + height / 2 and row + 1 > top
-                overlaps_columns = column < left + width / 2 and column + 1 > left
-                if overlaps_rows and overlaps_columns:
-                    inside.append(patches[:, i])
-            means.append(torch.stack(inside).mean(0))
+    for part in range(sides**2):
+        top, left = height * (part // sides) / sides, width * (part % sides) / sides
+        inside = []
+        for i in range(height * width):
+            row, column = divmod(i, width)
+            overlaps_rows = row < top + height / sides and row + 1 > top
+            overlaps_columns = column < left + width / sides and column + 1 > left
+            if overlaps_rows and overlaps_columns:
+                inside.append(patches[:, i])
+        means.append(torch.stack(inside).mean(0))
     return means
 
 
@@ -137,6 +140,7 @@ def quarters(patches, grid):
         {"pool": "token-gap", "swiglu": True},
         {"pool": "token-quarters"},
         {"pool": "token-gap-quarters", "read_blocks": 2},
+        {"pool": "token-pyramid", "read_blocks": 2},
         {"read_blocks": 2},
         {"pool": "gap", "read_blocks": 2},
         {"gelu": "quick", "embedding_norm": True},

@@ -81,6 +81,7 @@ CHANGES = [
     {"pool": "token-gap"},
     {"pool": "token-quarters"},
     {"pool": "token-gap-quarters", "read_blocks": 2},
+    {"pool": "token-pyramid", "read_blocks": 2},
     {"representation": 64},
     {"pool": "distilled", "registers": 1, "classes": 5},
     {"positions": "rotary", "pool": "gap"},

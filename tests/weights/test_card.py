@@ -16,7 +16,13 @@ SMALL = ViTConfig(image=(40, 56), patch=8, width=64, depth=4, heads=2, mlp=96, c
 
 @pytest.mark.parametrize(
     ("pool", "blocks"),
-    [("token-gap-quarters", 3), ("token-gap", 4), ("token-quarters", 1), ("token", 2)],
+    [
+        ("token-pyramid", 2),
+        ("token-gap-quarters", 3),
+        ("token-gap", 4),
+        ("token-quarters", 1),
+        ("token", 2),
+    ],
 )
 def test_the_code_in_the_card_computes_the_same_with_timm(
     pool, blocks, random_classifier, tmp_path, monkeypatch

@@ -49,6 +49,7 @@ CONFIGS = {
     "token and mean": small(pool="token-gap"),
     "token and quarters": small(pool="token-quarters"),
     "two blocks": small(pool="token-gap-quarters", read_blocks=2),
+    "pyramid": small(pool="token-pyramid", read_blocks=2),
     "rotary positions of DINOv3": small(positions="rotary-dinov3", layer_scale=0.1, registers=4),
     "other eps": small(eps=1e-4),
     "no biases of q, k, v": small(qkv_bias=False, gelu="silu"),

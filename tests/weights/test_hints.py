@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from vitkit.models import vit
-from vitkit.weights import load, load_as, load_for, save
+from vitkit.weights import convert, load, load_as, load_for, save
 from vitkit.weights.destination import tensors_in
 from vitkit.weights.formats import format_of
 from vitkit.weights.formats.shapes import STATISTICS
@@ -65,6 +65,8 @@ def test_statistics_are_guessed_by_what_such_models_have(settings, name, statist
     [
         (Hints(resize=40), "shorter side to 40, centre of 32 x 32, bicubic"),
         (Hints(crop="whole"), "32 x 32, bicubic"),
+        (Hints(crop="native"), "whole, at most 16 patches of 8 x 8, bicubic"),
+        (Hints(tokens=42), "whole, at most 42 patches of 8 x 8, bicubic"),
         (Hints(resize=48, interpolation="bilinear"), "shorter side to 48, centre of 32 x 32, bili"),
         (Hints(image=64), "shorter side to 64, centre of 64 x 64, bicubic"),
         (Hints(image=(64, 32), resize=64), "shorter side to 64, centre of 64 x 32, bicubic"),
@@ -83,6 +85,37 @@ def test_a_centre_is_cut_out_of_whole_images_too(bare):
     assert (centre.rule, centre.resize) == ("shorter", 36)
     with pytest.raises(ValueError, match="nothing is cut out"):
         Hints(crop="whole", resize=36)
+
+
+def test_a_model_that_reads_whole_images_can_crop_again(bare, tmp_path):
+    native = load_as(bare(SMALL), Hints(tokens=20), quiet=True)
+    assert native.model.config.image == (32, 32)  # its positions stay where they were learned
+    folder = save(native, tmp_path / "native")
+    assert load(folder, quiet=True).preprocessing == native.preprocessing
+    cropped = load_as(folder, Hints(crop="centre"), quiet=True).preprocessing
+    assert cropped.rule == "shorter"
+
+
+@pytest.mark.parametrize(
+    ("hints", "sentence"),
+    [
+        ({"crop": "native", "resize": 40}, 'nothing is cut out if crop is "native"'),
+        ({"tokens": 0}, "it is a number of patches, from 1 to 16,384"),
+        ({"tokens": 64, "crop": "centre"}, "leave out crop and resize"),
+    ],
+)
+def test_what_does_not_go_with_whole_images_is_said(hints, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Hints(**hints)
+
+
+@pytest.mark.parametrize("to", ["huggingface", "timm", "torchvision", "google"])
+def test_other_formats_refuse_whole_images_in_a_sentence(to, bare, tmp_path):
+    native = load_as(bare(SMALL), Hints(crop="native"), quiet=True)
+    with pytest.raises(ValueError, match=f"{to} has no place for images at their own proportions"):
+        convert(native, tmp_path / "out.npz", to)
+    proof = convert(native, tmp_path / "native", "native")
+    assert load(proof.path, quiet=True).preprocessing.is_native
 
 
 def test_the_size_of_images_is_the_tables_where_it_can_be(bare, capsys):

@@ -78,6 +78,7 @@ from vitkit.evaluation.metrics.paired import paired as paired
 from vitkit.evaluation.metrics.paired import tango as tango
 from vitkit.evaluation.probes.closed_forms import Moments as Moments
 from vitkit.evaluation.probes.closed_forms import ridge as ridge
+from vitkit.evaluation.probes.closed_forms import row_products as row_products
 from vitkit.evaluation.probes.closed_forms import targets as targets
 from vitkit.evaluation.probes.features import BATCH as BATCH
 from vitkit.evaluation.probes.features import Features as Features

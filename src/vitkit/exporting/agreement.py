@@ -253,7 +253,9 @@ def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
             models_unknown.append(strangeness > 0)
             unknown.append(files_strangeness > 0)
         truths += [item.truth for item in readable]
-        pictures += list(images.transpose(0, 2, 3, 1))
+        for number in range(len(readable)):
+            image = model.preprocessing.image_of(images, number)
+            pictures.append(image.transpose(1, 2, 0))
     if not expected:
         raise ValueError(f"none of the images of {trial.name} can be read")
     agreement = compared(

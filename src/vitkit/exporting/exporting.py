@@ -21,7 +21,7 @@ import numpy as np
 from vitkit.exporting.agreement import Agreement, Trial, agree, prepared_images, sample_trial
 from vitkit.exporting.bounds import LEAST, conclusion, wrong
 from vitkit.exporting.browser import LARGEST_NETWORK, PACKAGE, find_web_runtime, page
-from vitkit.exporting.graph import Graph, PictureGraph
+from vitkit.exporting.graph import Graph, PictureGraph, check_any_grid
 from vitkit.exporting.int8 import (
     ONNX_BITS,
     calibrated_openvino,
@@ -124,6 +124,8 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
             f"{classifier.preprocessing.values}; models for red, green and blue of 8 bits can be "
             "exported"
         )
+    if classifier.preprocessing.is_native:
+        _check_native(classifier, wanted)
     if path.suffix.lower() != ENDINGS[wanted.to]:
         raise ValueError(
             f"{path} does not end in {ENDINGS[wanted.to]}, as a file for {wanted.to} does"
@@ -163,6 +165,21 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
         if not was_ours:
             check_replaceable(file)
         check_can_be_made(file)
+
+
+def _check_native(classifier: Classifier, wanted: Export) -> None:
+    """Raises ValueError for images at their own proportions, where that cannot be exported."""
+    if wanted.preprocessing:
+        raise ValueError(
+            "the model reads images at their own proportions, whose grid a file with the preprocessing "
+            "inside cannot choose: leave --preprocessing out, or export a model that crops (--crop centre)"
+        )
+    if wanted.merge:
+        raise ValueError(
+            "--merge merges as many tokens of every image, and images at their own proportions have "
+            "unequally many; leave it out"
+        )
+    check_any_grid(classifier.model)
 
 
 def is_as_measured(path: Path) -> bool:
@@ -366,7 +383,8 @@ def _calibration(exported: Exported, trial: Trial) -> list[np.ndarray]:
         images = [picture[None] for picture in pictures if picture is not None]
     else:
         prepared, _ = prepared_images(exported.preprocessing, trial.for_calibration)
-        images = [prepared[i : i + 1] for i in range(len(prepared))]
+        numbers = range(len(prepared))
+        images = [exported.preprocessing.image_of(prepared, i)[None] for i in numbers]
     if not images:
         raise ValueError(f"none of the images of {trial.name} can be read to calibrate with")
     return images

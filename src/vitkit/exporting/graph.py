@@ -12,7 +12,19 @@ from torch import Tensor, nn
 
 from vitkit.data import Preprocessing
 from vitkit.inspection import membership, rolling
-from vitkit.models import Attention, Merging, Model, Patches, same_memory
+from vitkit.models import (
+    RESAMPLE,
+    Attention,
+    Grid,
+    LearnedPositions,
+    Merging,
+    Model,
+    NoPositions,
+    Patches,
+    VisionTransformer,
+    insert_zeros,
+    same_memory,
+)
 from vitkit.weights import Classifier, Unknown, activate
 
 
@@ -32,6 +44,8 @@ class Graph(nn.Module):
         self.normalises = not isinstance(getattr(self.model, "stem", None), Patches)
         if not self.normalises:
             self.model = reading_levels(self.model, preprocessing)
+        if preprocessing.is_native:
+            self.model = with_positions_on_any_grid(self.model)
         if apart:
             self.model = with_projections_apart(self.model)
         if merge:
@@ -199,6 +213,75 @@ def with_projections_apart(model: Model) -> Model:
     return own
 
 
+# Positions on a grid that is known only when an image comes
+
+
+class PositionsOnAnyGrid(nn.Module):
+    """E_pos of Eq. 1 on the grid of the images: as LearnedPositions resamples them, by two products with
+    matrices that follow from the grid."""
+
+    def __init__(self, learned: LearnedPositions):
+        super().__init__()
+        self.grid = learned.grid
+        self.prefix_rows = learned.prefix_rows
+        self.prefix_tokens = learned.prefix_tokens
+        self.way = RESAMPLE[learned.method]
+        self.register_buffer("table", learned.table.detach())
+
+    def add(self, z: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        image = self.table[0, self.prefix_rows :].unflatten(0, self.grid)  # (h, w, D)
+        down = self.shares(grid[0], self.grid[0])  # (h', h)
+        across = self.shares(grid[1], self.grid[1])  # (w', w)
+        image = down @ image.flatten(1)  # (h', w D)
+        image = across @ image.unflatten(1, (self.grid[1], -1))  # (h', w', D)
+        rows = torch.cat([self.table[0, : self.prefix_rows], image.flatten(0, 1)])
+        return z + insert_zeros(rows[None], self.prefix_rows, self.prefix_tokens).to(z.dtype)
+
+    def shares(self, new: int, old: int) -> Tensor:
+        """The matrix of one axis, (new, old): how much of each old position is in each new one, as
+        torch.nn.functional.interpolate has it."""
+        index = torch.arange(new).float()  # (new,)
+        length = torch.full((1,), new, dtype=torch.int64).float()
+        scale = old / length  # old positions for one new one
+        centres = (index + 0.5) * scale - 0.5
+        if self.way.get("align_corners"):
+            centres = index * ((old - 1) / torch.clamp(length - 1, min=1.0))
+        positions = torch.arange(old).float()
+        if self.way.get("antialias"):
+            stretch = torch.clamp(scale, min=1.0)  # the kernel covers all that become one
+            weights = kernel(
+                (positions - centres[:, None]) / stretch, self.way["mode"], SHARP[True]
+            )
+            return weights / weights.sum(1, keepdim=True)
+        radius = RADIUS[self.way["mode"]]
+        below = torch.floor(centres)
+        weights = torch.zeros_like(centres)[:, None] * positions
+        for step in range(1 - radius, radius + 1):
+            neighbour = below + step
+            share = kernel(neighbour - centres, self.way["mode"], SHARP[False])[:, None]
+            at = neighbour.clamp(0.0, old - 1.0)[:, None]  # beyond the border its position counts
+            weights = weights + share * (positions == at).float()
+        return weights
+
+
+def with_positions_on_any_grid(model: VisionTransformer) -> VisionTransformer:
+    """A model that gives the same answers, whose positions do not ask which grid it is."""
+    own = copy.deepcopy(model, memo=same_memory(model))
+    if isinstance(own.positions, LearnedPositions):
+        own.positions = PositionsOnAnyGrid(own.positions)
+    return own
+
+
+def check_any_grid(model: VisionTransformer) -> None:
+    """Raises ValueError for positions that cannot be exported for every grid."""
+    if not isinstance(model.positions, LearnedPositions | NoPositions):
+        raise ValueError(
+            f"{model.config.positions} positions cannot be exported for images at their own proportions, "
+            'only "learned" and "none" can, at the stem; --crop centre exports a model that crops'
+        )
+
+
 # A Preprocessing as part of the network: resize and centre crop as two products with matrices
 
 
@@ -270,14 +353,19 @@ class PictureResize(nn.Module):
 
     def kernel(self, distance: Tensor) -> Tensor:
         """The weight of a pixel at a distance from the centre, in pixels; of any shape."""
-        x = distance.abs()
-        if self.preprocessing.interpolation == "bilinear":
-            return torch.clamp(1 - x, min=0.0)
-        # Cubic convolution (Keys 1981): one polynomial up to a distance of 1, one up to 2, then 0
-        a = SHARP[self.preprocessing.antialias]
-        near = ((a + 2) * x - (a + 3)) * x * x + 1
-        far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-        return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
+        preprocessing = self.preprocessing
+        return kernel(distance, preprocessing.interpolation, SHARP[preprocessing.antialias])
+
+
+def kernel(distance: Tensor, interpolation: str, a: float) -> Tensor:
+    """The weight of a pixel at a distance from the centre, in pixels; of any shape. a: Keys' parameter."""
+    x = distance.abs()
+    if interpolation == "bilinear":
+        return torch.clamp(1 - x, min=0.0)
+    # Cubic convolution (Keys 1981): one polynomial up to a distance of 1, one up to 2, then 0
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
 
 
 def levels(x: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ UNTOLD = {"CI": "true", "NNCF_CI": "1"}
 OPSET = 18  # ONNX Runtime 1.14 and later know it
 LARGEST_ONNX = 2**31 - 2**20  # bytes; a .onnx file is one message of protobuf
 LARGEST_SIDE = 8192  # pixels of a picture
+LONGEST = 255  # patches along a side of an image at its own proportions
 LARGEST_BATCH = 4096
 ATTENTION = "attention"  # the output that says what a model looks at
 FEW = 1024  # numbers of a tensor that stays in float32: biases, and what LayerNorm has
@@ -39,6 +40,12 @@ def traced(graph: nn.Module, exported: Exported) -> ExportedProgram:
     else:
         example = torch.zeros(2, 3, *exported.preprocessing.size, dtype=torch.uint8)
         shapes = {0: batch}
+        if exported.preprocessing.is_native:
+            height, width = exported.preprocessing.patch
+            example = torch.zeros(2, 3, 3 * height, 5 * width, dtype=torch.uint8)
+            rows = Dim("rows", min=1, max=LONGEST)
+            columns = Dim("columns", min=1, max=LONGEST)
+            shapes |= {2: height * rows, 3: width * columns}
     with quiet():
         return torch.export.export(graph.eval(), (example,), dynamic_shapes={"images": shapes})
 
@@ -160,6 +167,8 @@ def _name_axes(graph, exported: Exported) -> None:
     """Call the axes of the input what they are."""
     axes = graph.input[0].type.tensor_type.shape.dim
     names = {axes[0].dim_param: "batch"}
+    if exported.preprocessing.is_native:
+        names |= {axes[2].dim_param: "height", axes[3].dim_param: "width"}
     if exported.takes_pictures:
         names |= {axes[1].dim_param: "height", axes[2].dim_param: "width"}
     for value in [*graph.input, *graph.output, *graph.value_info]:
@@ -175,6 +184,8 @@ def openvino_model(program: ExportedProgram, exported: Exported):
     with quiet():
         model = openvino.convert_model(program)
     shape = [-1, 3, *exported.preprocessing.size]
+    if exported.preprocessing.is_native:
+        shape = [-1, 3, -1, -1]
     if exported.takes_pictures:
         shape = [-1, -1, -1, 3]
     model.reshape(shape)

@@ -96,6 +96,11 @@ def _order(labels: tuple[str, ...], others: tuple[str, ...]) -> list[int] | None
 def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tensor]:
     """What a model computes for pictures, by layer and in order, float32 on the CPU."""
     images = classifier.batch(pictures)
+    if images.ndim != 4:
+        raise ValueError(
+            "the pictures have several proportions, at which this model reads them: layers are compared on "
+            "pictures of one size; give some of the same proportions"
+        )
     with recording(classifier.model, attention=False) as record:
         logits = classifier.logits(images)
     states = {"embedding": record.embedding}

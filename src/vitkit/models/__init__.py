@@ -20,7 +20,10 @@ _FILES = {
     "layers": "Dense",
     "operations": "Cost cost exaflops",
     "pooling": "DistilledHead",
-    "positions": "NoPositions RESAMPLE RelativePositions RotaryPositions resample sincos",
+    "positions": (
+        "LearnedPositions NoPositions RESAMPLE RelativePositions RotaryPositions insert_zeros resample "
+        "sincos"
+    ),
     "shortcuts": (
         "EarlyExit Exit Merging check_can_exit check_can_merge check_sure states_at tokens_left"
     ),

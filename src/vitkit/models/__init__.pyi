@@ -35,10 +35,12 @@ from vitkit.models.operations import Cost as Cost
 from vitkit.models.operations import cost as cost
 from vitkit.models.operations import exaflops as exaflops
 from vitkit.models.pooling import DistilledHead as DistilledHead
+from vitkit.models.positions import LearnedPositions as LearnedPositions
 from vitkit.models.positions import NoPositions as NoPositions
 from vitkit.models.positions import RESAMPLE as RESAMPLE
 from vitkit.models.positions import RelativePositions as RelativePositions
 from vitkit.models.positions import RotaryPositions as RotaryPositions
+from vitkit.models.positions import insert_zeros as insert_zeros
 from vitkit.models.positions import resample as resample
 from vitkit.models.positions import sincos as sincos
 from vitkit.models.shortcuts import EarlyExit as EarlyExit

@@ -19,7 +19,13 @@ from vitkit.models.tiling import Grid, Tiling, as_pair, as_side
 TOKENS_READ = {"token": 1, "distilled": 2}
 # Poolings of the class token without parameters of their own: with the same weights a head can read
 # any of them.
-WITHOUT_PARAMETERS = ("token", "token-gap", "token-quarters", "token-gap-quarters")
+WITHOUT_PARAMETERS = (
+    "token",
+    "token-gap",
+    "token-quarters",
+    "token-gap-quarters",
+    "token-pyramid",
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class ViTConfig:
         "token-gap",
         "token-quarters",
         "token-gap-quarters",
+        "token-pyramid",
         "map",
         "corner",
         "none",
@@ -63,10 +70,10 @@ class ViTConfig:
     """What the head reads. "token": the class token; "distilled": that and the distillation token
     (DeiT: a classifier for each, averaged); "token-gap": the class token and the mean of the patches
     side by side (DINOv2's linear classifier); "token-quarters": the class token and the means of the
-    patches in the four quarters of the image; "token-gap-quarters": all of these; "gap": the mean of the
-    patches (App. D.3, which trains it with a learning rate of 3e-4, and the token with 8e-4); "map": an
-    attention pooling; "corner": the first patch (the published Axial-ViT); "none": every token, each
-    with an answer of its own."""
+    patches in the four quarters of the image; "token-gap-quarters": all of these; "token-pyramid": these
+    and the means in 4 x 4 parts of the image; "gap": the mean of the patches (App. D.3, which trains it
+    with a learning rate of 3e-4, and the token with 8e-4); "map": an attention pooling; "corner": the
+    first patch (the published Axial-ViT); "none": every token, each with an answer of its own."""
     read_blocks: int = 1
     """Of how many blocks, the last ones, the head reads what `pool` says, side by side, each after the
     last LayerNorm (4 in DINO's linear protocol); 1 is the paper."""

@@ -14,9 +14,22 @@ if TYPE_CHECKING:
     from vitkit.models.config import ViTConfig
 
 # Poolings that read the class token
-NEEDS_CLASS_TOKEN = ("token", "distilled", "token-gap", "token-quarters", "token-gap-quarters")
+NEEDS_CLASS_TOKEN = (
+    "token",
+    "distilled",
+    "token-gap",
+    "token-quarters",
+    "token-gap-quarters",
+    "token-pyramid",
+)
 # How many states of D numbers a pooling puts side by side, if more than one
-STATES = {"distilled": 2, "token-gap": 2, "token-quarters": 5, "token-gap-quarters": 6}
+STATES = {
+    "distilled": 2,
+    "token-gap": 2,
+    "token-quarters": 5,
+    "token-gap-quarters": 6,
+    "token-pyramid": 22,
+}
 
 
 @dataclass(frozen=True)
@@ -161,12 +174,10 @@ def _check_pooling(config: "ViTConfig") -> None:
     if config.read_blocks > 1 and config.pool in ("distilled", "map", "none"):
         raise ValueError(
             f'read_blocks is {config.read_blocks} with pool "{config.pool}"; states of several blocks '
-            'are read with "token", "token-gap", "token-quarters", "token-gap-quarters", "gap" or "corner"'
+            'are read with "token", "token-gap", "token-quarters", "token-gap-quarters", "token-pyramid", '
+            '"gap" or "corner"'
         )
-    joins = (
-        config.pool in ("token-gap", "token-quarters", "token-gap-quarters")
-        or config.read_blocks > 1
-    )
+    joins = config.pool != "distilled" and (config.pool in STATES or config.read_blocks > 1)
     if joins and (config.norm == "pooled" or config.representation):
         raise ValueError(
             f'pool is "{config.pool}" with norm "{config.norm}" and a representation layer of '

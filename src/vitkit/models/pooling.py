@@ -68,15 +68,37 @@ def token_mean_and_quarters(z: Tensor, prefix: int, grid: Grid) -> Tensor:
     return torch.cat([z[:, 0], z[:, prefix:].mean(1), *quarters(z, prefix, grid)], -1)
 
 
+def token_and_pyramid(z: Tensor, prefix: int, grid: Grid) -> Tensor:
+    """(B, 22·D): the class token and a spatial pyramid (Lazebnik et al. 2006): the mean of the patches,
+    their means in the four quarters, and in sixteen parts, row by row."""
+    levels = [z[:, prefix:].mean(1), *quarters(z, prefix, grid), *parts(z, prefix, grid, 4)]
+    return torch.cat([z[:, 0], *levels], -1)
+
+
 def quarters(z: Tensor, prefix: int, grid: Grid) -> list[Tensor]:
     """(B, D) each: the means of the patches in the four quarters of the image."""
-    height, width = grid
+    return parts(z, prefix, grid, 2)
+
+
+def parts(z: Tensor, prefix: int, grid: Grid, sides: int) -> list[Tensor]:
+    """(B, D) each: the means of the patches in `sides` x `sides` parts of the image, row by row. A row or
+    column of patches that a border goes through is in both parts."""
     patches = z[:, prefix:].unflatten(1, grid)  # (B, h, w, D)
+    means = []
+    for rows in shares(grid[0], sides):
+        for columns in shares(grid[1], sides):
+            means.append(patches[:, rows, columns].mean((1, 2)))
+    return means
+
+
+def shares(length: int, count: int) -> list[slice]:
+    """A side of so many patches in `count` parts, each from the patch that its begin is in to the one
+    that its end is in."""
     parts = []
-    for half in (patches[:, : (height + 1) // 2], patches[:, height // 2 :]):
-        for quarter in (half[:, :, : (width + 1) // 2], half[:, :, width // 2 :]):
-            parts.append(quarter.mean((1, 2)))
-    return parts
+    for i in range(count):
+        end = ((i + 1) * length + count - 1) // count  # rounded up
+        parts.append(slice(i * length // count, end))
+    return parts  # of an exported model the length is a variable, and ONNX divides towards zero
 
 
 def first_patch(z: Tensor, prefix: int, grid: Grid) -> Tensor:
@@ -96,6 +118,7 @@ POOL: dict[str, Callable[[Tensor, int, Grid], Tensor]] = {
     "token-gap": token_and_mean,
     "token-quarters": token_and_quarters,
     "token-gap-quarters": token_mean_and_quarters,
+    "token-pyramid": token_and_pyramid,
     "corner": first_patch,
     "none": every_token,
 }

@@ -32,6 +32,9 @@ LEAST = 400  # pixels of a side, about: photographs are enlarged to it
 class Looking:
     """A Runtime that also keeps what the model looked at, from the same pass."""
 
+    one_grid = True
+    """Its maps are those of one batch, whose images have one size."""
+
     def __init__(self, eager: Eager):
         """Raises ValueError for a model without attention among patches."""
         check_has_attention(eager.classifier)

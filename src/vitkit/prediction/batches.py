@@ -26,8 +26,9 @@ class Prepared(NamedTuple):
     """The images of a batch of items, ready for the model."""
 
     images: np.ndarray
-    """(B, C, h, w), uint8 or float32: those that could be read. An array, not a tensor: it travels from a worker
-    through a pipe, without /dev/shm."""
+    """(B, C, h, w), uint8 or float32: those that could be read; (B, M) if they keep their own proportions
+    and these differ (data/images/native.py). An array, not a tensor: it travels from a worker through a
+    pipe, without /dev/shm."""
     rows: list[int]
     """Which of the items each is."""
     errors: dict[int, str]
@@ -106,7 +107,7 @@ def prepare(preprocessing: Preprocessing, items: Iterable[Item]) -> Prepared:
             rows.append(i)
         except BadImage as error:
             errors[i] = str(error)
-    return Prepared(np.array(images, dtype=preprocessing.dtype), rows, errors)
+    return Prepared(preprocessing.together(images), rows, errors)
 
 
 def _prepare(item: Item, preprocessing: Preprocessing) -> np.ndarray:

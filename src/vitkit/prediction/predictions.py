@@ -231,10 +231,13 @@ def least_open(runtime: Runtime) -> np.ndarray | None:
 def logits_and_strangeness(
     runtime: Runtime, images: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """uint8 (B, 3, h, w) -> (B, K); and (B,), above 0 for unknown images, if the runtime says that."""
+    """uint8 (B, 3, h, w), or (B, M) of several sizes -> (B, K); and (B,), above 0 for unknown images, if the
+    runtime says that."""
+    preprocessing = runtime.preprocessing
     if least_open(runtime) is None:
-        return runtime.logits(images), None
-    return runtime.logits_and_strangeness(images)
+        [logits] = preprocessing.computed(lambda group: [runtime.logits(group)], images)
+        return logits, None
+    return tuple(preprocessing.computed(runtime.logits_and_strangeness, images))
 
 
 def doubts(

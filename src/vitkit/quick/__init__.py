@@ -8,7 +8,7 @@ _FILES = {
     "from_folder": "Answer answer measured_by",
     "plan": "OtherPlan read_plan",
     "record": "check_recorded is_quick weakest_class write_page",
-    "reading": "TOKEN kinds_for part_of widest_of",
+    "reading": "TOKEN kinds_for part_of shared_products widest_of",
     "tuning": "RUN",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

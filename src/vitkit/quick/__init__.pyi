@@ -15,6 +15,7 @@ from vitkit.quick.plan import read_plan as read_plan
 from vitkit.quick.reading import TOKEN as TOKEN
 from vitkit.quick.reading import kinds_for as kinds_for
 from vitkit.quick.reading import part_of as part_of
+from vitkit.quick.reading import shared_products as shared_products
 from vitkit.quick.reading import widest_of as widest_of
 from vitkit.quick.record import check_recorded as check_recorded
 from vitkit.quick.record import is_quick as is_quick

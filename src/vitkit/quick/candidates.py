@@ -63,16 +63,21 @@ def question(kind: TargetKind, labels: tuple[str, ...], balanced: bool = False) 
     return Probing(kind, labels, np.arange(len(labels)), balanced)
 
 
-def solved(asked: Probing, learned: Features, groups: np.ndarray | None = None) -> Probe:
+def solved(
+    asked: Probing,
+    learned: Features,
+    groups: np.ndarray | None = None,
+    products: Tensor | None = None,
+) -> Probe:
     """The head in closed form for features (N, D) and targets as `Source.targets_of` gives them. Images
-    of one group, by its number (N,), are left out together. Raises ValueError if no head can be fitted
-    to it."""
+    of one group, by its number (N,), are left out together. `products`: of each two rows, if they were
+    computed (`row_products`). Raises ValueError if no head can be fitted to it."""
     if asked.kind != "classes":
-        return asked.fit("linear", learned, groups)
+        return asked.fit("linear", learned, groups, products)
 
     # A class without an example is unlikely everywhere, by the rule of succession: 1 in N + 2
     known = learned.y.any(0)
-    fitted = several_probe(learned.x, learned.y[:, known], groups)
+    fitted = several_probe(learned.x, learned.y[:, known], groups, products)
     count = len(learned.x)
     weight = torch.zeros(len(known), fitted.weight.shape[1], dtype=torch.float64)
     bias = torch.full((len(known),), -math.log(count + 1), dtype=torch.float64)

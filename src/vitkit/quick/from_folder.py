@@ -37,6 +37,7 @@ from vitkit.quick.plan import (
     with_origin,
     write_plan,
 )
+from vitkit.quick.proportions import chosen_proportions, with_crop, with_own_proportions
 from vitkit.quick.reading import read, settle_reading
 from vitkit.quick.record import write_record
 from vitkit.quick.tuning import Tuning, fine_tuned, for_few_pixels, tuning_for
@@ -82,6 +83,7 @@ def answer(
     say: Say,
     keep_size: bool = False,
     portable: bool = False,
+    native: bool | None = None,
 ) -> Answer:
     """Make the best model for the recipe's images that the minutes allow, and save it in
     `run_dir`/model; returns it, with what it and the others reached. A model is there from the first
@@ -89,7 +91,8 @@ def answer(
 
     The recipe is that of the fine-tuning. Its spans may be 0: then they follow from the time. Images
     of few pixels are fine-tuned at a smaller size than the recipe's, unless `keep_size`. A head may
-    read more of the model than other libraries can, unless it is to be `portable`.
+    read more of the model than other libraries can, unless it is to be `portable`. Where most images are
+    not square it may read them whole, at their own proportions; not if `native` is False.
 
     Raises ValueError if no classifier can be made of the images, and for a directory of another
     run; Interrupted after SIGTERM.
@@ -110,21 +113,37 @@ def answer(
         if plan is None:
             precision = from_rank_0(lambda: pick_precision(recipe.precision, device)).precision
             images = fingerprint(photographs.learned)
-            plan = Plan(None, precision, minutes, to_json(recipe), images, portable=portable)
+            plan = Plan(
+                None,
+                precision,
+                minutes,
+                to_json(recipe),
+                images,
+                portable=portable,
+                native=native,
+            )
             write_plan(run_dir, plan)
         begun_on = plan.recipe["data"]["source"]
         if not same_place(begun_on, recipe.data.source):
             say(f"{run_dir} was begun on {begun_on}: {recipe.data.source} has the same images")
-        tuning = replace(recipe, precision=plan.precision)
+        tuning = with_crop(replace(recipe, precision=plan.precision))
         if not keep_size:
             tuning = for_few_pixels(tuning, photographs.train)
 
         # The models, and the best of them
         work = Work(recipe, tuning, run_dir, photographs, plan, device, say, began)
+        if plan.native:
+            work = with_own_proportions(work)
         earlier = from_rank_0(lambda: _earlier_choice(run_dir))
         reading = read(work)
         work = settle_reading(work, reading)
         first = closed_form(work, reading, is_saved=bool(earlier))
+
+        # The same on whole images, if most are not square and that is no worse
+        work, whole = chosen_proportions(work, reading)
+        if whole is not None:
+            work = settle_reading(work, whole)
+            first = closed_form(work, whole, is_saved=False)
         tuning = tuning_for(work, first)
         if not tuning.steps:
             return _end(work, _only(work, first, tuning.next_minutes))

@@ -59,11 +59,14 @@ class Plan(NamedTuple):
     """What the head reads: a pooling, and of how many blocks; None as long as that is not decided."""
     portable: bool = False
     """Whether the head reads what other libraries know, whatever it costs."""
+    native: bool | None = None
+    """Whether the solved head's images keep their own proportions, though the recipe's are cropped; None as
+    long as that is not decided."""
 
 
 TYPES: Types = {
     "steps": int, "precision": str, "minutes": NUMBER, "recipe": dict, "images": str,
-    "seconds_of_a_step": NUMBER, "pool": str, "reading": list, "portable": bool,
+    "seconds_of_a_step": NUMBER, "pool": str, "reading": list, "portable": bool, "native": bool,
 }  # fmt: skip
 
 

@@ -3,19 +3,22 @@
 A class token says what is in a photograph; of textures, signs and satellite images the middle blocks know
 more, as DINO's and DINOv2's linear protocols use them, and where something is the class token hardly
 says. What is read is chosen by left-out answers, from one pass over the images: the wider a reading, the
-more images a head needs to gain by it.
+more images a head needs to gain by it. Heads of more numbers than images are solved for by the products of
+the images, and what two readings share is multiplied once.
 
 Legend: N images, L blocks that are read, S states of each, D width of the model, K outputs of the head.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from vitkit.evaluation import Features, Probe, Probing, rounded
+from vitkit.evaluation import Features, Probe, Probing, rounded, row_products
 from vitkit.models import ViTConfig
 from vitkit.quick.candidates import (
     Candidate,
@@ -33,7 +36,8 @@ from vitkit.training import Recipe
 from vitkit.weights import Classifier
 
 BLOCKS = 12  # that are read at most, the last ones
-STATES = ("token", "mean", "upper left", "upper right", "lower left", "lower right")
+# How many states of a block each pooling reads: those of the one before, and more
+STATES = {"token": 1, "token-gap": 2, "token-gap-quarters": 6, "token-pyramid": 22}
 MOST = 2**26  # numbers of the features of all images: 256 MiB
 SOLVED = 2_048  # images, or numbers a head reads: of more of both it takes long to solve for
 
@@ -47,14 +51,13 @@ class Kind(NamedTuple):
     """and of how many blocks, the last ones."""
 
     @property
-    def states(self) -> tuple[str, ...]:
-        """What is read of each block, of STATES."""
-        states = {"token": STATES[:1], "token-gap": STATES[:2], "token-gap-quarters": STATES}
-        return states[self.pool]
+    def states(self) -> int:
+        """How many states of each block."""
+        return STATES[self.pool]
 
     def numbers(self, width: int) -> int:
         """How many numbers that are."""
-        return self.blocks * len(self.states) * width
+        return self.blocks * self.states * width
 
     def of(self, recipe: Recipe) -> Recipe:
         """The recipe whose model's head reads that."""
@@ -69,6 +72,10 @@ WORDS = {
     "token-gap": "the class token and the mean of the patches of {}",
     "token-gap-quarters": (
         "the class token, the mean of the patches and those of the image's four quarters of {}"
+    ),
+    "token-pyramid": (
+        "the class token, the mean of the patches and those of the image's four quarters and sixteen parts "
+        "of {}"
     ),
 }
 
@@ -113,13 +120,15 @@ def read(work: Work) -> Reading:
     # One pass over the images gives all
     widest = widest_of(kinds)
     every = features_of(work, _bare(work, widest, asked), photographs.learned)
+    width = bare.model.config.width
+    products = shared_products(every, widest, kinds, width)
     readings = []
     tried = []
     for kind in kinds:
-        learned = part_of(every, widest, kind, bare.model.config.width)
-        whole = solved(asked, learned, groups)
+        learned = part_of(every, widest, kind, width)
+        whole = solved(asked, learned, groups, products.get(kind))
         readings.append((kind, learned, whole))
-        tried.append(_by_loss(kind, bare, asked, whole, every.y))
+        tried.append(_by_loss(kind.pool, bare, asked, whole, every.y))
 
     # The best one, or what an earlier call decided
     weights = image_weights(asked, every.y)
@@ -147,6 +156,11 @@ def read(work: Work) -> Reading:
     return Reading(asked, _bare(work, kind, asked), learned, whole)
 
 
+def by_left_out(reading: Reading, name: str) -> Candidate:
+    """A head as a candidate, judged by the loss of its left-out answers."""
+    return _by_loss(name, reading.bare, reading.asked, reading.whole, reading.learned.y)
+
+
 def kinds_for(config: object, images: int) -> Iterator[Kind]:
     """What a head may read of so many images, of as many blocks as can be solved for; nothing for models
     that do not read the class token as the paper has it."""
@@ -155,7 +169,7 @@ def kinds_for(config: object, images: int) -> Iterator[Kind]:
     if (config.pool, config.read_blocks) != TOKEN:
         return
     yield TOKEN
-    for pool in ("token-gap", "token-gap-quarters"):
+    for pool in [pool for pool in STATES if pool != TOKEN.pool]:
         for blocks in range(min(BLOCKS, config.depth), 0, -1):
             kind = Kind(pool, blocks)
             numbers = kind.numbers(config.width)
@@ -176,20 +190,45 @@ def _bare(work: Work, kind: Kind, asked: Probing) -> Classifier:
 
 def part_of(every: Features, widest: Kind, kind: Kind, width: int) -> Features:
     """The features of a kind, of those of a wider one."""
-    states = len(widest.states)
-    x = every.x.reshape(len(every.x), widest.blocks, states, width)
-    x = x[:, widest.blocks - kind.blocks :, : len(kind.states)].reshape(len(x), -1)
+    x = every.x.reshape(len(every.x), widest.blocks, widest.states, width)
+    x = x[:, widest.blocks - kind.blocks :, : kind.states].reshape(len(x), -1)
     if kind != TOKEN:
         x = rounded(x)
     return Features(np.ascontiguousarray(x), every.y)
 
 
-def _by_loss(
-    kind: Kind, bare: Classifier, asked: Probing, whole: Probe, y: np.ndarray
-) -> Candidate:
+def shared_products(
+    every: Features, widest: Kind, kinds: Sequence[Kind], width: int
+) -> dict[Kind, Tensor]:
+    """The products of each two images' features (`row_products`), for each kind of more numbers than images
+    but the class token, which is not rounded.
+
+    Those of kinds add up from the states that they read, so each state is multiplied once.
+    """
+    wide = [kind for kind in kinds if kind != TOKEN and kind.numbers(width) > len(every.x)]
+    if not wide:
+        return {}
+    x = every.x.reshape(len(every.x), -1, width)  # (N, L S, D)
+
+    # Which kinds read a state, and the states that the same kinds read
+    reads = np.zeros((len(wide), widest.blocks, widest.states), dtype=bool)
+    for kind, own in zip(wide, reads, strict=True):
+        own[widest.blocks - kind.blocks :, : kind.states] = True
+    readers, group = np.unique(reads.reshape(len(wide), -1), axis=1, return_inverse=True)
+
+    products = {kind: torch.zeros(len(x), len(x), dtype=torch.float64) for kind in wide}
+    for number, is_reader in enumerate(readers.T):
+        states = rounded(x[:, group == number].reshape(len(x), -1))
+        added = row_products(torch.from_numpy(states))
+        for kind in itertools.compress(wide, is_reader):
+            products[kind] += added
+    return products
+
+
+def _by_loss(name: str, bare: Classifier, asked: Probing, whole: Probe, y: np.ndarray) -> Candidate:
     """A reading as a candidate, judged by the loss of its left-out answers: of few images it tells more
     than how many are right."""
-    tried = candidate(kind.pool, bare, asked, whole.left_out, y)
+    tried = candidate(name, bare, asked, whole.left_out, y)
     return tried._replace(scores=-tried.losses)
 
 

@@ -115,6 +115,8 @@ def finetune(
     # How long, how fast, how large
     task = _task(preset, data, splits.train)
     size = hints.image or classifier.preprocessing.size
+    if classifier.preprocessing.is_native:  # its size says how many patches an image may have
+        size = hints.image or classifier.model.config.image
     if task.side and not hints.image:
         # The paper's 384 are 378 for a patch of 14
         size = classifier.model.config.fitting((task.side, task.side))
@@ -124,10 +126,12 @@ def finetune(
     adopted, _ = adopt(classifier, labels=labels, image=size, new_head=True)
 
     # What the images go through
-    preprocessing = preprocessing_for(classifier.preprocessing, size)
+    preprocessing = classifier.preprocessing
+    if not preprocessing.is_native:
+        preprocessing = preprocessing_for(preprocessing, size)
     if protocol:
         preprocessing = replace(preprocessing, rule="square", resize=0)
-        preprocessing = changed_preprocessing(preprocessing, hints)
+        preprocessing = changed_preprocessing(preprocessing, hints, adopted.model.config)
     augmentation = Augmentation(auto=not protocol)
     vtab = vtab_task(data)
     if preset == "vtab" and like == "paper" and vtab is None:

@@ -240,6 +240,20 @@ class WholePicture:
         """The upright picture, uint8 (3, height, width). Raises BadImage."""
         return Preprocessing().decode(picture).transpose(2, 0, 1)  # red, green and blue, of 8 bits
 
+    def image_of(self, images: np.ndarray, number: int) -> np.ndarray:
+        """One picture of a batch, (3, height, width)."""
+        return images[number]
+
+    def together(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """One picture, (3, height, width), as a batch."""
+        return np.array(images, dtype=self.dtype)
+
+    def computed(
+        self, compute: Callable[[np.ndarray], Sequence[np.ndarray]], images: np.ndarray
+    ) -> list[np.ndarray]:
+        """What `compute` makes of the batch."""
+        return list(compute(images))
+
 
 @dataclass(frozen=True, eq=False)
 class PictureRuntime:

@@ -84,10 +84,10 @@ def fit_exits(
     exits = []
     for blocks, x in zip(after, states, strict=True):
         fitted = LeaveOut(x, features)
-        strengths = [strength * fitted.fit.scale for strength in STRENGTHS]
+        strengths = [strength * fitted.scale for strength in STRENGTHS]
         errors = [(fitted.scores(l2) - features).square().mean().item() for l2 in strengths]
         best = strengths[int(np.argmin(errors))]
-        weight, bias = fitted.fit.head(best)
+        weight, bias = fitted.head(best)
         exits.append(Exit(blocks, weight.float(), bias.float()).to(deployed.device))
     return exits
 

@@ -144,7 +144,8 @@ class Answering:
         """Answers to a batch."""
         began = time.monotonic()
         most = max(each.top for each in wanted)
-        images = np.stack([each.prepared for each in wanted])  # (B, 3, h, w)
+        # (B, 3, h, w), or rows of images of several sizes
+        images = self.served.runtime.preprocessing.together([each.prepared for each in wanted])
         items = [Item(each.name, _no_file) for each in wanted]
         prepared = Prepared(images, list(range(len(wanted))), {})
         predictions = predictions_of(self.served.runtime, items, prepared, most)

@@ -281,6 +281,11 @@ def _check_images(recipe: Recipe, facts: Facts) -> None:
             f"the model's images have {recipe.model.channels} channels, the data's "
             f"{channels}: --model.channels {channels}"
         )
+    if recipe.data.preprocessing.is_native:
+        raise ValueError(
+            "training reads images of one size, and these keep their own proportions (--crop native): "
+            "train with --crop centre; vitkit finetune --preset quick solves for a head on whole images"
+        )
     if recipe.model.image != tuple(recipe.data.preprocessing.size):
         model_size = " ".join(map(str, recipe.model.image))
         data_size = " ".join(map(str, recipe.data.preprocessing.size))

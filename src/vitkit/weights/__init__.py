@@ -13,7 +13,7 @@ _FILES = {
     "files.content": "DAMAGE",
     "files.hub": "hub_answers hub_host paths_in push",
     "files.safetensors": "write_safetensors",
-    "fitting": "at_stride changed_preprocessing fitted_to",
+    "fitting": "at_own_proportions at_stride changed_preprocessing fitted_to",
     "formats": "format_of",
     "formats.shapes": "STATISTICS",
     "hints": "CREATE Hints",

@@ -17,6 +17,7 @@ from vitkit.weights.files.hub import hub_host as hub_host
 from vitkit.weights.files.hub import paths_in as paths_in
 from vitkit.weights.files.hub import push as push
 from vitkit.weights.files.safetensors import write_safetensors as write_safetensors
+from vitkit.weights.fitting import at_own_proportions as at_own_proportions
 from vitkit.weights.fitting import at_stride as at_stride
 from vitkit.weights.fitting import changed_preprocessing as changed_preprocessing
 from vitkit.weights.fitting import fitted_to as fitted_to

@@ -76,7 +76,7 @@ def model_card(classifier: Classifier, format: Format) -> str:
         license=printable(_license_sentence(classifier.license)),
         preprocessing=_list(classifier.preprocessing.to_json()),
         metrics=metrics,
-        elsewhere=_elsewhere(config, format),
+        elsewhere=_elsewhere(classifier, format),
     )
 
 
@@ -111,8 +111,14 @@ def _license_sentence(license: License | None) -> str:
     return sentence
 
 
-def _elsewhere(config: ModelConfig, format: Format) -> str:
+def _elsewhere(classifier: Classifier, format: Format) -> str:
     """How to open the model with the format's own library, and with others after a conversion."""
+    if classifier.preprocessing.is_native:
+        return (
+            "\nIt reads images whole, at their own proportions, which other libraries' models do not: "
+            "`vitkit predict DIRECTORY IMAGE`, or an exported file (`vitkit export DIRECTORY`).\n"
+        )
+    config = classifier.model.config
     code = ""
     if format.example:
         code += f"\n```python\n{format.example(config)}```\n"

@@ -18,6 +18,7 @@ from vitkit.data import Preprocessing, as_pictures
 from vitkit.models import (
     Model,
     ModelConfig,
+    ViTConfig,
     build,
     called,
     config_from,
@@ -70,6 +71,8 @@ class Classifier:
             raise ValueError(f"activation is {self.activation!r}; it is one of {choices}")
         check_labels(self.labels)
         config = getattr(self.model, "config", None)
+        if self.preprocessing.is_native and isinstance(config, ModelConfig):
+            check_native(config, self.preprocessing.patch)
         outputs = getattr(config, "classes", None)
         if self.labels and outputs is not None and len(self.labels) != outputs:
             raise ValueError(f"there are {len(self.labels)} labels for a head of {outputs} outputs")
@@ -126,25 +129,29 @@ class Classifier:
         """
         if getattr(self.model, "inference_only", False):
             return self
-        model = for_inference(self.model, self.preprocessing.size)
+        size = self.preprocessing.size
+        if self.preprocessing.is_native:  # positions of every grid come from the trained one
+            size = None
+        model = for_inference(self.model, size)
         return replace(self, model=model)
 
     def batch(self, images: Any) -> Tensor:
-        """Prepare images: -> uint8 (B, 3, h, w) on the model's device.
+        """Prepare images: -> uint8 (B, 3, h, w) on the model's device; or (B, M), if they keep their own
+        proportions and these differ (data/images/native.py).
 
         They are one or several of: a path, the bytes of a file, a Pillow image, an array (h, w, 3)
         or (h, w), a tensor (3, h, w); of uint8, or float from 0 to 1; or a picture
         (`vitkit.data.open_image`). Raises BadImage for one that cannot be decoded, and ValueError
         for an empty list.
         """
-        prepared = [self.preprocessing(picture) for picture in as_pictures(images)]
+        prepared = [self.preprocessing.array(picture) for picture in as_pictures(images)]
         if not prepared:
             raise ValueError("there are no images to prepare")
-        return torch.stack(prepared).to(self.device)
+        return torch.from_numpy(self.preprocessing.together(prepared)).to(self.device)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Prepared images, uint8 (B, 3, h, w) on any device, -> float32 (B, K), without a gradient,
-        in evaluation mode.
+        """Prepared images, uint8 (B, 3, h, w), or (B, M) as `batch` gives them, on any device, ->
+        float32 (B, K), without a gradient, in evaluation mode.
 
         A model without a head gives its representation, (B, D).
         """
@@ -161,9 +168,14 @@ class Classifier:
         if not isinstance(images, Tensor):
             kind = type(images).__name__
             raise ValueError(f"the images are a {kind}; prepare them with batch(images)")
-        images = self.preprocessing.normalise(images.to(self.device, non_blocking=True))
+
+        def compute(images: Tensor) -> list[Tensor]:
+            return [function(self.preprocessing.normalise(images)).float()]
+
+        images = images.to(self.device, non_blocking=True)
         with evaluating(self.model):
-            return function(images).float()
+            [result] = self.preprocessing.computed(compute, images)
+        return result
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Logits (B, K) -> (B, K), by the classifier's activation."""
@@ -190,6 +202,30 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in modules:
             module.training = True
+
+
+def check_native(config: ModelConfig, patch: tuple[int, int]) -> None:
+    """Raises ValueError for a model that cannot read images at their own proportions, cut into patches of
+    (height, width) pixels."""
+    reason = None
+    if not isinstance(config, ViTConfig) or config.stem is not None or config.mixer != "full":
+        reason = f"{called(config)} is no plain Vision Transformer"
+    elif config.tiling.overlaps:
+        reason = "the model's patches overlap"
+    elif not config.position_kind.any_grid:
+        reason = f"{config.positions} positions have no meaning on another grid"
+    elif not config.pools:
+        reason = "the model answers for every token"
+    elif config.tiling.size != tuple(patch):
+        height, width = config.tiling.size
+        reason = (
+            f"the model has patches of {height} x {width} pixels, not of {patch[0]} x {patch[1]}"
+        )
+    if reason is not None:
+        raise ValueError(
+            f'images cannot be read at their own proportions (rule "native"): {reason}; choose the '
+            'rule "shorter" or "square"'
+        )
 
 
 def check_labels(labels: Iterable[str]) -> None:

@@ -1,12 +1,21 @@
 """Weights fitted to what is asked for: a configuration, as far as weights can follow one (what `--init`
 does), or what the user says of a model (`Hints`)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from vitkit.data import Preprocessing
-from vitkit.models import WITHOUT_PARAMETERS, Grid, ModelConfig, ViTConfig, called, with_stride
+from vitkit.models import (
+    WITHOUT_PARAMETERS,
+    Grid,
+    ModelConfig,
+    Tiling,
+    ViTConfig,
+    called,
+    with_stride,
+)
 from vitkit.weights.adoption import (
     adopt,
     preprocessing_for,
@@ -15,12 +24,12 @@ from vitkit.weights.adoption import (
     size_sentences,
     with_zero_head,
 )
-from vitkit.weights.classifier import Classifier, check_own_weights
+from vitkit.weights.classifier import Classifier, check_native, check_own_weights
 from vitkit.weights.formats.shapes import STATISTICS
 from vitkit.weights.hints import Hints
 from vitkit.weights.outputs import counted_classes
 
-PREPROCESSING = ("statistics", "resize", "crop", "interpolation")  # hints about it
+PREPROCESSING = ("statistics", "resize", "crop", "tokens", "interpolation")  # hints about it
 LONGEST_LABELS = 50_000_000  # bytes of a file of names; ImageNet-21k's has half a million
 
 
@@ -147,7 +156,8 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
 
     told = [name for name in PREPROCESSING if getattr(hints, name) is not None]
     if told:
-        preprocessing = changed_preprocessing(classifier.preprocessing, hints)
+        config = classifier.model.config
+        preprocessing = changed_preprocessing(classifier.preprocessing, hints, config)
         classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
         words = ", ".join(f"{name} {getattr(hints, name)}" for name in told)
         sentences.append(f"preprocessing: {words}, as you say")
@@ -159,8 +169,11 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
     return classifier, sentences
 
 
-def changed_preprocessing(preprocessing: Preprocessing, hints: Hints) -> Preprocessing:
-    """A preprocessing with what the user says of it."""
+def changed_preprocessing(
+    preprocessing: Preprocessing, hints: Hints, config: ModelConfig
+) -> Preprocessing:
+    """A preprocessing with what the user says of it, for a model of this configuration. Raises ValueError
+    for images at their own proportions, if the model cannot read them."""
     if hints.statistics:
         colours = replace(preprocessing, **STATISTICS[hints.statistics])
         preprocessing = preprocessing_for_channels(colours, preprocessing.channels)
@@ -168,6 +181,8 @@ def changed_preprocessing(preprocessing: Preprocessing, hints: Hints) -> Preproc
         preprocessing = replace(preprocessing, interpolation=hints.interpolation)
     if hints.crop == "whole":
         return replace(preprocessing, rule="square", resize=0)
+    if hints.crop == "native" or hints.tokens:
+        return at_own_proportions(preprocessing, config, hints.tokens)
 
     # A square that is not resized to another size has no crop yet
     cuts = hints.crop == "centre" or hints.resize is not None
@@ -176,6 +191,23 @@ def changed_preprocessing(preprocessing: Preprocessing, hints: Hints) -> Preproc
     if hints.resize is not None:
         preprocessing = replace(preprocessing, resize=hints.resize)
     return preprocessing
+
+
+def at_own_proportions(
+    preprocessing: Preprocessing, config: ModelConfig, tokens: int | None = None
+) -> Preprocessing:
+    """The preprocessing that keeps an image whole and its proportions, on grids of at most `tokens` patches;
+    None is as many as the model was trained for. Raises ValueError if the model cannot read such images."""
+    patch = getattr(config, "tiling", Tiling(preprocessing.patch, preprocessing.patch)).size
+    check_native(config, patch)
+    rows, columns = config.grid
+    if tokens is not None:  # the grid of a square image, or the one nearest to it
+        rows = math.isqrt(tokens)
+        columns = tokens // rows
+        if columns > rows + 1:
+            columns = rows + 1
+    size = (rows * patch[0], columns * patch[1])
+    return replace(preprocessing, rule="native", resize=0, size=size, patch=patch)
 
 
 def _read_labels(file: Path, classes: int) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from vitkit.data import Interpolation
 
 Pool = Literal["token", "gap", "corner"]
 Statistics = Literal["imagenet", "half", "clip"]
-Crop = Literal["centre", "whole"]
+Crop = Literal["centre", "whole", "native"]
+MOST_TOKENS = 16_384  # of an image: 2,048 pixels a side in patches of 16
 LARGEST_SIDE = 16384  # pixels of an image's side; positions of so many patches fit into no memory
 
 
@@ -44,7 +45,13 @@ class Hints:
     Default: the file's, or the usual one."""
     crop: Crop | None = None
     """centre: the shorter side is resized, and the centre cut out. whole: both sides are resized at
-    once to the model's size, as Google's models have it. Default: the file's, or the usual one."""
+    once to the model's size, as Google's models have it. native: nothing is cut off or stretched; the
+    image keeps its proportions, on a grid of about as many patches. Default: the file's, or the usual
+    one."""
+    tokens: int | None = None
+    """How many patches an image at its own proportions is cut into, about: more than the model was
+    trained for show smaller things, and take longer. It says --crop native. Default: as many as the
+    model was trained for."""
     interpolation: Interpolation | None = None
     """How images are resized. Default: the file's, or the usual one."""
     labels: Path | None = None
@@ -75,12 +82,27 @@ class Hints:
             raise ValueError(f"channels is {self.channels}; it must be at least 1")
         if self.heads is not None and self.heads < 1:
             raise ValueError(f"heads is {self.heads}; it must be at least 1")
-        if self.crop == "whole" and self.resize:
+        if self.crop in ("whole", "native") and self.resize:
             raise ValueError(
-                f'resize is {self.resize}, but nothing is cut out if crop is "whole"; leave out one '
-                "of the two"
+                f'resize is {self.resize}, but nothing is cut out if crop is "{self.crop}"; leave out '
+                "one of the two"
             )
+        self._check_tokens()
         object.__setattr__(self, "image", image)
+
+    def _check_tokens(self) -> None:
+        """Raises ValueError for a number of patches that no image can have, or of images that are cut."""
+        if self.tokens is None:
+            return
+        if not 1 <= self.tokens <= MOST_TOKENS:
+            raise ValueError(
+                f"tokens is {self.tokens}; it is a number of patches, from 1 to {MOST_TOKENS:,}"
+            )
+        if self.crop not in (None, "native") or self.resize:
+            raise ValueError(
+                f"tokens is {self.tokens}, which is for images at their own proportions; leave out crop "
+                "and resize, which cut them"
+            )
 
     def _check_stride(self) -> None:
         """Raises ValueError for a stride that is neither a number of pixels nor two."""

@@ -14,7 +14,7 @@ from vitkit.models import ModelConfig
 from vitkit.system.storage.files import temporary_folder
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.destination import check_destination, write_model
-from vitkit.weights.formats import cannot, format_of, formats_for, names
+from vitkit.weights.formats import NATIVE, cannot, format_of, formats_for, names
 from vitkit.weights.formats.format import Format
 from vitkit.weights.store import load
 
@@ -60,6 +60,7 @@ def convert(
     the tolerance or are not finite. Then nothing is written.
     """
     path = Path(path)
+    _check_preprocessing(classifier.preprocessing, to)
     format, differences = _format_for(classifier.model.config, to, approximate)
     check_destination(classifier, format, path)
 
@@ -128,6 +129,15 @@ def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
         f"is {proof.scale:.3g}), more than {tolerance:g}, so nothing is written; write it all the "
         "same with --approximate"
     )
+
+
+def _check_preprocessing(preprocessing: Preprocessing, to: str) -> None:
+    """Raises ValueError for images that another library would prepare otherwise."""
+    if preprocessing.is_native and to != NATIVE.name:
+        raise ValueError(
+            f"{to} has no place for images at their own proportions, which this model reads: its library "
+            "would stretch or crop them. There is one in native; --crop centre makes a model that crops"
+        )
 
 
 def _format_for(config: ModelConfig, to: str, approximate: bool) -> tuple[Format, list[str]]:

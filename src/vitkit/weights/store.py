@@ -59,6 +59,7 @@ def load(
     statistics: Statistics | None = None,
     resize: int | None = None,
     crop: Crop | None = None,
+    tokens: int | None = None,
     interpolation: Interpolation | None = None,
     labels: Sequence[str] | None = None,
     new_head: bool = False,
@@ -101,6 +102,7 @@ def load(
         statistics=statistics,
         resize=resize,
         crop=crop,
+        tokens=tokens,
         interpolation=interpolation,
     )
     with _naming_arguments():
@@ -409,6 +411,6 @@ def _format_to_save(classifier: Classifier) -> Format:
     check_own_weights(classifier.model)
     config = classifier.model.config
     name = "huggingface"
-    if cannot("huggingface", config):
+    if classifier.preprocessing.is_native or cannot("huggingface", config):
         name = "native"
     return format_of(name, config)

@@ -9,6 +9,7 @@ differ, by one level, and that is enough to change one prediction in five hundre
 Legend: B batch, C channels, h w pixels of what the model gets.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from PIL import Image
 
+from vitkit.data.images.native import computed_by_size, grid_of, image_of, put, row_length, together
 from vitkit.data.images.pictures import Picture
 from vitkit.data.images.pixels import BadImage, Box, as_bytes, as_floats, grey
 from vitkit.system.console.text import counted
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 # What the numbers of an image are until a model gets them.
 Values = Literal["uint8", "float32"]
 Interpolation = Literal["bilinear", "bicubic"]
+Rule = Literal["square", "shorter", "native"]
 # Of anything that belongs to an image: nearest is for masks, whose values are no levels.
 Resampling = Literal["bilinear", "bicubic", "nearest"]
 MAX_SIDE = 8192
@@ -44,9 +47,10 @@ class Preprocessing:
 
     size: tuple[int, int] = (224, 224)
     """Height and width that the model gets, in pixels."""
-    rule: Literal["square", "shorter"] = "square"
-    """How it gets there: both sides to their size at once, or the shorter one, the shape kept, and
-    the centre of that."""
+    rule: Rule = "square"
+    """How it gets there: "square", both sides to their size at once; "shorter", the shorter one, the
+    shape kept, and the centre of that. Or "native": the whole image at its own proportions, on a grid of
+    about as many patches as `size` has."""
     resize: int = 0
     """Side to resize to before a centre crop, of the square or the shorter one; 256 and 224 are the
     usual pair. 0 is the size itself: a square then needs no crop."""
@@ -62,16 +66,20 @@ class Preprocessing:
     values: Values = "uint8"
     """What the numbers of an image are until then: uint8, levels of 8 bits; or float32, which keeps
     16 bits and more: from 0 to 1, floats as they are."""
+    patch: tuple[int, int] = (16, 16)
+    """Height and width of the model's patches in pixels, for images at their own proportions; else
+    nobody reads it."""
 
     def __post_init__(self):
-        for name in ("size", "mean", "std"):
+        for name in ("size", "mean", "std", "patch"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         known = [isinstance(side, int) and 1 <= side <= MAX_SIDE for side in self.size]
         if known != [True, True]:
             raise ValueError(
                 f"size is {self.size}; it is a height and a width from 1 to {MAX_SIDE} pixels"
             )
-        check_choice("rule", self.rule, ("square", "shorter"))
+        check_choice("rule", self.rule, get_args(Rule))
+        self._check_native()
         check_choice("interpolation", self.interpolation, ("bilinear", "bicubic"))
         check_choice("antialias", self.antialias, (True, False))
         if self.resize and not max(self.size) <= self.resize <= MAX_SIDE:
@@ -90,15 +98,73 @@ class Preprocessing:
                 "of each for every channel"
             )
 
+    def _check_native(self) -> None:
+        """Raises ValueError for images at their own proportions that no patches cover."""
+        patch = [isinstance(side, int) and 1 <= side <= MAX_SIDE for side in self.patch]
+        if patch != [True, True]:
+            raise ValueError(f"patch is {self.patch}; it is the height and width of one, in pixels")
+        if self.rule != "native":
+            return
+        if self.resize:
+            raise ValueError(
+                f'resize is {self.resize}, but nothing is cut off if rule is "native"; leave it out'
+            )
+        if self.size[0] % self.patch[0] or self.size[1] % self.patch[1]:
+            raise ValueError(
+                f"size is {self.size}, and patches of {self.patch[0]} x {self.patch[1]} do not cover "
+                'it; if rule is "native" they do'
+            )
+
     @property
     def channels(self) -> int:
         """C, how many channels the model's images have."""
         return len(self.mean)
 
     @property
+    def is_native(self) -> bool:
+        """Whether images keep their own proportions, so that a batch may have several sizes."""
+        return self.rule == "native"
+
+    @property
+    def patches(self) -> int:
+        """How many patches `size` has: of images at their own proportions each has at most so many."""
+        return (self.size[0] // self.patch[0]) * (self.size[1] // self.patch[1])
+
+    @property
     def shape(self) -> tuple[int, int, int]:
-        """Of a prepared image: (C, h, w)."""
+        """Of a prepared image: (C, h, w); of images at their own proportions that of one with those of
+        `size`."""
         return (self.channels, *self.size)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Of an image in a batch whose images are not known yet: (C, h, w), or (M,) for images of
+        several sizes (native.py)."""
+        if self.is_native:
+            return (row_length(self.channels, self.patches, self.patch),)
+        return self.shape
+
+    def put(self, image: "Tensor", row: "Tensor") -> None:
+        """Write a prepared image, (C, h, w), into a row of a batch, of `row_shape`."""
+        if self.is_native:
+            put(image, row, self.patch)
+        else:
+            row.copy_(image)
+
+    def together(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """Prepared images, (C, h, w) each, as a batch: (B, C, h, w) if they have one size, else (B, M)."""
+        if not self.is_native or not images:
+            return np.array(images, dtype=self.dtype)
+        return together(images, self.row_shape[0], self.patch)
+
+    def image_of(self, images: np.ndarray, number: int) -> np.ndarray:
+        """One image of such a batch, (C, h, w)."""
+        return image_of(images, number, self.channels, self.patch)
+
+    def computed(self, compute: Callable[[Any], Sequence[Any]], images: Any) -> list[Any]:
+        """What `compute` makes of images of one size, (b, C, h, w) -> several (b, ...), for such a batch:
+        as many (B, ...). Images are an array, or a tensor."""
+        return computed_by_size(compute, images, self.channels, self.patch)
 
     @property
     def dtype(self) -> np.dtype:
@@ -153,6 +219,8 @@ class Preprocessing:
             image = resize_as_pillow(self.decode(picture), resized, kernel)
         else:
             image = resize(self.decode(picture), resized, kernel).numpy()
+        if self.is_native:
+            return image
 
         height, width = self.size
         top, left = self._crop_corner(resized_height, resized_width)
@@ -161,6 +229,9 @@ class Preprocessing:
     def visible(self, picture: Picture) -> tuple[float, float, float, float]:
         """The box of the upright picture that the model gets: (top, left, height, width) in the
         picture's own pixels, fractions of them included. Raises BadImage."""
+        if self.is_native:
+            height, width = picture.size
+            return 0.0, 0.0, float(height), float(width)
         resized_height, resized_width = self._resized_size(picture)
         down = picture.size[0] / resized_height  # pixels of the picture for one of the resized
         across = picture.size[1] / resized_width
@@ -174,6 +245,9 @@ class Preprocessing:
     def _resized_size(self, picture: Picture) -> tuple[int, int]:
         """(height, width) of a picture before the centre crop. Raises BadImage for one that would
         be too large."""
+        if self.is_native:
+            rows, columns = grid_of(picture.size, self.patches, self.patch)
+            return rows * self.patch[0], columns * self.patch[1]
         if self.rule == "square":
             if self.resize:
                 return self.resize, self.resize
@@ -227,6 +301,9 @@ class Preprocessing:
         """All of it, for people: "shorter side to 256, centre of 224 x 224, bilinear, mean 0.5, std
         0.5"."""
         size = f"{self.size[0]} x {self.size[1]}"
+        if self.is_native:
+            height, width = self.patch
+            size = f"whole, at most {self.patches:,} patches of {height} x {width}"
         if self.resize:
             side = "both sides" if self.rule == "square" else "shorter side"
             size = f"{side} to {self.resize}, centre of {size}"
@@ -243,8 +320,10 @@ class Preprocessing:
     def to_json(self) -> dict:
         """Plain values; from_json is the way back."""
         plain = asdict(self)
-        for name in ("size", "mean", "std"):
+        for name in ("size", "mean", "std", "patch"):
             plain[name] = list(plain[name])
+        if not self.is_native:  # as of every model before there was one: known by the rest
+            del plain["patch"]
         return plain
 
     @classmethod

@@ -41,7 +41,8 @@ class Batch(NamedTuple):
     """What a training or evaluation step gets."""
 
     images: Tensor
-    """(B, C, h, w): uint8, or float32 of a preprocessing whose values are that."""
+    """(B, C, h, w): uint8, or float32 of a preprocessing whose values are that. Or (B, M): in evaluation,
+    images at their own proportions (data/images/native.py)."""
     targets: Tensor
     """int64 (B,) for a class; float32 (B, K), ones and zeros, for several; float32 (B,) for a
     number; int64 (B,), all -1, for data without targets."""
@@ -296,7 +297,7 @@ def _evaluation_batch(
     indices = np.arange(examples.start, examples.stop)
     is_padding = indices >= len(source)
     for row, index in enumerate(indices[~is_padding].tolist()):
-        images[row] = preprocessing(source.picture(index))
+        preprocessing.put(preprocessing(source.picture(index)), images[row])
 
     # A padding row has a black image, the target 0, and the index of the last example.
     batch = _batch(source, images, indices.clip(max=len(source) - 1))

@@ -253,13 +253,13 @@ class Layout(NamedTuple):
     """The images of a batch in memory."""
 
     shape: tuple[int, ...]
-    """(B, C, h, w)"""
+    """(B, C, h, w), or (B, M) for images of several sizes"""
     dtype: torch.dtype
 
     @classmethod
     def of(cls, preprocessing: Preprocessing, rows: int) -> "Layout":
         """So many images, as a preprocessing makes them."""
-        shape = (rows, preprocessing.channels, *preprocessing.size)
+        shape = (rows, *preprocessing.row_shape)
         return cls(shape, getattr(torch, preprocessing.values))
 
     @property

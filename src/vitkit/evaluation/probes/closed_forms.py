@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+
+AT_ONCE = 4_096  # columns of features that are float64 at a time
 
 
 class Ridge(NamedTuple):
@@ -95,37 +98,14 @@ def centred_ridge(x: Tensor, y: Tensor, weights: Tensor) -> Centred:
     return Centred(ridge(root * (x - mean), root * (y - target_mean)), mean, target_mean)
 
 
-class Coordinates(NamedTuple):
-    """Features by the directions in which they vary, where these are fewer than the features."""
-
-    x: Tensor
-    """float64 (N, R)"""
-    basis: Tensor | None
-    """(D, R); None if the features stay as they are."""
-    centre: Tensor
-    """(D,)"""
-
-    def head(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """A head on the coordinates, (K, R) and (K,), as one on the features."""
-        if self.basis is None:
-            return weight, bias
-        weight = weight @ self.basis.mT
-        return weight, bias - weight @ self.centre
-
-
-def in_their_span(x: Tensor) -> Coordinates:
-    """Features (N, D) in at most N coordinates. Least squares, however weighted, are the same in them, and
-    of thousands of features much sooner solved."""
-    x = x.double()
-    centre = x.mean(0)
-    if len(x) >= x.shape[1]:
-        return Coordinates(x, None, centre)
-    eigenvalues, u = eigh((x - centre) @ (x - centre).mT)
-    varies = eigenvalues > 1e-14 * eigenvalues.max()
-    varies[-1] = True  # even if all features are the same
-    roots = eigenvalues[varies].clamp(min=1e-300).sqrt()
-    u = u[:, varies]
-    return Coordinates(u * roots, (x - centre).mT @ (u / roots), centre)
+def row_products(x: Tensor) -> Tensor:
+    """The products of each two rows of features (N, D), around their mean: float64 (N, N)."""
+    total = np.zeros((len(x), len(x)))
+    for columns in x.split(AT_ONCE, 1):
+        columns = columns.double()
+        centred = (columns - columns.mean(0)).numpy()
+        total += centred @ centred.T  # of which NumPy computes one half
+    return torch.from_numpy(total)
 
 
 @dataclass(frozen=True, eq=False)

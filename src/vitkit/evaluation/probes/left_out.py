@@ -19,7 +19,15 @@ from torch import Tensor
 
 from vitkit.evaluation.metrics.calibration import fit_temperature
 from vitkit.evaluation.metrics.metric import wilson
-from vitkit.evaluation.probes.closed_forms import Centred, centred_ridge
+from vitkit.evaluation.probes.closed_forms import (
+    AT_ONCE as COLUMNS,
+)
+from vitkit.evaluation.probes.closed_forms import (
+    Centred,
+    centred_ridge,
+    eigh,
+    row_products,
+)
 from vitkit.evaluation.probes.folds import Folds, folds_of
 
 STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
@@ -51,7 +59,11 @@ class _Directions(NamedTuple):
 
 
 class LeaveOut:
-    """A fit, and the exact answers to examples by fits without their folds."""
+    """A fit, and the exact answers to examples by fits without their folds.
+
+    Of more features than rows it is solved for by the products of the rows, which no fit of some of
+    them, or of other weights, needs to compute again.
+    """
 
     def __init__(
         self,
@@ -60,6 +72,7 @@ class LeaveOut:
         folds: Folds | None = None,
         weights: Tensor | None = None,
         asked: Tensor | None = None,
+        products: Tensor | None = None,
     ):
         """Features (N, D), or V views of each example (N, V, D), and what each output should be, (N, K):
         `targets` makes that of classes.
@@ -67,10 +80,12 @@ class LeaveOut:
         folds: None leaves out each example alone.
         weights: what each example counts, (N,); None for all alike.
         asked: another view of each example, (N, D), which is answered in its place.
+        products: of each two rows, those of `asked` last, around any point, as `row_products` has them;
+            None computes them if they are needed.
         """
-        self.x = x.double()
+        self.x = x
         if x.ndim == 2:
-            self.x = self.x[:, None]
+            self.x = x[:, None]
         self.asked = asked
         self.targets = y.double()
         if folds is None:
@@ -79,19 +94,59 @@ class LeaveOut:
             weights = torch.ones(len(x), dtype=torch.float64)
         self.folds = folds
         self.weights = weights
+        if products is not None:
+            self.products = products
 
     @cached_property
-    def fit(self) -> Centred:
-        """The fit to all."""
-        return self._fit(self.weights)
+    def products(self) -> Tensor:
+        """Those of each two rows, of the views of all examples, then of what is asked about."""
+        rows = self.x.flatten(0, 1)
+        if self.asked is not None:
+            rows = torch.cat([rows, self.asked.to(rows)])
+        return row_products(rows)
+
+    @property
+    def _is_wide(self) -> bool:
+        """Whether there are more features than rows."""
+        count, views, width = self.x.shape
+        return count * views < width
+
+    def head(self, l2: float) -> tuple[Tensor, Tensor]:
+        """The weights (K, D) and the bias (K,) of the fit to all."""
+        if not self._is_wide:
+            return self._fit(self.weights).head(l2)
+        products, roots = self._centred_products(self.weights)
+        of_rows = products[: len(roots)] * roots[:, None] * roots
+        of_rows.diagonal().add_(l2)
+        targets, target_mean = self._centred_targets(self.weights)
+
+        # W = Xᵀ (XXᵀ + l2 I)⁻¹ Y, with rows and targets times the roots of their weights
+        factor = torch.linalg.cholesky(of_rows)
+        y = targets.flatten(0, 1) * roots[:, None]
+        shares = roots[:, None] * torch.cholesky_solve(y, factor)  # (N V, K)
+        share_of_mean = roots.square() / roots.square().sum()
+        weights = []
+        bias = target_mean
+        for columns in self.x.flatten(0, 1).split(COLUMNS, 1):
+            columns = columns.double()
+            mean = share_of_mean @ columns
+            weights.append(shares.mT @ (columns - mean))
+            bias = bias - weights[-1] @ mean
+        return torch.cat(weights, 1), bias
 
     @cached_property
     def scale(self) -> float:
         """The fit's mean eigenvalue, which needs no fit."""
-        weights = self.weights[:, None, None].expand(*self.x.shape[:2], 1)
-        mean = (weights * self.x).sum((0, 1)) / weights.sum()
-        squares = (weights * (self.x - mean).square()).sum().item()
-        return squares / min(len(weights) * weights.shape[1], self.x.shape[2]) or 1.0
+        count, views, width = self.x.shape
+        if self._is_wide:
+            products, roots = self._centred_products(self.weights)
+            squares = (products.diagonal() * roots.square()).sum().item()
+        else:
+            x = self.x.double()
+            weights = self.weights[:, None, None].expand(count, views, 1)
+            mean = (weights * x).sum((0, 1)) / weights.sum()
+            squares = (weights * (x - mean).square()).sum().item()
+        return squares / min(count * views, width) or 1.0
 
     def scores(self, l2: float) -> Tensor:
         """The scores of each example by the fit without its fold: (N, K).
@@ -107,25 +162,28 @@ class LeaveOut:
         residuals = d.targets - d.rows @ weights  # (N, V, K)
         fitted = d.asked @ weights + d.target_mean  # (N, K)
         scores = torch.empty_like(fitted)
+        all_rows = d.rows * shrunk.sqrt()
+        all_asked = d.asked * shrunk.sqrt()
 
         longest = self.folds.members.shape[1] * views
         step = max(1, AT_ONCE // (longest * max(len(shrunk), longest)))
         for start in range(0, len(self.folds.members), step):
             members = self.folds.members[start : start + step]  # (m, B)
             is_there = (members >= 0).double()
-            rows = d.rows[members].flatten(1, 2)  # (m, B V, R)
+            rows = all_rows[members].flatten(1, 2)  # (m, B V, R)
             roots = (d.roots[members] * is_there[..., None]).flatten(1)  # (m, B V)
             there = is_there.repeat_interleave(views, 1)
-            rows = rows * there[..., None]
 
             # y - fitted by the fit without them
-            hat = (rows * shrunk) @ rows.mT + roots[:, :, None] * roots[:, None] / total
+            hat = (rows @ rows.mT) * there[:, :, None] * there[:, None]
+            hat = hat + roots[:, :, None] * roots[:, None] / total
             one = torch.eye(hat.shape[1], dtype=hat.dtype)
             left = residuals[members].flatten(1, 2) * there[..., None]
             change = torch.linalg.solve(one - hat, left)  # (m, B V, K)
 
             # What is asked about
-            towards = (d.asked[members] * shrunk) @ rows.mT + roots[:, None] / total  # (m, B, B V)
+            towards = (all_asked[members] @ rows.mT) * there[:, None]  # (m, B, B V)
+            towards = towards + roots[:, None] / total
             answers = fitted[members] - towards @ change
             answered = self.folds.answered[start : start + step]
             scores[members[answered]] = answers[answered]
@@ -136,45 +194,80 @@ class LeaveOut:
         asked = None if self.asked is None else self.asked[examples]
         folds = self.folds.of(examples)
         x, y, weights = self.x[examples], self.targets[examples], self.weights[examples]
-        return LeaveOut(x, y, folds, weights, asked)
+        products = None
+        if self._is_wide:
+            count, views, _ = self.x.shape
+            rows = (views * examples[:, None] + torch.arange(views)).flatten()
+            if asked is not None:
+                rows = torch.cat([rows, views * count + examples])
+            products = self.products[rows[:, None], rows]
+        return LeaveOut(x, y, folds, weights, asked, products)
 
     def _fit(self, weights: Tensor) -> Centred:
         """The fit to all views, by the weights of their examples."""
         views = self.x.shape[1]
         targets = self.targets.repeat_interleave(views, 0)
-        return centred_ridge(self.x.flatten(0, 1), targets, weights.repeat_interleave(views))
+        return centred_ridge(
+            self.x.double().flatten(0, 1), targets, weights.repeat_interleave(views)
+        )
+
+    def _centred_products(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The products of all rows, and of what is asked about, with the rows, around the weighted mean:
+        (N V, N V) or (N V + N, N V). And the roots of the rows' weights, (N V,)."""
+        rows = weights.repeat_interleave(self.x.shape[1])
+        share = rows / rows.sum()
+        products = self.products[:, : len(rows)]
+        with_mean = products @ share  # (N V,) or (N V + N,)
+        mean_square = share @ with_mean[: len(rows)]
+        return products - with_mean[:, None] - with_mean[: len(rows)] + mean_square, rows.sqrt()
+
+    def _centred_targets(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The targets of all views around their mean, (N, V, K), and the mean, (K,)."""
+        mean = weights @ self.targets / weights.sum()
+        targets = (self.targets - mean)[:, None].expand(-1, self.x.shape[1], -1)
+        return targets, mean
 
     @cached_property
     def _directions(self) -> _Directions:
         """Of a fit in which, without a fold, each class counts for as much as with it."""
         weights = self.weights * self.folds.more
-        fit = self.fit
-        times = self.folds.more[0]  # weights that are all so many times as large need no other fit
-        if (self.folds.more != times).any():
-            fit = self._fit(weights)
-            times = 1.0
-
-        # XᵀX = Q diag(e) Qᵀ. Of fewer rows than columns the basis is Xᵀ U, whose columns have the norm √e
-        varies = fit.ridge.eigenvalues > EMPTY * fit.ridge.eigenvalues.max()
-        basis = fit.ridge.basis[:, varies]
-        norms = basis.norm(dim=0)
-        basis = basis / norms
-        projected = fit.ridge.projected[varies] * norms[:, None]
-
+        if self._is_wide:
+            eigenvalues, rows, asked = self._by_products(weights)
+        else:
+            eigenvalues, rows, asked = self._by_features(weights)
+        targets, target_mean = self._centred_targets(weights)
         roots = weights.sqrt()[:, None].expand(self.x.shape[:2])
-        asked = self.x[:, 0]
+        rows = rows * roots[..., None]
+        targets = targets * roots[..., None]
+        projected = rows.flatten(0, 1).mT @ targets.flatten(0, 1)
+        return _Directions(eigenvalues, projected, rows, targets, roots, asked, target_mean)
+
+    def _by_features(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The eigenvalues of XᵀX, those that are not 0, and by these directions all rows, (N, V, R), and
+        what is asked about, (N, R)."""
+        fit = self._fit(weights)
+        eigenvalues = fit.ridge.eigenvalues
+        varies = eigenvalues > EMPTY * eigenvalues.max()
+        basis = fit.ridge.basis[:, varies]
+        rows = (self.x.double() - fit.mean) @ basis
+        asked = rows[:, 0]
         if self.asked is not None:
-            asked = self.asked.double()
-        targets = (self.targets - fit.target_mean)[:, None]
-        return _Directions(
-            times * fit.ridge.eigenvalues[varies],
-            times * projected,
-            (self.x - fit.mean) @ basis * roots[..., None],
-            targets * roots[..., None],
-            roots,
-            (asked - fit.mean) @ basis,
-            fit.target_mean,
-        )
+            asked = (self.asked.double() - fit.mean) @ basis
+        return eigenvalues[varies], rows, asked
+
+    def _by_products(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same from XXᵀ = U diag(e) Uᵀ: the directions are XᵀU / √e."""
+        products, roots = self._centred_products(weights)
+        count = len(roots)
+        eigenvalues, u = eigh(products[:count] * roots[:, None] * roots)
+        varies = eigenvalues > EMPTY * eigenvalues.max()
+        eigenvalues = eigenvalues[varies]
+        by_direction = products @ (roots[:, None] * u[:, varies] / eigenvalues.sqrt())
+        rows = by_direction[:count].unflatten(0, self.x.shape[:2])
+        asked = rows[:, 0]
+        if self.asked is not None:
+            asked = by_direction[count:]
+        return eigenvalues, rows, asked
 
 
 # The l2 whose left-out answers are the best

@@ -25,7 +25,7 @@ from vitkit.evaluation.metrics.classification import (
     counts_of,
 )
 from vitkit.evaluation.metrics.metric import MISFIT, SHARE, Metric, share_right
-from vitkit.evaluation.probes.closed_forms import Moments, in_their_span, targets
+from vitkit.evaluation.probes.closed_forms import Moments, targets
 from vitkit.evaluation.probes.folds import Folds, balanced_folds
 from vitkit.evaluation.probes.left_out import LeaveOut, best_for_classes, share_of_left_out
 from vitkit.models import DistilledHead
@@ -78,6 +78,8 @@ class Examples:
     """Whether classes count alike, however many examples they have."""
     groups: np.ndarray | None = None
     """Examples with the same number, (N,), are left out together; None if each is a group."""
+    products: Tensor | None = None
+    """Of each two rows of x, as `row_products` has them; None if they were not computed."""
 
     def folds(self, most: int | None = None) -> Folds:
         """Which are left out together, in whatever order they come."""
@@ -98,11 +100,10 @@ def linear(examples: Examples) -> Probe:
     the least cross-entropy, each l2 at its best temperature."""
     classes = examples.classes
     folds = examples.folds()
-    coordinates = in_their_span(examples.x)
     y = targets(classes, examples.count)
-    fit = LeaveOut(coordinates.x, y, folds, examples.weights)
+    fit = LeaveOut(examples.x, y, folds, examples.weights, products=examples.products)
     l2, t, left_out = best_for_classes(fit, classes)
-    weight, bias = coordinates.head(*fit.fit.head(l2))
+    weight, bias = fit.head(l2)
     return Probe(weight / t, bias / t, left_out, folds.fold, folds.known, l2, t)
 
 
@@ -199,9 +200,11 @@ def probe(
     count: int,
     balanced: bool = False,
     groups: np.ndarray | None = None,
+    products: Tensor | None = None,
 ) -> Probe:
     """Fit a head to features (N, D) and classes (N,), of `count` classes in all, which count alike if
-    `balanced`. Examples of one group, by its number (N,), are left out together.
+    `balanced`. Examples of one group, by its number (N,), are left out together. `products`: of each two
+    rows, if they were computed (`row_products`).
 
     Raises ValueError for fewer than two classes, for a class without an example, and for features that
     are not finite.
@@ -212,7 +215,8 @@ def probe(
     if len(counts) > count or not counts.all():
         raise ValueError(f"of {count} classes {(counts == 0).sum()} have no example")
     refuse_broken(x)
-    return FIT[method](Examples(torch.tensor(x), torch.tensor(classes), count, balanced, groups))
+    examples = Examples(torch.tensor(x), torch.tensor(classes), count, balanced, groups, products)
+    return FIT[method](examples)
 
 
 def refuse_broken(x: np.ndarray) -> None:

@@ -103,12 +103,20 @@ class Probing:
             return len(np.unique(owners))
         return int(np.isin(source.targets, missing).sum())
 
-    def fit(self, method: Method, learned: Features, groups: np.ndarray | None = None) -> Probe:
+    def fit(
+        self,
+        method: Method,
+        learned: Features,
+        groups: np.ndarray | None = None,
+        products: Tensor | None = None,
+    ) -> Probe:
         """The head for features (N, D) and targets as `targets` gives them. Examples of one group, by
-        its number (N,), are left out together. Raises ValueError as the probes do, and for several
+        its number (N,), are left out together. `products`: of each two rows, if they were computed
+        (`row_products`). Raises ValueError as the probes do, and for several
         classes or numbers by another method than linear."""
         if self.kind == "class":
-            return probe(method, learned.x, learned.y, len(self.labels), self.balanced, groups)
+            count = len(self.labels)
+            return probe(method, learned.x, learned.y, count, self.balanced, groups, products)
         if method != "linear":
             what = {"classes": "several classes", "number": "a number"}[self.kind]
             raise ValueError(
@@ -116,8 +124,8 @@ class Probing:
                 "method for them"
             )
         if self.kind == "classes":
-            return several_probe(learned.x, learned.y, groups)
-        return number_probe(learned.x, learned.y, groups)
+            return several_probe(learned.x, learned.y, groups, products)
+        return number_probe(learned.x, learned.y, groups, products)
 
     def quality(self, name: str, answers: Tensor, y: np.ndarray) -> list[Metric]:
         """How good answers (N, K) are, under this name. They are judged by the first metric."""
@@ -156,10 +164,15 @@ class Probing:
 # Several classes an image, and numbers: least squares in closed form, as for one class each
 
 
-def several_probe(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None) -> Probe:
+def several_probe(
+    x: np.ndarray,
+    y: np.ndarray,
+    groups: np.ndarray | None = None,
+    products: Tensor | None = None,
+) -> Probe:
     """A head of yes-or-no questions, for a sigmoid: features (N, D), and ones and zeros (N, K). l2 is
     the one whose left-out answers have the least cross-entropy. Examples of one group, by its number
-    (N,), are left out together.
+    (N,), are left out together. `products`: of each two rows, if they were computed (`row_products`).
 
     Raises ValueError for a class without an example, for no class at all, if all examples have all
     classes, and for features that are not finite.
@@ -177,7 +190,7 @@ def several_probe(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None
         )
     truth = torch.tensor(y, dtype=torch.float64)
     folds = _each(len(y), groups)
-    fit = LeaveOut(torch.tensor(x), 2 * truth - 1, folds)
+    fit = LeaveOut(torch.tensor(x), 2 * truth - 1, folds, products=products)
 
     def judge(scores: Tensor, examples: Tensor) -> Judged:
         own = truth[examples]
@@ -188,7 +201,7 @@ def several_probe(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None
 
     l2, judged = best_left_out(fit, judge)
     platt = judged.scale
-    weight, bias = fit.fit.head(l2)
+    weight, bias = fit.head(l2)
     return Probe(
         platt.slope * weight,
         platt.logits(bias),
@@ -200,11 +213,16 @@ def several_probe(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None
     )
 
 
-def number_probe(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None) -> Probe:
+def number_probe(
+    x: np.ndarray,
+    y: np.ndarray,
+    groups: np.ndarray | None = None,
+    products: Tensor | None = None,
+) -> Probe:
     """A head of one output, the number in its own unit: features (N, D), numbers (N,). l2 is the
     one whose left-out answers have the least squared error. Examples of one group, by its number
-    (N,), are left out together. Raises ValueError for fewer than two
-    different numbers, and for features that are not finite."""
+    (N,), are left out together. `products`: of each two rows, if they were computed. Raises ValueError for
+    fewer than two different numbers, and for features that are not finite."""
     refuse_broken(x)
     if len(y) < 2:
         raise ValueError(f"{counted(len(y), 'example')} cannot teach a number; two or more can")
@@ -214,13 +232,13 @@ def number_probe(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None)
         )
     truth = torch.tensor(y, dtype=torch.float64)[:, None]  # (N, 1)
     folds = _each(len(y), groups)
-    fit = LeaveOut(torch.tensor(x), truth, folds)
+    fit = LeaveOut(torch.tensor(x), truth, folds, products=products)
 
     def judge(answers: Tensor, examples: Tensor) -> Judged:
         return Judged((answers - truth[examples]).square()[:, 0], answers)
 
     l2, judged = best_left_out(fit, judge)
-    weight, bias = fit.fit.head(l2)
+    weight, bias = fit.head(l2)
     return Probe(weight, bias, judged.answers, folds.fold, folds.known, l2, temperature=1.0)
 
 

@@ -46,6 +46,7 @@ READ = {
     "token-gap": ["Class token,", "mean of the patches"],
     "token-quarters": ["Class token, means of", "the image's 4 quarters"],
     "token-gap-quarters": ["Class token,", "mean of the patches, and", "of the image's 4 quarters"],
+    "token-pyramid": ["Class token,", "means of the patches, of", "quarters and sixteenths"],
     "map": ["Attention pooling (MAP)", "a probe asks the patches"],
     "corner": ["First patch"],
     "none": ["Every token"],

@@ -29,6 +29,7 @@ READER = {
     "token-gap": "the class token and the mean of all patches",
     "token-quarters": "the class token and the means of the image's quarters",
     "token-gap-quarters": "the class token, the mean of the patches, and those of the image's quarters",
+    "token-pyramid": "the class token, the mean of the patches, and those of quarters and sixteenths",
     "map": "the learned query of the pooling",
     "corner": "the first patch",
 }
@@ -260,6 +261,7 @@ def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
     - "gap": all patches alike, and "token-gap": half of that, and half of the class token;
     - "token-quarters": a fifth of the class token, and four fifths of all patches alike;
     - "token-gap-quarters": a sixth of the class token, and five sixths of all patches alike;
+    - "token-pyramid": a twenty-second of the class token, and the rest of all patches alike;
     - "map": the patches, by the attention of the learned query, averaged over its heads;
     - "corner": the first patch.
 
@@ -282,6 +284,9 @@ def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
     elif config.pool == "token-gap-quarters":
         shares[:, 0] = 1 / 6
         shares[:, config.prefix :] = 5 / patches / 6
+    elif config.pool == "token-pyramid":
+        shares[:, 0] = 1 / 22
+        shares[:, config.prefix :] = 21 / patches / 22
     elif config.pool == "corner":
         shares[:, config.prefix] = 1
     elif config.pool == "map":

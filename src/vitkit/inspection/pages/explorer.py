@@ -166,7 +166,7 @@ def _answers(classifier: Classifier, logits: Tensor) -> list[tuple[str, str]]:
 
 def _facts(classifier: Classifier, config: ViTConfig, grid: Grid) -> str:
     """What the model is, in a line."""
-    height, width = classifier.preprocessing.size
+    height, width = config.tiling.image(grid)
     layers = counted(len(layer_names(config)), "layer")
     return (
         f"{height} × {width} pixels, {grid[0]} × {grid[1]} patches, {layers} of attention with "

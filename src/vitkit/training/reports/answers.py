@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from vitkit.data import (
     Columns,
@@ -19,6 +20,7 @@ from vitkit.data import (
     Source,
     eval_batches,
     fingerprint,
+    of_one_size,
     open_image,
     prepared_for_people,
     subset,
@@ -143,7 +145,10 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Block
         if source is not None and len(source):
             count = min(DISTANCES, len(source))
             some = subset(source, [i * len(source) // count for i in range(count)])
-            images = classifier.batch([open_image(some[i][0], some.name(i)) for i in range(count)])
+            pictures = [open_image(some[i][0], some.name(i)) for i in range(count)]
+            images = [classifier.preprocessing(picture) for picture in pictures]
+            alike = of_one_size([image.shape for image in images])
+            images = torch.stack([images[number] for number in alike]).to(classifier.device)
         yield from model_sections(classifier, images)
     elif not is_there:
         yield paragraph("The run has no finished model yet, so there is nothing inside to show.")

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from tyro.conf import arg
@@ -31,6 +32,7 @@ from vitkit.benching import (
     remember,
     with_less_work,
 )
+from vitkit.data import of_one_size
 from vitkit.exporting import (
     Export,
     Trial,
@@ -161,7 +163,7 @@ def bench(settings: Bench) -> Benchmark:
             calibrate = settings.calibrate
         trial = trial_on(settings.data, classifier.labels, settings.limit, calibrate)
     measured = trial.items[:: -(-len(trial.items) // MEASURED)]
-    images, _ = prepared_images(classifier.preprocessing, measured)
+    images = _of_one_size(classifier, prepared_images(classifier.preprocessing, measured)[0])
     plan = Plan(settings.batch, settings.rounds, settings.seconds)
     with TemporaryDirectory(prefix="vitkit-bench-") as folder:
         found = tuple(_contenders(settings, classifier, trial, Path(folder)))
@@ -178,6 +180,14 @@ def bench(settings: Bench) -> Benchmark:
     for path in settings.report:
         write(path, facts, found, speeds)
     return Benchmark(settings, classifier, found, tuple(speeds), facts, tuple(remembered))
+
+
+def _of_one_size(classifier: Classifier, images: np.ndarray) -> np.ndarray:
+    """The prepared images, (N, 3, h, w); of images at their own proportions those of the commonest size."""
+    if images.ndim == 4:
+        return images
+    alone = [classifier.preprocessing.image_of(images, number) for number in range(len(images))]
+    return np.stack([alone[number] for number in of_one_size([image.shape for image in alone])])
 
 
 def check(settings: Bench) -> None:

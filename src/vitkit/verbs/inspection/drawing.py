@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.data import BadImage, Picture, open_image
+from vitkit.data import BadImage, Picture, of_one_size, open_image
 from vitkit.inspection import (
     THEMES,
     FigureKind,
@@ -26,7 +26,7 @@ from vitkit.inspection import (
 from vitkit.prediction import pictures, spread
 from vitkit.system.console.progress import bar
 from vitkit.system.console.saying import say
-from vitkit.system.console.text import printable, printable_name
+from vitkit.system.console.text import counted, printable, printable_name
 from vitkit.system.storage.files import MARK, write_where_said
 from vitkit.system.storage.npz import save_npz
 from vitkit.verbs.arguments import word_of
@@ -75,8 +75,21 @@ def images_of(settings: "Inspect", models: Sequence[Classifier], folder: Path) -
             shown.append(picture)
     if not rows:
         raise ValueError("none of the images could be read; the sentences above say why")
+    broken = len(ordered) - len(rows)
+
+    # A figure has one grid; images at their own proportions may have several
+    alike = of_one_size([tuple(image.shape for image in row) for row in rows])
+    if len(alike) < len(rows):
+        height, width = rows[alike[0]][0].shape[1:]
+        others = len(rows) - len(alike)
+        say(
+            f"left out: {counted(others, 'image')} of other proportions than the {len(alike):,} that the "
+            f"model reads as {height} x {width} pixels; inspect those alone"
+        )
+        shown = [shown[number] for number in alike if number < len(shown)]
+        rows = [rows[number] for number in alike]
     prepared = tuple(torch.stack(of_model) for of_model in zip(*rows, strict=True))
-    return Given(prepared, tuple(shown), len(ordered) - len(rows))
+    return Given(prepared, tuple(shown), broken)
 
 
 def subject_of(settings: "Inspect", models: Sequence[Classifier], given: Given) -> Subject:
@@ -94,7 +107,7 @@ def subject_of(settings: "Inspect", models: Sequence[Classifier], given: Given) 
         names,
         target,
         _layer(settings.layer, classifier),
-        _patch(settings.patch, classifier),
+        _patch(settings.patch, classifier, given.prepared[0]),
         *models[1:],
         *given.prepared[1:],
     )
@@ -139,12 +152,17 @@ def _layer(number: int, classifier: Classifier) -> int | None:
     return number - 1
 
 
-def _patch(patch: tuple[int, int] | None, classifier: Classifier) -> tuple[int, int] | None:
+def _patch(
+    patch: tuple[int, int] | None, classifier: Classifier, images: Tensor | None
+) -> tuple[int, int] | None:
     """A patch, from 0, by its row and column from 1. Raises ValueError."""
     if patch is None:
         return None
     config = check_transformer(classifier)
-    rows, columns = config.tiling.grid(classifier.preprocessing.size)
+    size = classifier.preprocessing.size
+    if images is not None:
+        size = images.shape[2:]
+    rows, columns = config.tiling.grid(size)
     if not (1 <= patch[0] <= rows and 1 <= patch[1] <= columns):
         raise ValueError(
             f"--patch is {patch[0]} {patch[1]}; rows are 1 to {rows}, columns 1 to {columns}"

@@ -193,6 +193,8 @@ def batch_for(runtime: Runtime) -> int:
     """How many images are computed together."""
     if takes_pictures(runtime):
         return 1
+    if getattr(runtime, "one_grid", False) and runtime.preprocessing.is_native:
+        return 1
     return BATCH
 
 

@@ -241,7 +241,7 @@ class Taking:
         for place, row in enumerate(answered.prepared.rows):
             if answered.predictions[row].error is not None:
                 continue
-            image = answered.prepared.images[place]
+            image = self.runtime.preprocessing.image_of(answered.prepared.images, place)
             weights = self.runtime.maps[place].numpy()
             answer = self._caption(answered.predictions[row])
             path = self.looks.draw(answered.items[row].name, image, weights, answer)
@@ -288,7 +288,8 @@ class Taking:
                 # One class, whose name may have commas, or the names of several
                 names = {prediction.truth, *prediction.truth.split(", ")}
                 right = prediction.labels[0] in names and not prediction.unknown
-            pixels = answered.prepared.images[place].transpose(1, 2, 0)
+            image = self.runtime.preprocessing.image_of(answered.prepared.images, place)
+            pixels = image.transpose(1, 2, 0)
             self.tiles.append(Tile(pixels, self._caption(prediction), right))
 
     def conclude(self, model: str) -> tuple[str, ...]:

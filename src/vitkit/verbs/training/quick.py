@@ -136,6 +136,9 @@ def finetune_quick(settings: "Finetune") -> Finetuned:
     """Make the model, and write the report."""
     recipe = settings.recipe
     keep_size = bool(settings.hints.image)
+    native = None
+    if settings.hints.crop or settings.hints.resize:  # somebody has said what becomes of the images
+        native = False
     with process_group(settings.device, settings.patience) as device:
         for run_dir in _run_dirs(settings.data, settings.workdir):
             try:
@@ -147,6 +150,7 @@ def finetune_quick(settings: "Finetune") -> Finetuned:
                     say,
                     keep_size,
                     settings.portable,
+                    native,
                 )
                 break
             except OtherPlan as error:
@@ -260,6 +264,12 @@ def short(metric: Metric | None) -> str:
 def _elsewhere(finetuned: Finetuned) -> Iterator[str]:
     """Whether other libraries open the model directory."""
     config = finetuned.classifier.model.config
+    if finetuned.classifier.preprocessing.is_native:
+        yield (
+            "Transformers and timm do not open it, because it reads images at their own proportions; "
+            "--portable --crop centre makes a model that both open"
+        )
+        return
     format = format_of("huggingface", config)
     if format is not None and not format.cannot(config):
         yield "Transformers opens it too, and timm after a conversion: its README.md says how"

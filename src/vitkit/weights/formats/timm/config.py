@@ -22,6 +22,7 @@ from vitkit.weights.formats.shapes import IMAGENET
 from vitkit.weights.outputs import usual_labels
 
 RULES = {"center": "shorter", "squash": "square"}  # timm's crop_mode -> Preprocessing.rule
+CROP_MODES = {rule: mode for mode, rule in RULES.items()}
 # What timm takes for fields that are absent or null: resolve_data_config (timm/data/config.py)
 DEFAULTS = {"crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic", **IMAGENET}
 GELU = {  # timm's act_layer -> the form of the GELU
@@ -139,7 +140,7 @@ def config_json(
 ) -> dict:
     """The whole config.json. `layers` are those that timm wants to know of."""
     height, width = preprocessing.size
-    crop_mode = next(mode for mode, rule in RULES.items() if rule == preprocessing.rule)
+    crop_mode = CROP_MODES[preprocessing.rule]
     pretrained = {
         "input_size": [config.channels, height, width],
         "interpolation": preprocessing.interpolation,
@@ -200,19 +201,22 @@ def example_of_states(config: ViTConfig) -> str:
     read = {
         "token": ["token[:, 0]"],
         "token-gap": ["token[:, 0]", "patches.mean(1)"],
-        "token-quarters": ["token[:, 0]", "*quarters(patches)"],
-        "token-gap-quarters": ["token[:, 0]", "patches.mean(1)", "*quarters(patches)"],
+        "token-quarters": ["token[:, 0]", "*parts(patches, 2)"],
+        "token-gap-quarters": ["token[:, 0]", "patches.mean(1)", "*parts(patches, 2)"],
+        "token-pyramid": [
+            "token[:, 0]",
+            "patches.mean(1)",
+            "*parts(patches, 2)",
+            "*parts(patches, 4)",
+        ],
     }
-    height, width = config.grid
-    quarters = ""
-    if "quarters" in config.pool:
-        quarters = f"""
+    parts = ""
+    if "*parts" in " ".join(read[config.pool]):
+        parts = f"""
 
-def quarters(patches):
-    grid = patches.unflatten(1, ({height}, {width}))
-    for rows in (grid[:, :{(height + 1) // 2}], grid[:, {height // 2}:]):
-        for part in (rows[:, :, :{(width + 1) // 2}], rows[:, :, {width // 2}:]):
-            yield part.mean((1, 2))
+def parts(patches, sides):
+    grid = patches.mT.unflatten(2, {config.grid})
+    return torch.nn.functional.adaptive_avg_pool2d(grid, sides).flatten(2).unbind(2)
 
 """
     return f"""\
@@ -225,7 +229,7 @@ encoder = timm.create_model("local-dir:ENCODER", pretrained=True).eval()
 settings = timm.data.resolve_model_data_config(encoder)
 transform = timm.data.create_transform(**settings, is_training=False)
 head = load_file("DIRECTORY/model.safetensors")
-{quarters}
+{parts}
 images = transform(Image.open("IMAGE").convert("RGB"))[None]
 with torch.inference_mode():
     blocks = encoder.forward_intermediates(

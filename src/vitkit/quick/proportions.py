@@ -1,0 +1,125 @@
+"""Whether the solved head reads images whole, at their own proportions, where most are not square.
+
+The crop's first model is there by then. A second pass over the images takes as long as the first, so it is
+made only if it leaves half of the time; of the same readings the best one is chosen again, and kept if its
+left-out answers have no more loss than those with the centre cut out.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from vitkit.data import Source, open_image
+from vitkit.quick.candidates import best, best_by_others, image_weights
+from vitkit.quick.plan import Work, write_plan
+from vitkit.quick.reading import Reading, by_left_out, read
+from vitkit.system.console.text import counted
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.training import Recipe
+from vitkit.weights import at_own_proportions
+
+MEASURED = 200  # images whose sizes are looked at
+# What becomes of them otherwise, by the preprocessing's rule, and the option that says so
+CROPPED = {"shorter": ("with the centre cut out", "centre"), "square": ("made square", "whole")}
+SQUARE = 1.1  # times as long as the other: up to here a crop hardly loses anything
+
+
+def with_own_proportions(work: Work) -> Work:
+    """The same work, whose images keep their proportions. Raises ValueError if the model cannot read them."""
+    recipe = work.recipe
+    preprocessing = at_own_proportions(recipe.data.preprocessing, recipe.model)
+    return replace(
+        work, recipe=replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))
+    )
+
+
+def with_crop(recipe: Recipe) -> Recipe:
+    """The recipe of a fine-tuning, which reads images of one size: where they keep their proportions, the
+    centre is cut out."""
+    preprocessing = recipe.data.preprocessing
+    if not preprocessing.is_native:
+        return recipe
+    cropped = replace(preprocessing, rule="shorter", size=recipe.model.image)
+    return replace(recipe, data=replace(recipe.data, preprocessing=cropped))
+
+
+def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | None]:
+    """The head on whole images, if that is no worse than the given one; None if it is, or not worth a try.
+    Says what came of it. The work has what was decided in its plan."""
+    if not _is_worth_a_try(work) or not reading.whole.known.any():
+        return work, None
+    images = work.photographs.learned
+    count = not_square(images)
+    if 2 * count <= len(images):
+        return _decided(work, False), None
+
+    # The best reading of whole images
+    try:
+        other = with_own_proportions(work)
+    except ValueError:  # the model cannot read them
+        return _decided(work, False), None
+    quiet = replace(other, plan=work.plan._replace(reading=None), say=_say_nothing)
+    whole = read(quiet)
+    tried = [by_left_out(reading, "cropped"), by_left_out(whole, "whole")]
+    weights = image_weights(reading.asked, reading.learned.y)
+    if weights is None:
+        weights = np.ones(len(reading.learned.y))
+    weights = weights * reading.whole.known.numpy()
+    is_better = from_rank_0(lambda: best(tried, weights, errors=0) is tried[1])
+
+    # What came of it
+    groups = images.groups
+    cropped = reading.asked.left_out_quality(reading.whole, reading.learned.y, groups)[0]
+    of_whole = reading.asked.left_out_quality(whole.whole, whole.learned.y, groups)[0]
+    figures = f"{of_whole.unit.text(of_whole.value)} instead of {cropped.unit.text(cropped.value)}"
+    now, option = CROPPED[work.recipe.data.preprocessing.rule]
+    not_squares = f"about {count:,} of {counted(len(images), 'image')} are not square"
+    if not is_better:
+        work.say(
+            f"{not_squares}: whole, at their own proportions, they give {figures} by fits without each "
+            f"image, and more loss, so they stay {now} (--crop native reads them whole)"
+        )
+        return _decided(work, False), None
+    work.say(
+        f"{not_squares}, so they are read whole, at their own proportions: {figures} {now}, by fits "
+        f"without each image (--crop {option} keeps to that)"
+    )
+
+    # An image that is left out has no say in that
+    by_others = best_by_others(tried, whole.whole.fold.numpy(), weights, errors=0)
+    both = torch.stack([reading.whole.left_out, whole.whole.left_out])
+    left_out = both[by_others, torch.arange(len(by_others))]
+    whole = whole._replace(whole=replace(whole.whole, left_out=left_out))
+    return _decided(other, True), whole
+
+
+def _is_worth_a_try(work: Work) -> bool:
+    """Whether nobody has decided, and a second pass leaves half of the time."""
+    preprocessing = work.recipe.data.preprocessing
+    is_open = work.plan.native is None and work.plan.steps is None
+    if not is_open or work.plan.portable or preprocessing.is_native:
+        return False
+    return from_rank_0(lambda: 4 * work.spent() < 60 * work.plan.minutes)
+
+
+def _decided(work: Work, native: bool) -> Work:
+    """The work whose plan says what was decided, and is written."""
+    plan = work.plan._replace(native=native)
+    write_plan(work.run_dir, plan)
+    return replace(work, plan=plan)
+
+
+def _say_nothing(sentence: str) -> None:
+    """Nothing: of a head that may not be kept."""
+
+
+def not_square(source: Source) -> int:
+    """How many images have one side longer than the other by more than SQUARE; of many images so many, if
+    all are as those that are looked at."""
+    looked_at = np.linspace(0, len(source) - 1, min(len(source), MEASURED)).astype(int).tolist()
+    count = 0
+    for i in looked_at:
+        height, width = open_image(source[i][0], source.name(i)).size
+        count += max(height, width) > SQUARE * min(height, width)
+    return round(count * len(source) / len(looked_at))
