@@ -61,6 +61,7 @@ def test_a_file_answers_images_of_every_shape(to, pool, tmp_path):
     ("settings", "wanted", "sentence"),
     [
         ({}, Export(preprocessing=True), "whose grid a file with the preprocessing inside cannot"),
+        ({}, Export(to="page"), "a page prepares squares and crops"),
         ({}, Export(merge=1), "merges as many tokens of every image"),
         ({"positions": "rotary"}, Export(), "rotary positions cannot be exported for images at"),
     ],

@@ -169,6 +169,11 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
 
 def _check_native(classifier: Classifier, wanted: Export) -> None:
     """Raises ValueError for images at their own proportions, where that cannot be exported."""
+    if wanted.to == "page":
+        raise ValueError(
+            "the model reads images at their own proportions, and a page prepares squares and crops: "
+            "export .onnx, or a model that crops (--crop centre)"
+        )
     if wanted.preprocessing:
         raise ValueError(
             "the model reads images at their own proportions, whose grid a file with the preprocessing "
