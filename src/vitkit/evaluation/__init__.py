@@ -28,7 +28,7 @@ _FILES = {
     ),
     "metrics.other_targets": "Errors MeanAveragePrecision",
     "metrics.paired": "agreement mcnemar paired tango",
-    "probes.closed_forms": "Moments ridge targets",
+    "probes.closed_forms": "Moments in_their_span ridge targets",
     "probes.features": "BATCH Features WRITERS add_weights architecture features",
     "probes.fewshot": (
         "FIXED Fewshot Form GRID WHOLE best_ranked draw interval predictions shot_notes"

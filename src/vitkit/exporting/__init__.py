@@ -9,7 +9,7 @@ _FILES = {
     "bounds": "LEAST conclusion keeps_accuracy wrong",
     "exporting": (
         "ENDINGS Export FILES check described export missing_packages needs_calibration size_of "
-        "write"
+        "write written_whole"
     ),
     "int8": "calibrated_openvino load_nncf quantise_onnx",
     "temporary": "exported_temporarily features_on open_runtime",
