@@ -7,7 +7,7 @@ _FILES = {
     "figures": "HEADER cells draw write_page",
     "heads": "Head head_of",
     "line": "Line Point",
-    "losses": "Evidence Judge Loss needed promised",
+    "losses": "Judge Judged Loss",
     "searching": "LIBRARIES Found Wanted check search",
     "subjects": "Subject of_data of_run",
     "writing": "ending_of library_of write",

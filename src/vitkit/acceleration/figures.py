@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WIDTH = 7.5  # inches
 HEIGHT = 4.5
 NAMED = 10  # points of the line that are named, at most
-HEADER = ("model", "ms an image", "times", "MB", "points lost", "promised: at most")
+HEADER = ("model", "ms an image", "times", "MB", "points lost", "at most")
 STEPS = ((6, 6), (6, -12))  # points from a dot to its text, in turns
 
 
@@ -48,7 +48,7 @@ def line_figure(line: Line, chosen: Point, theme: Theme = LIGHT) -> "Figure":
     style = {"color": theme.first, "capsize": 2, "elinewidth": 0.8}
     axes.errorbar(times, lost, [below, above], fmt="o-", label="the line, at 95 %", **style)
     promises = [100 * point.loss.at_most for point in best]
-    axes.plot(times, promises, "_", color=theme.second, label="promised: at most")
+    axes.plot(times, promises, "_", color=theme.second, label="at most")
     axes.plot(
         [chosen.milliseconds],
         [100 * chosen.loss.lost],
@@ -64,7 +64,7 @@ def line_figure(line: Line, chosen: Point, theme: Theme = LIGHT) -> "Figure":
     axes.axhline(0, color=theme.faint, linewidth=0.5)
     axes.set_xscale("log")
     axes.set_xlabel(f"milliseconds of an image, {line.batch} at a time")
-    axes.set_ylabel(f"points of accuracy lost, on {line.images:,} images")
+    axes.set_ylabel(f"points of accuracy lost, on {line.tested:,} images")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
     return themed(figure, theme)
@@ -113,7 +113,7 @@ def _blocks(line: Line, chosen: Point, sentences: list[str]) -> Iterator[Block]:
         yield paragraph(sentence)
     alt = f"points lost against milliseconds; chosen: {chosen.name}"
     yield themed_figure(lambda theme: line_figure(line, chosen, theme), alt)
-    rows = [cells(point) for point in (line.reference, *line.best)]
+    rows = [cells(point) for point in line.shown]
     yield section("The line", table(rows, HEADER))
     others = [cells(point) for point in line.points if point not in line.best]
     if others:

@@ -37,6 +37,7 @@ from vitkit.evaluation import (
 from vitkit.quick import head_on, solved
 from vitkit.weights import Classifier, with_zero_head
 
+LEAST_OWN = 0.95  # share of a run's images with the answer of the head that is solved for again
 STRENGTHS = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)  # l2 of a distilled head, in mean eigenvalues
 
 
@@ -101,6 +102,23 @@ def distilled(x: np.ndarray, logits: Tensor) -> tuple[Tensor, Tensor]:
     errors = [(fitted.scores(l2) - logits).square().mean().item() for l2 in strengths]
     best = strengths[int(np.argmin(errors))]
     return coordinates.head(*fitted.fit.head(best))
+
+
+def check_own(subject: Subject, head: Head, x: np.ndarray) -> None:
+    """Raises ValueError if a run's model is not the one that was solved for on its images, and so has
+    answers of its own: somebody has taught it, or put another one there.
+
+    head: that of the whole model, which reads x of the judged images, (N, D).
+    """
+    if subject.asked is None:
+        return
+    own = head_on(subject.classifier, x).argmax(1)
+    same = (own == head.logits(subject.classifier, x).argmax(1)).double().mean().item()
+    if same < LEAST_OWN:
+        raise ValueError(
+            f"the model gives the answer of the one that its run solved for to {same:.0%} of the images, so "
+            "it was changed since; name images that it has not learned from with --data"
+        )
 
 
 def with_head(subject: Subject, shape: Shape, head: Head, x: np.ndarray) -> Classifier:

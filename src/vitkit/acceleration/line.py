@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from vitkit.acceleration.losses import Loss
 
+STEP = 1.05  # times as fast as the one before, at least, for a model of the line to be tested
+
 
 class Point(NamedTuple):
     """A model that was measured."""
@@ -40,11 +42,11 @@ class Line:
     """The whole model in PyTorch's float32."""
     points: tuple[Point, ...]
     images: int
-    """How many the losses are judged on."""
+    """How many there were to judge by."""
     where: str
     """Where these are from."""
-    candidates: int
-    """How many there were to choose from."""
+    tested: int
+    """With how many of them the candidates are tested; the others put them in order."""
     batch: int
     """Images of a forward pass."""
     left_out: tuple[str, ...] = ()
@@ -52,7 +54,7 @@ class Line:
 
     @property
     def best(self) -> tuple[Point, ...]:
-        """Those of which no other is both faster and promised to lose less."""
+        """Those of which no other is both faster and expected to lose less, the slowest first."""
         best = []
         for point in self.points:
             if not any(_is_better(other, point) for other in self.points):
@@ -60,22 +62,41 @@ class Line:
         return tuple(best)
 
     def fastest(self, lose: float) -> Point:
-        """The fastest that is promised to lose less than that, a share; what computes the same numbers
-        loses nothing."""
-        return min(self._within(lose), key=lambda point: point.milliseconds)
+        """The fastest that is promised to lose less than that, a share: the last one before the first that
+        fails, from the slowest of the line on (losses.py says why). What computes the same numbers loses
+        nothing."""
+        return self._tested(lose)[0]
 
-    def _within(self, lose: float) -> list[Point]:
-        """Those that are promised to lose less. The whole model in float32 always is."""
-        return [point for point in self.points if point.loss.at_most < lose or _is_exact(point)]
+    def failing(self, lose: float) -> Point | None:
+        """The first one of the line that is faster than that, and is not promised to lose less; None if
+        there is none."""
+        return self._tested(lose)[1]
+
+    def _tested(self, lose: float) -> tuple[Point, Point | None]:
+        """Along the line from the slowest on: the last that passes, and the first that fails."""
+        exact = [point for point in self.points if point.loss.at_most == 0]
+        chosen = min(exact, key=lambda point: point.milliseconds)
+        for point in self.best:
+            if STEP * point.milliseconds > chosen.milliseconds:
+                continue  # hardly faster, so not worth a test that could fail
+            if not point.loss.at_most < lose:
+                return chosen, point
+            chosen = point
+        return chosen, None
+
+    @property
+    def shown(self) -> tuple[Point, ...]:
+        """The whole model in PyTorch, and the line."""
+        if self.reference in self.best:
+            return self.best
+        return (self.reference, *self.best)
 
     def most_accurate(self, milliseconds: float) -> Point | None:
-        """The one that is promised to lose least of those that take no longer; None if none does."""
-        quick = [point for point in self.points if point.milliseconds <= milliseconds]
+        """The one that is expected to lose least of those that take no longer; None if none does."""
+        quick = [point for point in self.best if point.milliseconds <= milliseconds]
         if not quick:
             return None
-        return min(
-            quick, key=lambda point: (point.loss.at_most, point.loss.lost, point.milliseconds)
-        )
+        return min(quick, key=lambda point: point.loss.expected)
 
     def to_json(self) -> dict:
         """Plain values."""
@@ -85,12 +106,8 @@ class Line:
         return values
 
 
-def _is_exact(point: Point) -> bool:
-    return point.loss.at_most == 0
-
-
 def _is_better(other: Point, point: Point) -> bool:
     """Whether another point is at least as good in both, and better in one."""
-    if other.milliseconds > point.milliseconds or other.loss.at_most > point.loss.at_most:
-        return False
-    return (other.milliseconds, other.loss.at_most) != (point.milliseconds, point.loss.at_most)
+    theirs = (other.milliseconds, other.loss.expected)
+    own = (point.milliseconds, point.loss.expected)
+    return theirs != own and theirs[0] <= own[0] and theirs[1] <= own[1]

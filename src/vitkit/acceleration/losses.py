@@ -1,24 +1,26 @@
 """How much accuracy a faster model loses, and what so many images can promise about that.
 
 Both models answer the same images, which neither has learned from, so only the images with different
-answers tell anything. Two limits are computed of a candidate's loss, and the lower one is promised:
+answers tell anything. The limit of a candidate's loss is one of two:
 
-- by the right answers: Tango's score interval of the difference of two shares of the same images;
+- by the right answers: Tango's score limit of the difference of two shares of the same images;
 - by the reference's probabilities: where the answers differ, accuracy is expected to go down by what the
   reference gives its own answer less what it gives the candidate's. An image between two classes counts
   little, whichever of them is right, so the same images tell much more. It takes probabilities that mean
   what they say: they are brought there by a temperature on the same images (Guo et al. 2017), and if the
-  right answers of all candidates together show that more is lost, by so many times more. What a candidate
-  knows better than the reference is not seen, which only makes the limit higher. Its limit is that of a
-  sum of Poisson counts with weights (Fay and Feuer 1997, "Confidence intervals for directly standardized
-  rates").
+  right answers of all candidates together show that more is lost, it counts so many times more. What a
+  candidate knows better than the reference is not seen, which only makes the limit higher. The limit is
+  that of a sum of Poisson counts with weights up to 1 (Fay and Feuer 1997, "Confidence intervals for
+  directly standardized rates").
 
-The candidates are many, and the fastest of those that pass is taken, so that the luckiest of many bad ones
-would be. Each limit is therefore at the level 0.05 / 2 / (how many candidates there are), counted before
-any is looked at: whatever is looked at first, and whichever is chosen, all promises hold together in 95 %
-of cases (Bonferroni). Testing them in a fixed order, from the slowest to the fastest, without a
-correction, would end at the first bad one, such as a smaller image, and never see fewer blocks behind it;
-a half of the images held back for one last test promises less than all of them with the correction.
+The candidates are many, and the best of many on some images is partly the luckiest. So every fifth image
+has no part in the test: by these, candidates are put in order, which of the two limits is taken is decided,
+and the line of those is drawn that are faster the more they cost. Along this line, from the slowest on, each
+candidate is tested on all other images at full confidence, until one fails (fixed-sequence testing: Maurer
+et al. 1995). The last one that passed is chosen. A wrong one is chosen only if the first wrong one of the
+line passes, which it does in 5 % of cases at most, however many candidates there are. A correction for
+their number (Bonferroni) needs two and a half times the images to promise the same, and a half that is held
+back for one last test one and a half times.
 
 Legend: N images, K classes.
 """
@@ -33,32 +35,37 @@ from torch import Tensor
 from vitkit.evaluation import fit_temperature, tango
 
 WRONG = 0.05  # how often a promise may fail
-LEAST_WEIGHT = 0.5  # what an answer that differs counts, at least, where none was seen
+Z = 1.6448536269514722  # the normal quantile of that, one-sided
+ORDERING = 5  # one image in so many puts the candidates in order
 NEAR = (
     0.03  # candidates that lose more by the probabilities do not tell whether these can be trusted
 )
+SOFT = 0.3  # temperature of the answers by which candidates are put in order: a flip is no jump
+LEAST = 1e-9  # what is judged is never said to lose nothing, as the same arithmetic does
 MOST = 10_000_000  # images that somebody is asked for
 
 
 class Loss(NamedTuple):
     """What a candidate loses, as shares of the images."""
 
+    expected: float
+    """By the images that put the candidates in order, and the reference's probabilities."""
     lost: float
-    """How much less often it was right than the reference."""
+    """How much less often it was right than the reference, on the other images."""
     low: float
-    """The interval at 95 % of that, as if it were the only candidate (Tango)."""
+    """The interval at 95 % of that (Tango)."""
     high: float
     at_most: float
-    """What is promised, with all other candidates, in 95 % of cases; 0 for the same arithmetic."""
+    """The limit that is too low in 5 % of cases; 0 for the same arithmetic."""
     differing: float
     """The share of images with another answer."""
 
 
-SAME = Loss(0.0, 0.0, 0.0, 0.0, 0.0)  # the same numbers to rounding: nothing to be judged
+SAME = Loss(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # the same numbers to rounding: nothing to be judged
 
 
 class Evidence(NamedTuple):
-    """What the images say about a candidate, before it is decided what that promises."""
+    """What some images say about a candidate."""
 
     lost: int
     """Images that the reference alone is right on."""
@@ -68,116 +75,153 @@ class Evidence(NamedTuple):
     images: int
 
 
+class Judged(NamedTuple):
+    """What all images say about a candidate, before it is decided what that promises."""
+
+    tested: Evidence
+    ordering: Evidence
+    """By the images that put the candidates in order,"""
+    expected: float
+    """and what it is expected to lose by them."""
+
+
 class Judge:
     """Judges candidates beside a reference on N images."""
 
-    def __init__(
-        self,
-        reference: Tensor,
-        truth: np.ndarray,
-        candidates: int,
-        groups: np.ndarray | None = None,
-    ):
+    def __init__(self, reference: Tensor, truth: np.ndarray, groups: np.ndarray | None = None):
         """The reference's logits, (N, K), and the right classes, (N,).
 
-        candidates: how many there are in all, the best of which is chosen. groups: images with the same
-        number, (N,), are no more than one.
+        groups: images with the same number, (N,), are no more than one.
         """
         self.truth = truth
-        self.candidates = candidates
         self.answers = reference.argmax(1).numpy()
         self.right = self.answers == truth
-        temperature = fit_temperature(reference.double(), torch.from_numpy(truth))
-        self.probabilities = (reference.double() / temperature).softmax(1).numpy()
-        self.independent = 1.0
-        if groups is not None:
-            self.independent = len(np.unique(groups)) / len(groups)
+        self.temperature = fit_temperature(reference.double(), torch.from_numpy(truth))
+        scaled = reference.double() / self.temperature
+        self.probabilities = scaled.softmax(1).numpy()
+        self.soft = (scaled / SOFT).softmax(1).numpy()
+        if groups is None:
+            groups = np.arange(len(truth))
+        _, numbers = np.unique(groups, return_inverse=True)
+        self.independent = (numbers.max() + 1) / len(numbers)
+        self.is_ordering = numbers % ORDERING == 0
 
-    def evidence(self, logits: Tensor) -> Evidence:
+    @property
+    def tested(self) -> int:
+        """How many images test."""
+        return int((~self.is_ordering).sum())
+
+    def judged(self, logits: Tensor) -> Judged:
         """What the images say about a candidate with these logits, (N, K)."""
         answers = logits.argmax(1).numpy()
+        temperature = fit_temperature(logits.double(), torch.from_numpy(self.truth))
+        soft = (logits.double() / temperature / SOFT).softmax(1).numpy()
+        expected = ((self.soft - soft) * self.probabilities).sum(1)[self.is_ordering].mean()
+        return Judged(
+            self._evidence(answers, ~self.is_ordering),
+            self._evidence(answers, self.is_ordering),
+            float(expected),
+        )
+
+    def _evidence(self, answers: np.ndarray, rows: np.ndarray) -> Evidence:
+        """What some of the images, bool (N,), say about answers, (N,)."""
         right = answers == self.truth
-        rows = np.flatnonzero(answers != self.answers)
-        own = self.probabilities[rows, self.answers[rows]]
-        others = self.probabilities[rows, answers[rows]]
-        lost = int((self.right & ~right).sum())
-        won = int((right & ~self.right).sum())
-        return Evidence(lost, won, own - others, len(answers))
+        differing = np.flatnonzero((answers != self.answers) & rows)
+        own = self.probabilities[differing, self.answers[differing]]
+        others = self.probabilities[differing, answers[differing]]
+        lost = int((self.right & ~right & rows).sum())
+        won = int((right & ~self.right & rows).sum())
+        return Evidence(lost, won, own - others, int(rows.sum()))
 
-    def losses(self, evidence: list[Evidence]) -> list[Loss]:
-        """What each of the candidates loses, and what is promised about it."""
-        times = self._times_more(evidence)
-        return [self._loss(each, times) for each in evidence]
+    def losses(self, judged: list[Judged]) -> list[Loss]:
+        """What each of the candidates loses, and its limit."""
+        times = times_more([each.tested for each in judged])
+        return [self._loss(each, times) for each in judged]
 
-    def _times_more(self, evidence: list[Evidence]) -> float:
-        """How many times more is lost than the reference's probabilities say, by the right answers where
-        candidates differ; 1 if it is less."""
-        expected = 0.0
-        seen = 0
-        for each in evidence:
-            if each.costs.sum() <= NEAR * each.images:
-                expected += each.costs.sum()
-                seen += each.lost - each.won
-        if expected == 0:
-            return 1.0
-        return max(1.0, seen / expected)
-
-    def _loss(self, evidence: Evidence, times: float) -> Loss:
+    def _loss(self, judged: Judged, times: float) -> Loss:
         """What a candidate loses."""
-        count = evidence.images
         share = self.independent
-        low, high = tango(share * evidence.lost, share * evidence.won, share * count)
-        at_most = promised(evidence, self.candidates, times, share)
-        differing = len(evidence.costs) / count
-        lost = (evidence.lost - evidence.won) / count
-        return Loss(lost, low, high, at_most, differing)
+        lost, won, costs, count = judged.tested
+        low, high = tango(share * lost, share * won, share * count)
+        at_most = limit(judged, times, share)
+        return Loss(
+            max(judged.expected, LEAST),
+            (lost - won) / count,
+            low,
+            high,
+            max(at_most, LEAST),
+            len(costs) / count,
+        )
 
 
-def promised(evidence: Evidence, candidates: int, times: float = 1.0, share: float = 1.0) -> float:
-    """What a candidate among so many loses at most, in 95 % of cases for all of them together.
+def times_more(evidence: list[Evidence]) -> float:
+    """How many times more is lost than the reference's probabilities say, by the right answers where any
+    of the candidates differ; 1 if it is less."""
+    expected = 0.0
+    seen = 0
+    for each in evidence:
+        if each.costs.sum() <= NEAR * each.images:
+            expected += each.costs.sum()
+            seen += each.lost - each.won
+    if expected == 0:
+        return 1.0
+    return max(1.0, seen / expected)
 
-    times: how many times more is lost than the probabilities say. share: of the images that tells
-    something, more than one for the more that there were.
+
+def limit(judged: Judged, times: float = 1.0, share: float = 1.0) -> float:
+    """What a candidate loses at most, in 95 % of cases.
+
+    times: how many times more is lost than the probabilities say. share: how many images each of these
+    stands for: fewer than one of groups, more for the more that there might be.
     """
-    from scipy.stats import norm
+    if limit_by_answers(judged.ordering) < limit_by_probabilities(judged.ordering):
+        return limit_by_answers(judged.tested, share)
+    return limit_by_probabilities(judged.tested, times, share)
 
-    level = WRONG / 2 / candidates
-    z = float(norm.ppf(1 - level))
-    count = share * evidence.images
-    _, by_answers = tango(share * evidence.lost, share * evidence.won, count, z)
+
+def limit_by_answers(evidence: Evidence, share: float = 1.0) -> float:
+    """By the right answers."""
+    lost, won, _, count = evidence
+    return tango(share * lost, share * won, share * count, Z)[1]
+
+
+def limit_by_probabilities(evidence: Evidence, times: float = 1.0, share: float = 1.0) -> float:
+    """By the reference's probabilities."""
     costs = np.minimum(times * evidence.costs, 1.0)
-    most = max(LEAST_WEIGHT, costs.max(initial=0.0))
-    by_probabilities = sum_at_most(share * costs.sum(), share * np.square(costs).sum(), most, level)
-    return min(by_answers, by_probabilities / count)
+    total = sum_at_most(share * costs.sum(), share * np.square(costs).sum(), WRONG)
+    return total / (share * evidence.images)
 
 
-def sum_at_most(total: float, squares: float, most: float, level: float) -> float:
+def sum_at_most(total: float, squares: float, level: float) -> float:
     """The upper limit, which is too low with this probability at most, of what a sum of weights of events
-    is in the mean, if the events are rare.
+    is in the mean, if the events are rare and no weight is above 1.
 
-    total: the sum of the weights that were seen. squares: of their squares. most: the largest weight.
+    total: the sum of the weights that were seen. squares: of their squares.
     """
     from scipy.stats import chi2
 
-    mean = total + most
-    variance = squares + most**2
+    mean = total + 1
+    variance = squares + 1
     return float(variance / (2 * mean) * chi2.ppf(1 - level, 2 * mean**2 / variance))
 
 
-def needed(evidence: Evidence, candidates: int, lose: float) -> int | None:
+def needed(judged: Judged, lose: float) -> int | None:
     """How many images would promise that a candidate loses less than that, to two digits, if it did on
-    all as on these; None if it seems to lose as much."""
+    all as on these; None if it seems to lose as much. One in ORDERING of them puts candidates in order."""
     from scipy.optimize import brentq
+
+    tested = judged.tested.images
 
     def above(log_times: float) -> float:
         """How far so many times the images promise too little."""
-        return promised(evidence, candidates, share=math.exp(log_times)) - lose
+        return limit(judged, share=math.exp(log_times)) - lose
 
-    longest = math.log(MOST / evidence.images)
+    longest = math.log(MOST / tested)
     if above(longest) > 0:
         return None
-    if above(0.0) <= 0:
-        return evidence.images
-    count = evidence.images * math.exp(brentq(above, 0.0, longest))
+    count = tested
+    if above(0.0) > 0:
+        count = tested * math.exp(brentq(above, 0.0, longest))
+    count *= ORDERING / (ORDERING - 1)
     step = 10 ** max(math.floor(math.log10(count)) - 1, 0)
     return math.ceil(count / step) * step

@@ -8,10 +8,9 @@
    beside the whole model in PyTorch. After each of three rounds those stay that may still be on the line, and
    the next round measures them for longer (successive halving).
 
-Speeds say nothing about losses, so that choosing by speed whom to judge costs no confidence; and what is
-promised counts all candidates that there could be. What was computed is kept: states in the cache of
-features, speeds in a file under a digest of model, images and machine. A search that is given again goes on
-where it ended.
+Nothing of that is decided by the images that candidates are tested on in the end (losses.py). What was
+computed is kept: states in the cache of features, speeds in a file under a digest of model, images and
+machine. A search that is given again goes on where it ended.
 """
 
 import hashlib
@@ -39,9 +38,9 @@ from vitkit.acceleration.bodies import (
     shapes,
     whole,
 )
-from vitkit.acceleration.heads import head_of
+from vitkit.acceleration.heads import check_own, head_of
 from vitkit.acceleration.line import Line, Point
-from vitkit.acceleration.losses import SAME, Evidence, Judge, Loss, needed
+from vitkit.acceleration.losses import SAME, Judge, Judged, Loss, needed
 from vitkit.acceleration.subjects import Subject
 from vitkit.benching import Contender, Plan, is_worth_measuring, measure
 from vitkit.runtimes import folder_of
@@ -92,15 +91,6 @@ class Wanted:
         return BATCH[self.purpose]
 
 
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """A candidate that was judged."""
-
-    candidate: Candidate
-    evidence: Evidence | None
-    """None for what computes the same numbers as the reference."""
-
-
 def check(subject_classifier: Classifier) -> None:
     """Raises ValueError for a model that cannot be made faster here."""
     if subject_classifier.activation != "softmax" or not subject_classifier.labels:
@@ -119,16 +109,16 @@ class Found:
     """By the name of a point."""
     exact: Arithmetic
     """What computes the answers that the others are judged by."""
-    evidence: dict[str, Evidence]
+    judged: dict[str, Judged]
     """What the images say, by the name of a point; nothing of what computes the same numbers."""
 
     def needed(self, point: Point, lose: float) -> int | None:
         """How many images could promise that a point loses less than a share; None if it seems to lose as
         much, or nothing."""
-        evidence = self.evidence.get(point.name)
-        if evidence is None:
+        judged = self.judged.get(point.name)
+        if judged is None:
             return None
-        return needed(evidence, self.line.candidates, lose)
+        return needed(judged, lose)
 
 
 def search(subject: Subject, wanted: Wanted) -> Found:
@@ -150,16 +140,14 @@ def _searched(subject: Subject, wanted: Wanted, speeds: "Speeds") -> Found:
     # 2. What each candidate loses
     full = whole(subject.classifier)
     bodies = _bodies(subject, arithmetics, exact)
-    planned = sum(len(body_shapes) for _, body_shapes in bodies)
     reference = head_of(subject, bodies[0][0], full, exact)
-    targets = subject.judged.targets
-    judge = Judge(reference.answers, targets, max(1, planned - 1), subject.judged.groups)
+    states = bodies[0][0].states(subject.judged)
+    check_own(subject, reference, bodies[0][0].read(states, full, reference.reads))
+    judge = Judge(reference.answers, subject.judged.targets, subject.judged.groups)
     until = began + FOR_STATES * wanted.seconds
     judged, left_out = _judge_all(subject, judge, bodies, exact, until)
-    differing = [each for each in judged if each.evidence is not None]
-    losses = judge.losses([each.evidence for each in differing])
-    loss_of = {each.candidate: SAME for each in judged}
-    loss_of |= {each.candidate: loss for each, loss in zip(differing, losses, strict=True)}
+    losses = judge.losses(list(judged.values()))
+    loss_of = {Candidate(exact, full): SAME} | dict(zip(judged, losses, strict=True))
 
     # 3. How fast they are
     until = began + FOR_FILES * wanted.seconds
@@ -170,12 +158,12 @@ def _searched(subject: Subject, wanted: Wanted, speeds: "Speeds") -> Found:
         tuple(sorted(points, key=lambda point: -point.milliseconds)),
         len(subject.judged),
         subject.where,
-        planned,
+        judge.tested,
         wanted.batch,
         tuple(left_out) + tuple(speeds.left_out),
     )
-    evidence = {speeds.name(each.candidate): each.evidence for each in differing}
-    return Found(line, candidates, exact, evidence)
+    by_name = {speeds.name(candidate): each for candidate, each in judged.items()}
+    return Found(line, candidates, exact, by_name)
 
 
 def arithmetics_here(libraries: Sequence[str]) -> list[Arithmetic]:
@@ -220,11 +208,11 @@ def _judge_all(
     bodies: Sequence[tuple[Body, list[Shape]]],
     exact: Arithmetic,
     until: float,
-) -> tuple[list[Judged], list[str]]:
-    """What the images say about every shape of every body, until the time is up; and what was left out,
-    for people. The first body is judged in any case."""
+) -> tuple[dict[Candidate, Judged], list[str]]:
+    """What the images say about every shape of every body but the whole one, until the time is up; and
+    what was left out, for people. The first body is judged in any case."""
     full = whole(subject.classifier)
-    judged = []
+    judged = {}
     left_out = []
     for body, of_body in bar("judging")(bodies, len(bodies)):
         if judged and time.monotonic() > until:
@@ -234,12 +222,11 @@ def _judge_all(
         for shape in of_body:
             candidate = Candidate(body.arithmetic, shape)
             if candidate == Candidate(exact, full):
-                judged.append(Judged(candidate, None))
                 continue
             head = head_of(subject, body, shape, exact)
-            evidence = judge.evidence(head.answers)
-            judged.append(Judged(candidate, evidence))
-            if evidence.costs.sum() > HOPELESS * evidence.images:
+            judged[candidate] = judge.judged(head.answers)
+            ordering = judged[candidate].ordering
+            if ordering.costs.sum() > HOPELESS * ordering.images:
                 break
     return judged, left_out
 
@@ -451,8 +438,8 @@ def _near_line(
     """The candidates that no other, which loses no more, beats by more than so many times."""
     near = set()
     for candidate, own in milliseconds.items():
-        loss = loss_of[candidate].at_most
-        others = [other for each, other in milliseconds.items() if loss_of[each].at_most <= loss]
+        loss = loss_of[candidate].expected
+        others = [other for each, other in milliseconds.items() if loss_of[each].expected <= loss]
         if own <= slower * min(others):
             near.add(candidate)
     return near

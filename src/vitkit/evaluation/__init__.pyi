@@ -77,6 +77,7 @@ from vitkit.evaluation.metrics.paired import mcnemar as mcnemar
 from vitkit.evaluation.metrics.paired import paired as paired
 from vitkit.evaluation.metrics.paired import tango as tango
 from vitkit.evaluation.probes.closed_forms import Moments as Moments
+from vitkit.evaluation.probes.closed_forms import in_their_span as in_their_span
 from vitkit.evaluation.probes.closed_forms import ridge as ridge
 from vitkit.evaluation.probes.closed_forms import targets as targets
 from vitkit.evaluation.probes.features import BATCH as BATCH

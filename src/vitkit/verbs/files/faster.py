@@ -103,7 +103,7 @@ class FasterModel:
         table.add_column(HEADER[0])
         for name in HEADER[1:]:
             table.add_column(name, justify="right")
-        for point in (self.line.reference, *self.line.best):
+        for point in self.line.shown:
             style = "bold" if point == self.chosen else ""
             table.add_row(*cells(point), style=style)
         yield table
@@ -241,12 +241,12 @@ def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
         yield "it computes the same numbers to rounding, so it loses nothing"
     else:
         yield (
-            f"on {line.where} it is right {100 * loss.lost:.1f} points less often ({100 * loss.low:.1f} to "
-            f"{100 * loss.high:.1f}), and loses {100 * loss.at_most:.2f} points at most, at 95 % confidence "
-            f"for whichever of {line.candidates} candidates is chosen"
+            f"it loses {100 * loss.at_most:.2f} points at most, at 95 % confidence, by {line.tested:,} of "
+            f"{line.where}: there it is right {100 * loss.lost:.1f} points less often "
+            f"({100 * loss.low:.1f} to {100 * loss.high:.1f})"
         )
     if not settings.at_most:
-        yield from _not_promised(settings.lose, found, chosen)
+        yield from _not_promised(settings.lose, found)
     if line.left_out:
         yield (
             f"the time did not suffice for {counted(len(line.left_out), 'part')} of the search, such as "
@@ -254,19 +254,22 @@ def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
         )
 
 
-def _not_promised(lose: float, found: Found, chosen: Point) -> Iterator[str]:
-    """How many images could promise a faster model, if there is one that seems to lose little enough."""
-    for point in reversed(found.line.points):  # the fastest first
-        if point.milliseconds >= chosen.milliseconds:
-            return
-        images = found.needed(point, lose / 100)
-        if images is not None:
-            yield (
-                f"{point.name} is {chosen.milliseconds / point.milliseconds:.2f} times as fast again, and "
-                f"{found.line.images:,} images promise {100 * point.loss.at_most:.2f} points of it; about "
-                f"{images:,} could promise {lose:g}"
-            )
-            return
+def _not_promised(lose: float, found: Found) -> Iterator[str]:
+    """What the next model of the line lacks, and how many images could promise it."""
+    failing = found.line.failing(lose / 100)
+    if failing is None:
+        return
+    loss = failing.loss
+    sentence = (
+        f"the next of the line, {failing.name}, is {failing.times:.2f} times as fast; that it loses less "
+        f"than {lose:g} points is not shown by {found.line.tested:,} images "
+        f"({100 * loss.at_most:.2f} at most)"
+    )
+    images = found.needed(failing, lose / 100)
+    if images is None:
+        yield f"{sentence}, and more would hardly show it: it seems to lose as much"
+    else:
+        yield f"{sentence}; about {images:,} could, to judge by"
 
 
 def _report(path: Path, settings: Faster, line: Line, chosen: Point, sentences: list[str]) -> None:
