@@ -300,11 +300,10 @@ class _WhenAsked:
         return self.runtime.logits(images)
 
 
-def calibration(subject: Subject) -> Trial:
-    """The images that give the ranges of int8, as an export takes them."""
-    source = subject.for_calibration
-    examples = Examples(source, {})
-    items = [examples.item(i) for i in range(len(examples))]
+def calibration(subject: Subject, most: int | None = None) -> Trial:
+    """The images that give the ranges of int8, the first of them or all, as an export takes them."""
+    examples = Examples(subject.for_calibration, {})
+    items = [examples.item(i) for i in range(len(examples))][:most]
     return Trial(subject.where, items, items, learned=True)
 
 

@@ -55,8 +55,9 @@ LIBRARIES = ("torch", "onnx", "openvino")
 EXACT = "float32"
 REFERENCE = Arithmetic("torch", EXACT)
 GAIN = 1.03  # times as fast, at least, for an arithmetic whose answers differ to be tried
-FORETOLD = 1.35  # times as long as the line a candidate may be by its operations, to be measured
+FORETOLD = 1.25  # times as long as the line a candidate may be by its operations, to be measured
 HOPELESS = 0.05  # of the images: a shape that loses more ends its size, as less of it loses more
+CALIBRATED = 16  # images that give the ranges of int8 where only its speed is measured
 FOR_STATES = 0.6  # of the time; the rest is for speeds
 FOR_FILES = 0.85
 
@@ -391,7 +392,7 @@ class Speeds:
         reads = reading_of(self.subject.classifier, shape, len(self.subject.fitted))
         model = model_of(self.subject.classifier, shape, reads)
         folder = self.files / str(len(self.contenders))
-        trial = calibration(self.subject)
+        trial = calibration(self.subject, CALIBRATED)
         runtime, megabytes = opened(model, arithmetic, shape.merge, folder, trial)
         generator = np.random.default_rng(0)
         size = (self.wanted.batch, 3, *shape.image)
