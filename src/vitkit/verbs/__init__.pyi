@@ -729,6 +729,7 @@ def finetune(
     evaluators: Literal['accuracy', 'classification', 'precision', 'errors', 'neighbours', 'fewshot'] | Sequence[Literal['accuracy', 'classification', 'precision', 'errors', 'neighbours', 'fewshot']] = ...,
     workdir: str | Path | None = None,
     device: str | torch.device = 'auto',
+    fast: bool = False,
     patience: float = 600.0,
     image: int | Sequence[int] = ...,
     stride: int | Sequence[int] | None = None,
