@@ -193,10 +193,11 @@ def reading_of(classifier: Classifier, shape: Shape, images: int) -> Reads:
     pool = own.pool
     if pool == "token":
         pool = "token-gap"
-    blocks = min(shape.blocks, max(own.blocks, READ))
-    numbers = blocks * len(STATES_OF[pool]) * config.width
-    if min(numbers, images) > SOLVED:
-        blocks = min(shape.blocks, READ)
+    most = min(shape.blocks, max(own.blocks, READ))
+    of_block = len(STATES_OF[pool]) * config.width
+    for blocks in (most, min(most, READ), 2, 1):
+        if min(blocks * of_block, images) <= SOLVED:
+            break
     return Reads(pool, blocks)
 
 

@@ -19,6 +19,9 @@ from vitkit.quick import CLOSED_FORM, is_quick, question
 from vitkit.training import HELD_OUT, open_learned, open_part, read_run
 from vitkit.weights import Classifier
 
+LEFT_OUT = (
+    20_000  # images, at most, that are answered by fits without them; of more, others tell enough
+)
 JUDGED = 5_000  # images, at most, that a model is judged on,
 FITTED = 2_000  # and that heads are fitted to, if the model's own is not solved in closed form
 CALIBRATED = 100  # images that give the ranges of int8
@@ -62,7 +65,11 @@ def of_run(classifier: Classifier, run_dir: Path) -> Subject:
     run = read_run(run_dir)
     counts = run.data["counts"]
     chosen = run.lines[-1].get("evaluator")
+    few = sum(counts[name] for name in ("train", HELD_OUT) if name in counts) <= LEFT_OUT
+    parts = [name for name in (HELD_OUT, "val", "test") if name in counts]
     if is_quick(run_dir) and chosen == CLOSED_FORM:
+        parts = [name for name in ("val", "test") if name in counts]
+    if is_quick(run_dir) and chosen == CLOSED_FORM and (few or not parts):
         learned = open_learned(run)
         _check_target(learned, str(run_dir))
         balanced = run.recipe.get("objective", {}).get("class_weights") == "balanced"
@@ -70,8 +77,7 @@ def of_run(classifier: Classifier, run_dir: Path) -> Subject:
         where = f"{len(learned):,} images of {run_dir}, each answered by a fit without it"
         return Subject(classifier, learned, learned, asked, where)
 
-    # Its weights have learned from the training part
-    parts = [name for name in (HELD_OUT, "val", "test") if name in counts]
+    # Its weights have learned from the training part, or there are more images than are needed
     if not parts:
         raise ValueError(
             f"{run_dir} has learned from all its images, so none can tell what a faster model loses; name "
