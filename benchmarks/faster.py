@@ -25,7 +25,7 @@ import torch
 
 from vitkit.acceleration import Arithmetic, Body, Judge, Line, Point, Shape, Subject
 from vitkit.acceleration.bodies import calibration, model_of, opened, reading_of
-from vitkit.acceleration.losses import SAME
+from vitkit.acceleration.losses import SAME, losses
 from vitkit.benching import Contender, Plan, measure
 from vitkit.data import merge_parts, open_parts, subset
 from vitkit.evaluation import Features, tango
@@ -168,9 +168,9 @@ def draw(subject, read, y, learned: int, seed: int, speeds: dict[str, float]) ->
         answers[key] = probe.logits(torch.tensor(x[unseen])).argmax(1).numpy()
     (exact, *rest) = read
     judge = Judge(left_out[exact], y[seen])
-    losses = judge.losses([judge.judged(left_out[key]) for key in rest])
+    of_rest = losses([judge.judged(left_out[key]) for key in rest], learned)
     points = []
-    for (arithmetic, shape), loss in zip([exact, *rest], [SAME, *losses], strict=True):
+    for (arithmetic, shape), loss in zip([exact, *rest], [SAME, *of_rest], strict=True):
         name = name_of(arithmetic, shape)
         milliseconds = speeds[name]
         times = speeds[name_of(PYTORCH, exact[1])] / milliseconds
@@ -180,7 +180,9 @@ def draw(subject, read, y, learned: int, seed: int, speeds: dict[str, float]) ->
         )  # fmt: skip
         points.append(point)
     points.sort(key=lambda point: -point.milliseconds)
-    line = Line(points[0], tuple(points), learned, subject.where, judge.tested, 1)
+    line = Line(
+        points[0], tuple(points), learned, subject.where, int((~judge.is_ordering).sum()), 1
+    )
 
     # What is lost there
     right = answers[exact] == y[unseen]
@@ -207,14 +209,14 @@ def summary(draws: list[dict]) -> dict:
     """Over all draws: how often the promise held, what was chosen, and what each candidate lost."""
     result = {"accuracy of the whole model": round(np.mean([d["accuracy"] for d in draws]), 2)}
     for allowed in map(str, PURPOSES):
-        losses = np.array([each["chosen"][allowed][1] for each in draws])
+        lost = np.array([each["chosen"][allowed][1] for each in draws])
         lows = np.array([each["chosen"][allowed][2] for each in draws])
         names = [each["chosen"][allowed][0] for each in draws]
         result[f"at {allowed} points"] = {
-            "within": int((losses <= float(allowed)).sum()),
+            "within": int((lost <= float(allowed)).sum()),
             "refuted": int((lows > float(allowed)).sum()),
-            "mean loss": round(losses.mean(), 3),
-            "largest loss": round(losses.max(), 2),
+            "mean loss": round(lost.mean(), 3),
+            "largest loss": round(lost.max(), 2),
             "chosen": {name: names.count(name) for name in sorted(set(names))},
         }
     names = list(draws[0]["losses"])

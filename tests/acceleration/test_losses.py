@@ -13,6 +13,7 @@ from vitkit.acceleration.losses import (
     Loss,
     limit,
     limit_by_probabilities,
+    losses,
     needed,
     sum_at_most,
     times_more,
@@ -72,9 +73,9 @@ def test_the_fastest_of_many_that_lose_too_much_is_hardly_ever_chosen():
         judge = Judge(torch.tensor(logits), truth)
         bad = [worse(generator, logits, p, 1.1 * lose) for _ in range(6)]
         good = worse(generator, logits, p, 0.1 * lose)
-        chosen = line_of(judge.losses([judge.judged(each) for each in bad])).fastest(lose)
+        chosen = line_of(losses([judge.judged(each) for each in bad], 600)).fastest(lose)
         wrong += chosen.name != "exact"
-        useful += line_of(judge.losses([judge.judged(good)])).fastest(lose).name == "0"
+        useful += line_of(losses([judge.judged(good)], 600)).fastest(lose).name == "0"
     assert wrong <= 0.1 * worlds  # 5 % in the mean; without the order it is more than half
     assert useful >= 0.7 * worlds
 
@@ -129,8 +130,8 @@ def test_copies_of_a_photograph_are_one():
     other = worse(generator, logits, p, 0.02)
     alone = Judge(torch.tensor(logits), truth)
     pairs = Judge(torch.tensor(logits), truth, np.arange(300) // 2)
-    [loss] = alone.losses([alone.judged(other)])
-    [of_pairs] = pairs.losses([pairs.judged(other)])
+    [loss] = losses([alone.judged(other)], 300)
+    [of_pairs] = losses([pairs.judged(other)], 300, np.arange(300) // 2)
     assert of_pairs.high - of_pairs.low > 1.2 * (loss.high - loss.low)
     assert (pairs.is_ordering[::2] == pairs.is_ordering[1::2]).all()  # on one side
 

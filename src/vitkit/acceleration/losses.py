@@ -74,6 +74,15 @@ class Evidence(NamedTuple):
     """What each answer that differs is expected to cost, by the reference's probabilities."""
     images: int
 
+    def to_json(self) -> dict:
+        """Plain values."""
+        return self._asdict() | {"costs": self.costs.tolist()}
+
+    @classmethod
+    def from_json(cls, values: dict) -> "Evidence":
+        """The way back."""
+        return cls(**values | {"costs": np.array(values["costs"], np.float64)})
+
 
 class Judged(NamedTuple):
     """What all images say about a candidate, before it is decided what that promises."""
@@ -83,6 +92,20 @@ class Judged(NamedTuple):
     """By the images that put the candidates in order,"""
     expected: float
     """and what it is expected to lose by them."""
+
+    def to_json(self) -> dict:
+        """Plain values."""
+        return {
+            "tested": self.tested.to_json(),
+            "ordering": self.ordering.to_json(),
+            "expected": self.expected,
+        }
+
+    @classmethod
+    def from_json(cls, values: dict) -> "Judged":
+        """The way back."""
+        tested = Evidence.from_json(values["tested"])
+        return cls(tested, Evidence.from_json(values["ordering"]), values["expected"])
 
 
 class Judge:
@@ -100,16 +123,7 @@ class Judge:
         scaled = reference.double() / self.temperature
         self.probabilities = scaled.softmax(1).numpy()
         self.soft = (scaled / SOFT).softmax(1).numpy()
-        if groups is None:
-            groups = np.arange(len(truth))
-        _, numbers = np.unique(groups, return_inverse=True)
-        self.independent = (numbers.max() + 1) / len(numbers)
-        self.is_ordering = numbers % ORDERING == 0
-
-    @property
-    def tested(self) -> int:
-        """How many images test."""
-        return int((~self.is_ordering).sum())
+        self.is_ordering = is_ordering(len(truth), groups)
 
     def judged(self, logits: Tensor) -> Judged:
         """What the images say about a candidate with these logits, (N, K)."""
@@ -133,25 +147,40 @@ class Judge:
         won = int((right & ~self.right & rows).sum())
         return Evidence(lost, won, own - others, int(rows.sum()))
 
-    def losses(self, judged: list[Judged]) -> list[Loss]:
-        """What each of the candidates loses, and its limit."""
-        times = times_more([each.tested for each in judged])
-        return [self._loss(each, times) for each in judged]
 
-    def _loss(self, judged: Judged, times: float) -> Loss:
-        """What a candidate loses."""
-        share = self.independent
-        lost, won, costs, count = judged.tested
-        low, high = tango(share * lost, share * won, share * count)
-        at_most = limit(judged, times, share)
-        return Loss(
-            max(judged.expected, LEAST),
-            (lost - won) / count,
-            low,
-            high,
-            max(at_most, LEAST),
-            len(costs) / count,
-        )
+def is_ordering(images: int, groups: np.ndarray | None) -> np.ndarray:
+    """Which images put the candidates in order, bool (N,); those of a group are on one side."""
+    return _numbers(images, groups) % ORDERING == 0
+
+
+def _numbers(images: int, groups: np.ndarray | None) -> np.ndarray:
+    """The number of each image's group, (N,)."""
+    if groups is None:
+        return np.arange(images)
+    return np.unique(groups, return_inverse=True)[1]
+
+
+def losses(judged: list[Judged], images: int, groups: np.ndarray | None = None) -> list[Loss]:
+    """What each of the candidates loses, and its limit. Images with the same number in `groups`, (N,), are
+    no more than one."""
+    times = times_more([each.tested for each in judged])
+    share = len(np.unique(_numbers(images, groups))) / images
+    return [_loss(each, times, share) for each in judged]
+
+
+def _loss(judged: Judged, times: float, share: float) -> Loss:
+    """What a candidate loses."""
+    lost, won, costs, count = judged.tested
+    low, high = tango(share * lost, share * won, share * count)
+    at_most = limit(judged, times, share)
+    return Loss(
+        max(judged.expected, LEAST),
+        (lost - won) / count,
+        low,
+        high,
+        max(at_most, LEAST),
+        len(costs) / count,
+    )
 
 
 def times_more(evidence: list[Evidence]) -> float:

@@ -40,13 +40,13 @@ from vitkit.acceleration.bodies import (
 )
 from vitkit.acceleration.heads import check_own, head_of
 from vitkit.acceleration.line import Line, Point
-from vitkit.acceleration.losses import SAME, Judge, Judged, Loss, needed
+from vitkit.acceleration.losses import SAME, Judge, Judged, Loss, is_ordering, losses, needed
 from vitkit.acceleration.subjects import Subject
 from vitkit.benching import Contender, Plan, is_worth_measuring, measure
 from vitkit.runtimes import folder_of
 from vitkit.system.console.progress import bar
 from vitkit.system.console.saying import say
-from vitkit.system.storage.files import parse_json, write_json
+from vitkit.system.storage.files import check_types, parse_json, write_json
 from vitkit.weights import Classifier
 
 Purpose = Literal["latency", "throughput"]
@@ -126,11 +126,13 @@ def search(subject: Subject, wanted: Wanted) -> Found:
     """Look for faster models; see the file's docstring. Raises ValueError if nothing can compute the
     model."""
     check(subject.classifier)
+    known = Known(subject)
     with TemporaryDirectory(prefix="vitkit-faster-") as files:
-        return _searched(subject, wanted, Speeds(subject, wanted, Path(files)))
+        speeds = Speeds(subject, wanted, known, Path(files))
+        return _searched(subject, wanted, known, speeds)
 
 
-def _searched(subject: Subject, wanted: Wanted, speeds: "Speeds") -> Found:
+def _searched(subject: Subject, wanted: Wanted, known: "Known", speeds: "Speeds") -> Found:
     """The same, with what measures speeds."""
     began = time.monotonic()
 
@@ -141,14 +143,12 @@ def _searched(subject: Subject, wanted: Wanted, speeds: "Speeds") -> Found:
     # 2. What each candidate loses
     full = whole(subject.classifier)
     bodies = _bodies(subject, arithmetics, exact)
-    reference = head_of(subject, bodies[0][0], full, exact)
-    states = bodies[0][0].states(subject.judged)
-    check_own(subject, reference, bodies[0][0].read(states, full, reference.reads))
-    judge = Judge(reference.answers, subject.judged.targets, subject.judged.groups)
     until = began + FOR_STATES * wanted.seconds
-    judged, left_out = _judge_all(subject, judge, bodies, exact, until)
-    losses = judge.losses(list(judged.values()))
-    loss_of = {Candidate(exact, full): SAME} | dict(zip(judged, losses, strict=True))
+    judged, left_out = _judge_all(subject, known, bodies, exact, until)
+    images = len(subject.judged)
+    groups = subject.judged.groups
+    of_judged = losses(list(judged.values()), images, groups)
+    loss_of = {Candidate(exact, full): SAME} | dict(zip(judged, of_judged, strict=True))
 
     # 3. How fast they are
     until = began + FOR_FILES * wanted.seconds
@@ -157,9 +157,9 @@ def _searched(subject: Subject, wanted: Wanted, speeds: "Speeds") -> Found:
     line = Line(
         reference_point,
         tuple(sorted(points, key=lambda point: -point.milliseconds)),
-        len(subject.judged),
+        images,
         subject.where,
-        judge.tested,
+        int((~is_ordering(images, groups)).sum()),
         wanted.batch,
         tuple(left_out) + tuple(speeds.left_out),
     )
@@ -205,7 +205,7 @@ def _bodies(
 
 def _judge_all(
     subject: Subject,
-    judge: Judge,
+    known: "Known",
     bodies: Sequence[tuple[Body, list[Shape]]],
     exact: Arithmetic,
     until: float,
@@ -213,6 +213,7 @@ def _judge_all(
     """What the images say about every shape of every body but the whole one, until the time is up; and
     what was left out, for people. The first body is judged in any case."""
     full = whole(subject.classifier)
+    judge = None
     judged = {}
     left_out = []
     for body, of_body in bar("judging")(bodies, len(bodies)):
@@ -224,21 +225,58 @@ def _judge_all(
             candidate = Candidate(body.arithmetic, shape)
             if candidate == Candidate(exact, full):
                 continue
-            head = head_of(subject, body, shape, exact)
-            judged[candidate] = judge.judged(head.answers)
+            if candidate.key not in known.judged:
+                judge = judge or _judge(subject, bodies[0][0], exact)
+                head = head_of(subject, body, shape, exact)
+                known.judged[candidate.key] = judge.judged(head.answers).to_json()
+            judged[candidate] = Judged.from_json(known.judged[candidate.key])
             ordering = judged[candidate].ordering
             if ordering.costs.sum() > HOPELESS * ordering.images:
                 break
+        known.keep()
     return judged, left_out
+
+
+def _judge(subject: Subject, body: Body, exact: Arithmetic) -> Judge:
+    """What judges by the answers of the whole model. Raises ValueError if they are not those of a run's
+    model any more."""
+    full = whole(subject.classifier)
+    reference = head_of(subject, body, full, exact)
+    check_own(subject, reference, body.read(body.states(subject.judged), full, reference.reads))
+    return Judge(reference.answers, subject.judged.targets, subject.judged.groups)
+
+
+class Known:
+    """What was judged and measured of a model on some images, kept in a file of the cache: of this machine,
+    as `folder_of` tells machines apart."""
+
+    def __init__(self, subject: Subject):
+        digest = hashlib.sha256(subject.digest().encode()).hexdigest()[:16]
+        self.file = folder_of(subject.classifier) / f"faster-{digest}.json"
+        self.judged: dict[str, dict] = {}
+        self.races: dict[str, dict] = {}
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            values = parse_json(self.file.read_text())
+            judged, races = values["judged"], values["races"]
+            check_types(values, {"judged": dict, "races": dict})
+            self.judged, self.races = judged, races
+
+    def keep(self) -> None:
+        """Write it down; what cannot be written is only not kept."""
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.file, {"judged": self.judged, "races": self.races})
+        except OSError as error:
+            say(f"what was measured is not kept for the next time: {error}")
 
 
 # Speeds
 
 
 class Speeds:
-    """Measures speeds in turns, and keeps them in a file: a race that is there is not run again."""
+    """Measures speeds in turns. A race that is known is not run again."""
 
-    def __init__(self, subject: Subject, wanted: Wanted, files: Path):
+    def __init__(self, subject: Subject, wanted: Wanted, known: Known, files: Path):
         """files: a folder for exported candidates, while they are measured."""
         self.subject = subject
         self.wanted = wanted
@@ -246,11 +284,7 @@ class Speeds:
         self.files = files
         self.contenders: dict[Candidate, tuple[Contender, float]] = {}
         self.left_out: list[str] = []
-        digest = hashlib.sha256(subject.digest().encode()).hexdigest()[:16]
-        self.file = folder_of(subject.classifier) / f"faster-{wanted.purpose}-{digest}.json"
-        self.races: dict[str, dict] = {}
-        with suppress(OSError, ValueError):
-            self.races = parse_json(self.file.read_text())
+        self.known = known
 
     def name(self, candidate: Candidate) -> str:
         """What a candidate is called."""
@@ -338,10 +372,10 @@ class Speeds:
         What cannot be written to a file until then does not take part."""
         reference = Candidate(REFERENCE, self.full)
         named = {candidate.key: candidate for candidate in [reference, *candidates]}
-        facts = [each_round.turns, each_round.seconds, sorted(named)]
+        facts = [self.wanted.batch, each_round.turns, each_round.seconds, sorted(named)]
         key = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-        if key in self.races:
-            return Race.from_json(self.races[key], named)
+        if key in self.known.races:
+            return Race.from_json(self.known.races[key], named)
 
         # Open all, then in turns
         present = []
@@ -371,17 +405,9 @@ class Speeds:
         megabytes = {candidate: self.contenders[candidate][1] for candidate in present}
         race = Race(1000 * median(of_reference), ratios, megabytes)
         if len(present) == len(named):
-            self.races[key] = race.to_json()
-            self._keep()
+            self.known.races[key] = race.to_json()
+            self.known.keep()
         return race
-
-    def _keep(self) -> None:
-        """Write down what was measured; what cannot be written is only not kept."""
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.file, self.races)
-        except OSError as error:
-            say(f"the speeds are not kept for the next time: {error}")
 
     def _open(self, candidate: Candidate) -> None:
         """Open what computes a candidate, with a head of zeros if it has one of its own: the numbers do
