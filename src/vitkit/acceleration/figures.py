@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 WIDTH = 7.5  # inches
 HEIGHT = 4.5
+TICKS = 8
 NAMED = 10  # points of the line that are named, at most
 HEADER = ("model", "ms an image", "times", "MB", "points lost", "at most")
 STEPS = ((6, 6), (6, -12))  # points from a dot to its text, in turns
@@ -33,6 +34,7 @@ def line_figure(line: Line, chosen: Point, theme: Theme = LIGHT) -> "Figure":
     """Points lost against the time of an image: every model that was measured, the line of the best, the
     interval of each on it, and what is promised of it."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     axes = figure.subfigures().subplots()
@@ -63,6 +65,10 @@ def line_figure(line: Line, chosen: Point, theme: Theme = LIGHT) -> "Figure":
         axes.annotate(point.name, place, offset, textcoords="offset points", fontsize=6)
     axes.axhline(0, color=theme.faint, linewidth=0.5)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(TICKS))
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.margins(x=0.15)  # names stand beside dots
     axes.set_xlabel(f"milliseconds of an image, {line.batch} at a time")
     axes.set_ylabel(f"points of accuracy lost, on {line.tested:,} images")
     axes.spines[["top", "right"]].set_visible(False)

@@ -203,7 +203,9 @@ def limit(judged: Judged, times: float = 1.0, share: float = 1.0) -> float:
     times: how many times more is lost than the probabilities say. share: how many images each of these
     stands for: fewer than one of groups, more for the more that there might be.
     """
-    if limit_by_answers(judged.ordering) < limit_by_probabilities(judged.ordering):
+    ordering = judged.ordering
+    wins = ordering.won > ordering.lost  # which the reference's probabilities cannot tell
+    if wins and limit_by_answers(ordering) < limit_by_probabilities(ordering):
         return limit_by_answers(judged.tested, share)
     return limit_by_probabilities(judged.tested, times, share)
 
