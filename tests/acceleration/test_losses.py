@@ -122,6 +122,8 @@ def test_how_many_images_would_promise_it():
     times = images * 0.8 / 400
     assert limit(judged, share=times) <= 0.005 < limit(judged, share=0.9 * times)
     assert needed(Judged(Evidence(40, 0, np.full(40, 0.9), 400), evidence, 0.1), 0.005) is None
+    wins = Judged(Evidence(2, 20, np.full(30, 0.2), 400), Evidence(1, 1, np.full(2, 0.2), 100), 0.0)
+    assert limit(wins) > 0.005 and needed(wins, 0.005) == 500  # other images may show it
 
 
 def test_copies_of_a_photograph_are_one():

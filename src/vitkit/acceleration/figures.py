@@ -25,14 +25,13 @@ if TYPE_CHECKING:
 WIDTH = 7.5  # inches
 HEIGHT = 4.5
 TICKS = 8
-NAMED = 10  # points of the line that are named, at most
+OFFSET = (5, 5)  # points from a dot to its number
 HEADER = ("model", "ms an image", "times", "MB", "points lost", "at most")
-STEPS = ((6, 6), (6, -12))  # points from a dot to its text, in turns
 
 
 def line_figure(line: Line, chosen: Point, theme: Theme = LIGHT) -> "Figure":
-    """Points lost against the time of an image: every model that was measured, the line of the best, the
-    interval of each on it, and what is promised of it."""
+    """Points lost against the time of an image: every model that was measured, the line of the best,
+    numbered from the slowest on, the interval of each, and its limit."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
@@ -59,16 +58,14 @@ def line_figure(line: Line, chosen: Point, theme: Theme = LIGHT) -> "Figure":
         color=theme.second,
         label=f"chosen: {chosen.name}",
     )
-    for number, point in enumerate(best[:NAMED]):
+    for number, point in enumerate(best, start=1):
         place = (point.milliseconds, 100 * point.loss.lost)
-        offset = STEPS[number % len(STEPS)]
-        axes.annotate(point.name, place, offset, textcoords="offset points", fontsize=6)
+        axes.annotate(str(number), place, OFFSET, textcoords="offset points", fontsize=8)
     axes.axhline(0, color=theme.faint, linewidth=0.5)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(TICKS))
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.margins(x=0.15)  # names stand beside dots
     axes.set_xlabel(f"milliseconds of an image, {line.batch} at a time")
     axes.set_ylabel(f"points of accuracy lost, on {line.tested:,} images")
     axes.spines[["top", "right"]].set_visible(False)
@@ -119,8 +116,14 @@ def _blocks(line: Line, chosen: Point, sentences: list[str]) -> Iterator[Block]:
         yield paragraph(sentence)
     alt = f"points lost against milliseconds; chosen: {chosen.name}"
     yield themed_figure(lambda theme: line_figure(line, chosen, theme), alt)
-    rows = [cells(point) for point in line.shown]
+    rows = []
+    for point in line.shown:
+        number = ""
+        if point in line.best:
+            number = f"{line.best.index(point) + 1}. "
+        name, *others = cells(point)
+        rows.append((number + name, *others))
     yield section("The line", table(rows, HEADER))
-    others = [cells(point) for point in line.points if point not in line.best]
-    if others:
-        yield section("Others that were measured", table(others, HEADER))
+    rest = [cells(point) for point in line.points if point not in line.best]
+    if rest:
+        yield section("Others that were measured", table(rest, HEADER))

@@ -244,8 +244,11 @@ def needed(judged: Judged, lose: float) -> int | None:
     tested = judged.tested.images
 
     def above(log_times: float) -> float:
-        """How far so many times the images promise too little."""
-        return limit(judged, share=math.exp(log_times)) - lose
+        """How far so many times the images promise too little, by what is better for the candidate: more
+        images that put it in order find out which that is."""
+        times = math.exp(log_times)
+        by_answers = limit_by_answers(judged.tested, times)
+        return min(by_answers, limit_by_probabilities(judged.tested, share=times)) - lose
 
     longest = math.log(MOST / tested)
     if above(longest) > 0:

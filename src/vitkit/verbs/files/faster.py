@@ -39,6 +39,7 @@ from vitkit.weights import Classifier, Hints, check_savable
 
 DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h)?\s*")
 SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+NOTHING = 5e-5  # a limit that is rounded to nothing
 WRITTEN = (".json", ".png", ".svg", ".html")
 
 
@@ -240,10 +241,15 @@ def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
     if loss.at_most == 0:
         yield "it computes the same numbers to rounding, so it loses nothing"
     else:
+        how_much = f"loses {100 * loss.at_most:.2f} points at most"
+        if loss.at_most < NOTHING:
+            how_much = "loses nothing"
+        less = f"{100 * loss.lost:.1f} points less often"
+        if loss.lost < 0:
+            less = f"{-100 * loss.lost:.1f} points more often"
         yield (
-            f"it loses {100 * loss.at_most:.2f} points at most, at 95 % confidence, by {line.tested:,} of "
-            f"{line.where}: there it is right {100 * loss.lost:.1f} points less often "
-            f"({100 * loss.low:.1f} to {100 * loss.high:.1f})"
+            f"it {how_much}, at 95 % confidence, by {line.tested:,} of {line.where}: there it is right "
+            f"{less} (a loss of {100 * loss.low:.1f} to {100 * loss.high:.1f})"
         )
     if not settings.at_most:
         yield from _not_promised(settings.lose, found)
@@ -268,6 +274,8 @@ def _not_promised(lose: float, found: Found) -> Iterator[str]:
     images = found.needed(failing, lose / 100)
     if images is None:
         yield f"{sentence}, and more would hardly show it: it seems to lose as much"
+    elif images <= found.line.images:
+        yield f"{sentence}; others might show it, for by the right answers it seems to lose less"
     else:
         yield f"{sentence}; about {images:,} could, to judge by"
 
