@@ -172,6 +172,22 @@ def test_the_file_that_is_written_answers_as_the_candidate_did(place, tmp_path):
     assert (tmp_path / "fast.html").read_text().count("<img") >= 1
 
 
+def test_any_model_is_judged_on_images_that_are_named(place, tmp_path, capsys):
+    model, photos = str(place / "run" / "model"), str(place / "photos")
+    words = ["faster", model, "--data", photos, "-o", str(tmp_path / "fast"), "--lose", "90"]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert f"judging by 24 images of {photos}" in " ".join(printed.err.split())
+    written = load(tmp_path / "fast", quiet=True)
+    assert written.labels == COLOURS
+    depth = written.model.config.depth
+    assert depth < 6 and written.unknown is None  # another head: its limits are not the model's
+    few = open_source(photos)
+    images = written.batch([few.picture(i) for i in range(len(few))])
+    right = written.logits(images).argmax(1).numpy() == few.targets
+    assert right.mean() > 0.5  # distilled from a model that knows the colours
+
+
 def test_as_a_command_with_a_time_instead_of_a_loss(place, tmp_path, capsys):
     numbers = tmp_path / "line.json"
     picture = tmp_path / "line.png"

@@ -8,6 +8,7 @@ images that its run held out, or those that are named.
 Legend: N images, K classes, D width.
 """
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import numpy as np
 from vitkit.data import Source, fingerprint, open_parts, open_source, subset
 from vitkit.evaluation import Probing, align
 from vitkit.quick import CLOSED_FORM, is_quick, question
+from vitkit.system.console.saying import say
 from vitkit.training import HELD_OUT, open_learned, open_part, read_run
 from vitkit.weights import Classifier
 
@@ -102,11 +104,10 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
     _check_target(judged, data)
     learned = None
     if run_dir is not None:
-        try:
-            learned = open_part(read_run(run_dir), "train")
-        except (ValueError, OSError):
-            learned = None  # its images are elsewhere: those that are named have to do
-    if learned is None:
+        learned = _learned_by(run_dir)
+    if learned is not None:
+        judged = _unseen(judged, learned, data, run_dir)
+    else:
         learned = open_parts(data).sources.get("train")
         if learned is not None and np.isin(learned.rows, judged.rows).any():
             learned = None
@@ -117,6 +118,40 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
     judged = _spread(_in_classes_of(judged, classifier, data), JUDGED)
     where = f"{len(judged):,} images of {data}"
     return Subject(classifier, judged, _spread(learned, FITTED), None, where)
+
+
+def _learned_by(run_dir: Path) -> Source | None:
+    """The images that a run has learned from, or chosen by; None if they are elsewhere."""
+    try:
+        return open_learned(read_run(run_dir))
+    except (ValueError, OSError):
+        return None
+
+
+def _unseen(judged: Source, learned: Source, data: str, run_dir: Path) -> Source:
+    """The images without those that a run has learned from, by their content; which is said. Raises
+    ValueError if too few are left."""
+    seen = {_content(learned, i) for i in range(len(learned))}
+    unseen = [i for i in range(len(judged)) if _content(judged, i) not in seen]
+    if len(unseen) == len(judged):
+        return judged
+    if len(unseen) < FEWEST:
+        raise ValueError(
+            f"{run_dir} has learned from {len(judged) - len(unseen):,} of the {len(judged):,} images of "
+            f"{data}, and {FEWEST} others are the least that say anything"
+        )
+    say(
+        f"left out: {len(judged) - len(unseen):,} images of {data}, from which {run_dir} has learned"
+    )
+    return subset(judged, unseen)
+
+
+def _content(source: Source, i: int) -> bytes:
+    """A digest of an image as it is stored."""
+    image, _ = source[i]
+    if isinstance(image, np.ndarray):
+        image = image.tobytes()
+    return hashlib.blake2b(image).digest()
 
 
 def _check_target(source: Source, where: str) -> None:
