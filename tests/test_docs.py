@@ -113,11 +113,11 @@ def commands_of(page: Path) -> list[list[str]]:
 
 
 def is_run(words: list[str]) -> bool:
-    """Whether a command ends by itself, and needs no network, no large model, no folder elsewhere and
-    no benchmark."""
+    """Whether a command ends by itself, and soon, and needs no network, no large model, no folder elsewhere
+    and no benchmark. `faster` needs more photographs than are here (tests/acceleration has some)."""
     elsewhere = any(word.startswith(("/", "benchmarks/")) for word in words)
     return (
-        words[0] not in ("push", "app", "label", "serve", "watch")
+        words[0] not in ("push", "app", "faster", "label", "serve", "watch")
         and "--model" not in words
         and not elsewhere
     )

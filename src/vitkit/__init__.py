@@ -15,6 +15,7 @@ _VERBS = (
     "doctor",
     "evaluate",
     "export",
+    "faster",
     "features",
     "fewshot",
     "finetune",
@@ -58,7 +59,16 @@ __all__ = ["__version__", *_ROOM_OF]
 
 # Rooms that `import vitkit` is enough for: vitkit.recipes.digits()
 _ROOMS = (
-    *("benching", "curation", "data", "evaluation", "exporting", "inspection", "labelling"),
+    *(
+        "acceleration",
+        "benching",
+        "curation",
+        "data",
+        "evaluation",
+        "exporting",
+        "inspection",
+        "labelling",
+    ),
     "models",
     *("objectives", "prediction", "quick", "recipes", "runtimes", "serving", "studies", "suites"),
     *("training", "verbs", "webapp", "weights"),

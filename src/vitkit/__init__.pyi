@@ -1,5 +1,6 @@
 """Written by `cd tests && python -m stubs`: for type checkers and editors."""
 
+from vitkit import acceleration as acceleration
 from vitkit import benching as benching
 from vitkit import curation as curation
 from vitkit import data as data
@@ -36,6 +37,7 @@ from vitkit.verbs import convert as convert
 from vitkit.verbs import doctor as doctor
 from vitkit.verbs import evaluate as evaluate
 from vitkit.verbs import export as export
+from vitkit.verbs import faster as faster
 from vitkit.verbs import features as features
 from vitkit.verbs import fewshot as fewshot
 from vitkit.verbs import finetune as finetune

@@ -82,6 +82,8 @@ reviewed = vitkit.review("photos/", output="review.html")
 # To other programs
 vitkit.convert("model", "vit.npz", "google")
 vitkit.export(classifier, "model.onnx", precision="int8", calibrate="photos/")
+fast = vitkit.faster("runs/photos", lose=1.0, purpose="throughput")
+print(fast.chosen.milliseconds, fast.line.best[0].name, fast.path)
 vitkit.pack("photos/", "shards/", format="parquet", columns__label="species")
 vitkit.push("model", "me/model", private=True)
 

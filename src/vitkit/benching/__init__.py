@@ -3,7 +3,7 @@
 from vitkit.system.lazy import lazily
 
 _FILES = {
-    "candidates": "Contender contenders is_good of_timm with_less_work",
+    "candidates": "Contender contenders is_good is_worth_measuring of_timm with_less_work",
     "figures": "draw",
     "measuring": "MEASURED Plan Speed measure remember measure_starts",
 }

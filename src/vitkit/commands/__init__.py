@@ -169,6 +169,8 @@ COMMANDS = (
             "write a model for ONNX Runtime, OpenVINO or PyTorch, and measure that it is the same"),
     Command("bench", "MODEL",
             "measure how fast a model is here, in every runtime and precision"),
+    Command("faster", "MODEL [--lose POINTS]",
+            "find the fastest model that loses no more than you allow, and write it"),
     Command("push", "DIRECTORY NAME",
             "upload a model to the Hugging Face hub"),
     Command("data stats", "DATA",

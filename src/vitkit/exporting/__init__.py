@@ -10,7 +10,7 @@ _FILES = {
     "browser": "find_web_runtime",
     "exporting": (
         "ENDINGS Export FILES check described export missing_packages needs_calibration size_of "
-        "write"
+        "write written_whole"
     ),
     "int8": "calibrated_openvino load_nncf quantise_onnx",
     "temporary": "exported_temporarily features_on open_runtime",

@@ -23,6 +23,7 @@ from vitkit.exporting.exporting import missing_packages as missing_packages
 from vitkit.exporting.exporting import needs_calibration as needs_calibration
 from vitkit.exporting.exporting import size_of as size_of
 from vitkit.exporting.exporting import write as write
+from vitkit.exporting.exporting import written_whole as written_whole
 from vitkit.exporting.int8 import calibrated_openvino as calibrated_openvino
 from vitkit.exporting.int8 import load_nncf as load_nncf
 from vitkit.exporting.int8 import quantise_onnx as quantise_onnx

@@ -28,12 +28,12 @@ _FILES = {
     "pages.explorer": "write_explorer",
     "pages.html": (
         "Active Block bullets columns drawing folded gallery join marking matrix pairs paragraph "
-        "picture section table tag write_page"
+        "picture section table tag themed_figure write_page"
     ),
     "photographs": (
         "Tile captioned contact_sheet darkened draw_looked image_rows membership over_image "
         "photograph_and_map whole_pixels"
     ),
-    "plots": "Curve DARK LIGHT Panel THEMES plot write_figure",
+    "plots": "Curve DARK LIGHT Panel THEMES Theme plot themed write_figure",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

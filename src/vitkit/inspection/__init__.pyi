@@ -64,6 +64,7 @@ from vitkit.inspection.pages.html import picture as picture
 from vitkit.inspection.pages.html import section as section
 from vitkit.inspection.pages.html import table as table
 from vitkit.inspection.pages.html import tag as tag
+from vitkit.inspection.pages.html import themed_figure as themed_figure
 from vitkit.inspection.pages.html import write_page as write_page
 from vitkit.inspection.photographs import Tile as Tile
 from vitkit.inspection.photographs import captioned as captioned
@@ -80,5 +81,7 @@ from vitkit.inspection.plots import DARK as DARK
 from vitkit.inspection.plots import LIGHT as LIGHT
 from vitkit.inspection.plots import Panel as Panel
 from vitkit.inspection.plots import THEMES as THEMES
+from vitkit.inspection.plots import Theme as Theme
 from vitkit.inspection.plots import plot as plot
+from vitkit.inspection.plots import themed as themed
 from vitkit.inspection.plots import write_figure as write_figure

@@ -3,7 +3,7 @@
 from vitkit.system.lazy import lazily
 
 _FILES = {
-    "candidates": "CLOSED_FORM best candidate question solved targets_of",
+    "candidates": "CLOSED_FORM best candidate head_on question solved targets_of",
     "first": "guess",
     "from_folder": "Answer answer measured_by",
     "plan": "OtherPlan read_plan",

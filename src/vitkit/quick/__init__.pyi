@@ -3,6 +3,7 @@
 from vitkit.quick.candidates import CLOSED_FORM as CLOSED_FORM
 from vitkit.quick.candidates import best as best
 from vitkit.quick.candidates import candidate as candidate
+from vitkit.quick.candidates import head_on as head_on
 from vitkit.quick.candidates import question as question
 from vitkit.quick.candidates import solved as solved
 from vitkit.quick.candidates import targets_of as targets_of

@@ -17,7 +17,7 @@ _FILES = {
     "record.log": "Say",
     "record.metrics": "last_metrics primary_of read_metrics to_line up_to_best",
     "record.values": "differences read_object to_json with_defaults",
-    "reports.answers": "check_answered open_part",
+    "reports.answers": "HELD_OUT check_answered open_learned open_part",
     "reports.comparison": "results settings verdict write_comparison",
     "reports.common": "Common common_answers",
     "reports.report": "report",

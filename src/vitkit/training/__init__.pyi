@@ -42,7 +42,9 @@ from vitkit.training.record.values import differences as differences
 from vitkit.training.record.values import read_object as read_object
 from vitkit.training.record.values import to_json as to_json
 from vitkit.training.record.values import with_defaults as with_defaults
+from vitkit.training.reports.answers import HELD_OUT as HELD_OUT
 from vitkit.training.reports.answers import check_answered as check_answered
+from vitkit.training.reports.answers import open_learned as open_learned
 from vitkit.training.reports.answers import open_part as open_part
 from vitkit.training.reports.common import Common as Common
 from vitkit.training.reports.common import common_answers as common_answers

@@ -25,6 +25,7 @@ _FILES = {
     "evaluation.probe": "Probed probe",
     "files.convert": "Converted check_tolerance convert",
     "files.export": "ExportedModel export",
+    "files.faster": "FasterModel faster",
     "files.push": "Pushed push",
     "files.show": "Description show",
     "files.zoo": "ModelList PublishedList list_models",

@@ -152,6 +152,12 @@ from vitkit.verbs.files.convert import Converted as Converted
 from vitkit.verbs.files.export import ExportedModel as ExportedModel
 
 
+from vitkit.verbs.files.faster import FasterModel as _FasterModel
+
+class FasterModel(_FasterModel):
+    def to_frame(self) -> pandas.DataFrame: ...
+
+
 from vitkit.verbs.files.push import Pushed as Pushed
 
 
@@ -579,6 +585,36 @@ def export(
     Raises ValueError, and writes nothing, if the file falls short."""
 
 
+def faster(
+    model: str | Path | Classifier,
+    *,
+    data: str = '',
+    lose: float = 0.5,
+    at_most: str = '',
+    purpose: Literal['latency', 'throughput'] = 'latency',
+    budget: str = '10m',
+    output: str | Path | None = None,
+    report: str | Path | Sequence[str | Path] = ...,
+    image: int | Sequence[int] = ...,
+    stride: int | Sequence[int] | None = None,
+    channels: int | None = None,
+    heads: int | None = None,
+    pool: Literal['token', 'gap', 'corner'] | None = None,
+    statistics: Literal['imagenet', 'half', 'clip'] | None = None,
+    resize: int | None = None,
+    crop: Literal['centre', 'whole', 'native'] | None = None,
+    tokens: int | None = None,
+    interpolation: Literal['bilinear', 'bicubic'] | None = None,
+    labels: str | Path | None = None,
+    quiet: bool = False,
+    progress: Callable[[str | Progress], Any] | None = None,
+) -> FasterModel:
+    """Find the fastest model that loses no more accuracy than is allowed, on images that it has not
+    learned from, and write it as a file.
+
+    Raises ValueError for a model without such images, and for one that cannot be judged by them."""
+
+
 def features(
     model: str | Path | Classifier,
     data: str | Path,
@@ -707,6 +743,7 @@ def finetune(
     evaluators: Literal['accuracy', 'classification', 'precision', 'errors', 'neighbours', 'fewshot'] | Sequence[Literal['accuracy', 'classification', 'precision', 'errors', 'neighbours', 'fewshot']] = ...,
     workdir: str | Path | None = None,
     device: str | torch.device = 'auto',
+    fast: bool = False,
     patience: float = 600.0,
     image: int | Sequence[int] = ...,
     stride: int | Sequence[int] | None = None,

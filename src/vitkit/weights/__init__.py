@@ -7,7 +7,9 @@ Each name is imported when it is first used: what is said of a model is read wit
 from vitkit.system.lazy import lazily
 
 _FILES = {
-    "adoption": "COLOURS adopt headless preprocessing_for preprocessing_for_channels",
+    "adoption": (
+        "COLOURS adopt headless preprocessing_for preprocessing_for_channels rebuilt with_zero_head"
+    ),
     "classifier": "Classifier evaluating with_temperature",
     "destination": "check_model_replaceable is_somebodys state_license",
     "files.content": "DAMAGE",

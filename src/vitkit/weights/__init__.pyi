@@ -5,6 +5,8 @@ from vitkit.weights.adoption import adopt as adopt
 from vitkit.weights.adoption import headless as headless
 from vitkit.weights.adoption import preprocessing_for as preprocessing_for
 from vitkit.weights.adoption import preprocessing_for_channels as preprocessing_for_channels
+from vitkit.weights.adoption import rebuilt as rebuilt
+from vitkit.weights.adoption import with_zero_head as with_zero_head
 from vitkit.weights.classifier import Classifier as Classifier
 from vitkit.weights.classifier import evaluating as evaluating
 from vitkit.weights.classifier import with_temperature as with_temperature

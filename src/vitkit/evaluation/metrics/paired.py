@@ -201,19 +201,22 @@ def newcombe(both: int, only_first: int, only_second: int, neither: int) -> tupl
     return p - q - below, p - q + above
 
 
-def tango(only_first: float, only_second: float, count: float) -> tuple[float, float]:
-    """The interval at 95 % of the difference of two shares of the same images, by the score test.
+def tango(
+    only_first: float, only_second: float, count: float, z: float = Z_95
+) -> tuple[float, float]:
+    """The interval of the difference of two shares of the same images, by the score test; z is the
+    normal quantile of each end, by default for 95 %.
 
     Tango 1998, "Equivalence test and confidence interval for the difference in proportions for the
     paired-sample design". It holds where the two hardly ever differ, where Newcombe's gets too
     narrow: of N images without any difference it goes as far as 3.84 / (N + 3.84).
     """
-    high = _tango_end(only_first, only_second, count)
-    low = -_tango_end(only_second, only_first, count)
+    high = _tango_end(only_first, only_second, count, z)
+    low = -_tango_end(only_second, only_first, count, z)
     return low, high
 
 
-def _tango_end(only_first: float, only_second: float, count: float) -> float:
+def _tango_end(only_first: float, only_second: float, count: float, z: float) -> float:
     """The largest difference that the score test does not refute."""
     from scipy.optimize import brentq
 
@@ -224,7 +227,7 @@ def _tango_end(only_first: float, only_second: float, count: float) -> float:
         product = only_second * difference * (1 - difference)
         second = (math.sqrt(linear**2 + 8 * count * product) - linear) / (4 * count)
         variance = count * (2 * second + difference * (1 - difference))
-        return only_first - only_second - count * difference + Z_95 * math.sqrt(variance)
+        return only_first - only_second - count * difference + z * math.sqrt(variance)
 
     seen = (only_first - only_second) / count
     least = seen + 1e-9  # at what was seen the variance may be 0

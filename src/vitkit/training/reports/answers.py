@@ -18,8 +18,10 @@ from vitkit.data import (
     Columns,
     Picture,
     Source,
+    Splits,
     eval_batches,
     fingerprint,
+    merge_parts,
     of_one_size,
     open_image,
     prepared_for_people,
@@ -63,6 +65,7 @@ from vitkit.weights import Classifier, load
 QUICK = 80e-9  # exaFLOPs that a report may take without being asked for: about a second of a laptop
 OF_TRAINING = 1 / 3  # of the operations of a step are its forward pass
 LEAST = 192  # pixels of a side of a photograph, about
+HELD_OUT = "held out"  # what a quick run calls the part that it chooses by
 DISTANCES = 16  # images over which the attention distance is averaged
 BATCH = 32
 
@@ -166,9 +169,29 @@ def open_part(run: Recorded, name: str) -> Source:
     Raises ValueError for images that are not there any more, or are others now, and for a part that
     belongs to an evaluator; OSError.
     """
-    settings = run.recipe["data"]
+    _check_own(run, name)
+    return _part_of(run, name, *_opened(run))
+
+
+def open_learned(run: Recorded) -> Source:
+    """All images that a quick run has learned from in the end: those to learn from, and behind them those
+    that it had held out to choose by. Raises as `open_part` does."""
+    opened = _opened(run)
+    train = _part_of(run, "train", *opened)
+    if HELD_OUT not in run.data["counts"]:
+        return train
+    return merge_parts(train, _part_of(run, HELD_OUT, *opened))
+
+
+def _check_own(run: Recorded, name: str) -> None:
+    """Raises ValueError for a part that belongs to an evaluator."""
     if name not in run.data["counts"]:
         raise ValueError(f"the images of {name} are not the run's own")
+
+
+def _opened(run: Recorded) -> tuple[Data, Splits]:
+    """A run's data, opened again."""
+    settings = run.recipe["data"]
     source = settings["source"]
     place = run.data.get("place", source)
     if not Path(source).exists() and Path(place).exists():
@@ -185,11 +208,16 @@ def open_part(run: Recorded, name: str) -> Source:
         split_seed=settings["split_seed"],
         groups=run.data.get("groups", "none"),
     )
-    splits = open_to_divide(data)
+    return data, open_to_divide(data)
+
+
+def _part_of(run: Recorded, name: str, data: Data, splits: Splits) -> Source:
+    """A part of opened data, as the run had it."""
     # A quick run tests on a part that it does not divide
     parts = [getattr(splits, name, None)]
     with suppress(ValueError):  # nothing can be held out
-        parts.insert(0, divide(splits, data).get(name))
+        divided = "val" if name == HELD_OUT else name
+        parts.insert(0, divide(splits, data).get(divided))
     digest = run.data["fingerprint"][name]
     part = next((each for each in parts if each is not None and fingerprint(each) == digest), None)
     if part is None:

@@ -41,6 +41,7 @@ from vitkit.verbs.training.train import transfer_tables
 from vitkit.weights import Classifier, format_of
 
 if TYPE_CHECKING:
+    from vitkit.verbs.files.faster import FasterModel
     from vitkit.verbs.training.finetune import Finetune
 
 
@@ -84,6 +85,8 @@ class Finetuned:
     """What was tried and what each reached, of the quick way."""
     transfer: Transfer | None
     """What was chosen and what each seed reached, of a protocol."""
+    fast: "FasterModel | None" = None
+    """What the search for a faster model has found, if it was asked for."""
 
     @property
     def accuracy(self) -> float | None:
@@ -117,6 +120,12 @@ class Finetuned:
 
     def shown(self) -> Iterator[str | Table]:
         """What was tried, what each reached, what was written, and what is next."""
+        yield from self._own()
+        if self.fast is not None:
+            yield from self.fast.shown()
+
+    def _own(self) -> Iterator[str | Table]:
+        """The same without the faster model."""
         if self.transfer is not None:
             yield from transfer_tables(self.transfer)
             written = (self.run_dir / "model", self.run_dir / "transfer.json")

@@ -1,0 +1,478 @@
+"""The search for the fastest model that loses less than is allowed.
+
+1. The whole model is measured in every arithmetic of this machine, in turns; of each precision the fastest
+   library is taken.
+2. In each of these, bodies compute the states of the images, for the whole size and for smaller ones, and
+   heads are solved for on fewer and fewer blocks: what each candidate loses.
+3. Of the candidates that the arithmetic foretells to be on the line, the speeds are measured in turns,
+   beside the whole model in PyTorch. After each of three rounds those stay that may still be on the line, and
+   the next round measures them for longer (successive halving).
+
+Nothing of that is decided by the images that candidates are tested on in the end (losses.py). What was
+computed is kept: states in the cache of features, speeds in a file under a digest of model, images and
+machine. A search that is given again goes on where it ended.
+"""
+
+import hashlib
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import numpy as np
+
+from vitkit.acceleration.bodies import (
+    Arithmetic,
+    Body,
+    Candidate,
+    Shape,
+    calibration,
+    model_of,
+    opened,
+    operations,
+    reading_of,
+    shapes,
+    whole,
+)
+from vitkit.acceleration.heads import check_own, head_of
+from vitkit.acceleration.line import Line, Point
+from vitkit.acceleration.losses import SAME, Judge, Judged, Loss, is_ordering, losses, needed
+from vitkit.acceleration.subjects import Subject
+from vitkit.benching import Contender, Plan, is_worth_measuring, measure
+from vitkit.runtimes import folder_of
+from vitkit.system.console.progress import bar
+from vitkit.system.console.saying import say
+from vitkit.system.storage.files import check_types, parse_json, write_json
+from vitkit.weights import Classifier
+
+Purpose = Literal["latency", "throughput"]
+BATCH = {"latency": 1, "throughput": 32}
+LIBRARIES = ("torch", "onnx", "openvino")
+EXACT = "float32"
+REFERENCE = Arithmetic("torch", EXACT)
+GAIN = 1.03  # times as fast, at least, for an arithmetic whose answers differ to be tried
+FORETOLD = 1.25  # times as long as the line a candidate may be by its operations, to be measured
+HOPELESS = 0.05  # of the images: a shape that loses more ends its size, as less of it loses more
+CALIBRATED = 16  # images that give the ranges of int8 where only its speed is measured
+FOR_STATES = 0.6  # of the time; the rest is for speeds
+FOR_FILES = 0.85
+
+
+@dataclass(frozen=True)
+class Round:
+    """How long the speeds are measured, and who stays."""
+
+    turns: int
+    seconds: float
+    slower: float
+    """How many times as long as the line a candidate may take to stay."""
+
+
+RACE = Round(3, 0.2, 1.0)
+ROUNDS = (Round(2, 0.15, 1.2), Round(3, 0.3, 1.08), Round(5, 0.4, 1.0))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to look for."""
+
+    purpose: Purpose = "latency"
+    seconds: float = 600.0
+    """The time for all of it, about."""
+    libraries: tuple[str, ...] = LIBRARIES
+    """What may compute the model."""
+
+    @property
+    def batch(self) -> int:
+        """Images of a forward pass."""
+        return BATCH[self.purpose]
+
+
+def check(subject_classifier: Classifier) -> None:
+    """Raises ValueError for a model that cannot be made faster here."""
+    if subject_classifier.activation != "softmax" or not subject_classifier.labels:
+        raise ValueError(
+            "vitkit faster judges by how often the answer is the right class, and the outputs of this model "
+            f"are not one class an image (its activation is {subject_classifier.activation!r})"
+        )
+    if subject_classifier.preprocessing.is_native:
+        raise ValueError(
+            "vitkit faster tries models on images of one size, and this one reads images at their own "
+            "proportions; make one that crops (--crop centre)"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The line, and how each of its models is made."""
+
+    line: Line
+    candidates: dict[str, Candidate]
+    """By the name of a point."""
+    exact: Arithmetic
+    """What computes the answers that the others are judged by."""
+    judged: dict[str, Judged]
+    """What the images say, by the name of a point; nothing of what computes the same numbers."""
+
+    def needed(self, point: Point, lose: float) -> int | None:
+        """How many images could promise that a point loses less than a share; None if it seems to lose as
+        much, or nothing."""
+        judged = self.judged.get(point.name)
+        if judged is None:
+            return None
+        return needed(judged, lose)
+
+
+def search(subject: Subject, wanted: Wanted) -> Found:
+    """Look for faster models; see the file's docstring. Raises ValueError if nothing can compute the
+    model."""
+    check(subject.classifier)
+    known = Known(subject)
+    with TemporaryDirectory(prefix="vitkit-faster-") as files:
+        speeds = Speeds(subject, wanted, known, Path(files))
+        return _searched(subject, wanted, known, speeds)
+
+
+def _searched(subject: Subject, wanted: Wanted, known: "Known", speeds: "Speeds") -> Found:
+    """The same, with what measures speeds."""
+    began = time.monotonic()
+
+    # 1. Every arithmetic
+    arithmetics = speeds.of_arithmetics()
+    exact = next(each for each in arithmetics if each.precision == EXACT)
+
+    # 2. What each candidate loses
+    full = whole(subject.classifier)
+    bodies = _bodies(subject, arithmetics, exact)
+    until = began + FOR_STATES * wanted.seconds
+    judged, left_out = _judge_all(subject, known, bodies, exact, until)
+    images = len(subject.judged)
+    groups = subject.judged.groups
+    of_judged = losses(list(judged.values()), images, groups)
+    loss_of = {Candidate(exact, full): SAME} | dict(zip(judged, of_judged, strict=True))
+
+    # 3. How fast they are
+    until = began + FOR_FILES * wanted.seconds
+    reference_point, points = speeds.of_candidates(loss_of, arithmetics, until)
+    candidates = {speeds.name(candidate): candidate for candidate in loss_of}
+    line = Line(
+        reference_point,
+        tuple(sorted(points, key=lambda point: -point.milliseconds)),
+        images,
+        subject.where,
+        int((~is_ordering(images, groups)).sum()),
+        wanted.batch,
+        tuple(left_out) + tuple(speeds.left_out),
+    )
+    by_name = {speeds.name(candidate): each for candidate, each in judged.items()}
+    return Found(line, candidates, exact, by_name)
+
+
+def arithmetics_here(libraries: Sequence[str]) -> list[Arithmetic]:
+    """What can compute a model on this machine."""
+    found = []
+    for library in libraries:
+        for precision in ("float32", "bfloat16", "int8"):
+            if (library, precision) == ("torch", "float32"):  # what others are compared with
+                found.append(REFERENCE)
+            elif is_worth_measuring(library, precision):
+                found.append(Arithmetic(library, precision))
+                if (library, precision) == ("openvino", "int8"):
+                    found.append(Arithmetic(library, precision, True))
+    return found
+
+
+def _bodies(
+    subject: Subject, arithmetics: Sequence[Arithmetic], exact: Arithmetic
+) -> list[tuple[Body, list[Shape]]]:
+    """Every pass, with the shapes that it judges, in their order: the exact one first, by which the
+    others are judged; then the whole body in every arithmetic; then smaller ones, the fastest first."""
+    full = whole(subject.classifier)
+    found = []
+    for arithmetic in arithmetics:
+        own = shapes(subject.classifier, arithmetic.library != "torch")
+        for image, merge in dict.fromkeys((shape.image, shape.merge) for shape in own):
+            of_body = [shape for shape in own if (shape.image, shape.merge) == (image, merge)]
+            found.append((Body(subject, arithmetic, image, merge), of_body))
+
+    def order(entry: tuple[Body, list[Shape]]) -> tuple[bool, bool]:
+        body, _ = entry
+        is_whole = (body.image, body.merge) == (full.image, 0)
+        return (not is_whole, body.arithmetic != exact)
+
+    whole_first = sorted(found, key=lambda entry: order(entry)[0])
+    return sorted(whole_first, key=lambda entry: order(entry) != (False, False))
+
+
+def _judge_all(
+    subject: Subject,
+    known: "Known",
+    bodies: Sequence[tuple[Body, list[Shape]]],
+    exact: Arithmetic,
+    until: float,
+) -> tuple[dict[Candidate, Judged], list[str]]:
+    """What the images say about every shape of every body but the whole one, until the time is up; and
+    what was left out, for people. The first body is judged in any case."""
+    full = whole(subject.classifier)
+    judge = None
+    judged = {}
+    left_out = []
+    for body, of_body in bar("judging")(bodies, len(bodies)):
+        if judged and time.monotonic() > until:
+            what = Shape(body.image, full.blocks, body.merge).text(full)
+            left_out.append(f"{body.arithmetic}, {what}")
+            continue
+        for shape in of_body:
+            candidate = Candidate(body.arithmetic, shape)
+            if candidate == Candidate(exact, full):
+                continue
+            if candidate.key not in known.judged:
+                judge = judge or _judge(subject, bodies[0][0], exact)
+                head = head_of(subject, body, shape, exact)
+                known.judged[candidate.key] = judge.judged(head.answers).to_json()
+            judged[candidate] = Judged.from_json(known.judged[candidate.key])
+            ordering = judged[candidate].ordering
+            if ordering.costs.sum() > HOPELESS * ordering.images:
+                break
+        known.keep()
+    return judged, left_out
+
+
+def _judge(subject: Subject, body: Body, exact: Arithmetic) -> Judge:
+    """What judges by the answers of the whole model. Raises ValueError if they are not those of a run's
+    model any more."""
+    full = whole(subject.classifier)
+    reference = head_of(subject, body, full, exact)
+    check_own(subject, reference, body.read(body.states(subject.judged), full, reference.reads))
+    return Judge(reference.answers, subject.judged.targets, subject.judged.groups)
+
+
+class Known:
+    """What was judged and measured of a model on some images, kept in a file of the cache: of this machine,
+    as `folder_of` tells machines apart."""
+
+    def __init__(self, subject: Subject):
+        digest = hashlib.sha256(subject.digest().encode()).hexdigest()[:16]
+        self.file = folder_of(subject.classifier) / f"faster-{digest}.json"
+        self.judged: dict[str, dict] = {}
+        self.races: dict[str, dict] = {}
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            values = parse_json(self.file.read_text())
+            judged, races = values["judged"], values["races"]
+            check_types(values, {"judged": dict, "races": dict})
+            self.judged, self.races = judged, races
+
+    def keep(self) -> None:
+        """Write it down; what cannot be written is only not kept."""
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.file, {"judged": self.judged, "races": self.races})
+        except OSError as error:
+            say(f"what was measured is not kept for the next time: {error}")
+
+
+# Speeds
+
+
+class Speeds:
+    """Measures speeds in turns. A race that is known is not run again."""
+
+    def __init__(self, subject: Subject, wanted: Wanted, known: Known, files: Path):
+        """files: a folder for exported candidates, while they are measured."""
+        self.subject = subject
+        self.wanted = wanted
+        self.full = whole(subject.classifier)
+        self.files = files
+        self.contenders: dict[Candidate, tuple[Contender, float]] = {}
+        self.left_out: list[str] = []
+        self.known = known
+
+    def name(self, candidate: Candidate) -> str:
+        """What a candidate is called."""
+        if candidate.shape == self.full:
+            return str(candidate.arithmetic)
+        return f"{candidate.arithmetic}, {candidate.shape.text(self.full)}"
+
+    def of_arithmetics(self) -> list[Arithmetic]:
+        """The fastest library of each precision, the fastest first; those whose answers differ only if
+        they are faster than float32. Raises ValueError if nothing can compute the model."""
+        candidates = []
+        for arithmetic in arithmetics_here(self.wanted.libraries):
+            candidates.append(Candidate(arithmetic, self.full))
+        if not any(each.arithmetic.precision == EXACT for each in candidates):
+            raise ValueError(
+                f"nothing that is installed computes {' or '.join(self.wanted.libraries)}: pip install "
+                "'vitkit[export]'"
+            )
+        race = self._race(candidates, RACE)
+        best: dict[str, tuple[Arithmetic, float]] = {}
+        for candidate in sorted(candidates, key=race.milliseconds):
+            arithmetic = candidate.arithmetic
+            best.setdefault(arithmetic.precision, (arithmetic, race.milliseconds(candidate)))
+        of_exact = best[EXACT][1]
+        chosen = []
+        for arithmetic, milliseconds in best.values():
+            if arithmetic.precision == EXACT or GAIN * milliseconds < of_exact:
+                chosen.append(arithmetic)
+        return chosen
+
+    def of_candidates(
+        self, loss_of: dict[Candidate, Loss], arithmetics: Sequence[Arithmetic], until: float
+    ) -> tuple[Point, list[Point]]:
+        """The whole model in PyTorch, and the points of the candidates that may be on the line, by
+        successive halving."""
+        # Those that their operations foretell to be near the line; what is whole is open already
+        wholes = [Candidate(arithmetic, self.full) for arithmetic in arithmetics]
+        first = self._race([Candidate(each, self.full) for each in self._raced()], RACE)
+        of_full = operations(self.subject.classifier, self.full)
+        foretold = {}
+        for candidate in loss_of:
+            share = operations(self.subject.classifier, candidate.shape) / of_full
+            of_whole = first.milliseconds(Candidate(candidate.arithmetic, self.full))
+            foretold[candidate] = of_whole * share
+        staying = _near_line(foretold, loss_of, FORETOLD)
+        staying = [each for each in loss_of if each in staying or each in wholes]
+
+        # Rounds, each for longer
+        for number, each_round in enumerate(ROUNDS):
+            race = self._race(staying, each_round, until if number == 0 else None)
+            staying = [each for each in staying if each in race.ratios]
+            if number < len(ROUNDS) - 1:
+                measured = {each: race.milliseconds(each) for each in staying}
+                near = _near_line(measured, loss_of, each_round.slower)
+                staying = [each for each in staying if each in near or each in wholes]
+        reference = self._point(Candidate(REFERENCE, self.full), race, SAME)
+        return reference, [self._point(each, race, loss_of[each]) for each in staying]
+
+    def _raced(self) -> list[Arithmetic]:
+        """The arithmetics of the first race."""
+        return arithmetics_here(self.wanted.libraries)
+
+    def _point(self, candidate: Candidate, race: "Race", loss: Loss) -> Point:
+        """A candidate that was measured."""
+        arithmetic, shape = candidate
+        return Point(
+            self.name(candidate),
+            arithmetic.library,
+            arithmetic.precision,
+            shape.image,
+            shape.blocks,
+            shape.merge,
+            race.milliseconds(candidate),
+            1 / race.ratios.get(candidate, 1.0),
+            race.megabytes[candidate],
+            loss,
+        )
+
+    # A race
+
+    def _race(
+        self, candidates: Sequence[Candidate], each_round: Round, until: float | None = None
+    ) -> "Race":
+        """Measure candidates in turns, beside the whole model in PyTorch; or what was measured before.
+        What cannot be written to a file until then does not take part."""
+        reference = Candidate(REFERENCE, self.full)
+        named = {candidate.key: candidate for candidate in [reference, *candidates]}
+        facts = [self.wanted.batch, each_round.turns, each_round.seconds]
+        for known in self.known.races.values():  # one with others beside them is as good
+            if known["facts"] == facts and named.keys() <= known["ratios"].keys():
+                return Race.from_json(known, named)
+
+        # Open all, then in turns
+        present = []
+        for candidate in bar("preparing")(list(named.values()), len(named)):
+            if until is not None and candidate not in self.contenders and time.monotonic() > until:
+                self.left_out.append(self.name(candidate))
+                continue
+            self._open(candidate)
+            present.append(candidate)
+        contenders = [self.contenders[candidate][0] for candidate in present]
+        black = np.zeros((self.wanted.batch, 3, *self.full.image), np.uint8)  # each has its own
+        plan = Plan((self.wanted.batch,), 1, each_round.seconds)
+        seconds: dict[Candidate, list[float]] = {candidate: [] for candidate in present}
+        turns = range(each_round.turns)
+        for _ in bar("measuring in turns")(turns, len(turns)):
+            for candidate, speed in zip(present, measure(contenders, black, plan), strict=True):
+                seconds[candidate].append(1 / speed.images_per_second[self.wanted.batch])
+            present.reverse()  # who came last begins the next turn
+            contenders.reverse()
+
+        # The ratios of each turn, in which all were disturbed alike
+        of_reference = seconds[reference]
+        ratios = {}
+        for candidate in present:
+            pairs = zip(seconds[candidate], of_reference, strict=True)
+            ratios[candidate] = median(own / other for own, other in pairs)
+        megabytes = {candidate: self.contenders[candidate][1] for candidate in present}
+        race = Race(1000 * median(of_reference), ratios, megabytes)
+        if len(present) == len(named):
+            key = hashlib.sha256(repr([facts, sorted(named)]).encode()).hexdigest()[:16]
+            self.known.races[key] = race.to_json() | {"facts": facts}
+            self.known.keep()
+        return race
+
+    def _open(self, candidate: Candidate) -> None:
+        """Open what computes a candidate, with a head of zeros if it has one of its own: the numbers do
+        not change its speed."""
+        if candidate in self.contenders:
+            return
+        arithmetic, shape = candidate
+        reads = reading_of(self.subject.classifier, shape, len(self.subject.fitted))
+        model = model_of(self.subject.classifier, shape, reads)
+        folder = self.files / str(len(self.contenders))
+        trial = calibration(self.subject, CALIBRATED)
+        runtime, megabytes = opened(model, arithmetic, shape.merge, folder, trial)
+        generator = np.random.default_rng(0)
+        size = (self.wanted.batch, 3, *shape.image)
+        images = generator.integers(0, 256, size, dtype=np.uint8)
+        contender = Contender(
+            str(arithmetic), arithmetic.precision, lambda _: runtime.logits(images)
+        )
+        self.contenders[candidate] = (contender, megabytes)
+
+
+@dataclass(frozen=True)
+class Race:
+    """What was measured in turns."""
+
+    reference: float
+    """Milliseconds of an image, of the whole model in PyTorch."""
+    ratios: dict[Candidate, float]
+    """How many times as long each takes, the median of all turns."""
+    megabytes: dict[Candidate, float]
+
+    def milliseconds(self, candidate: Candidate) -> float:
+        """Of an image."""
+        return self.reference * self.ratios[candidate]
+
+    def to_json(self) -> dict:
+        """Plain values."""
+        return {
+            "reference": self.reference,
+            "ratios": {each.key: ratio for each, ratio in self.ratios.items()},
+            "megabytes": {each.key: size for each, size in self.megabytes.items()},
+        }
+
+    @classmethod
+    def from_json(cls, values: dict, named: dict[str, Candidate]) -> "Race":
+        """The way back, for the candidates of `named`, which has them by their keys."""
+        ratios = {candidate: values["ratios"][key] for key, candidate in named.items()}
+        megabytes = {candidate: values["megabytes"][key] for key, candidate in named.items()}
+        return cls(values["reference"], ratios, megabytes)
+
+
+def _near_line(
+    milliseconds: dict[Candidate, float], loss_of: dict[Candidate, Loss], slower: float
+) -> set[Candidate]:
+    """The candidates that no other, which loses no more, beats by more than so many times."""
+    near = set()
+    for candidate, own in milliseconds.items():
+        loss = loss_of[candidate].expected
+        others = [other for each, other in milliseconds.items() if loss_of[each].expected <= loss]
+        if own <= slower * min(others):
+            near.add(candidate)
+    return near

@@ -1,0 +1,188 @@
+"""What is made faster: a classifier, and the images that its candidates are judged on, which it has not
+learned from.
+
+Of a run whose head was solved in closed form, these are the images that it has learned from, each answered
+by a fit without it: as many as there are, and the test part stays unseen. Of any other model they are the
+images that its run held out, or those that are named.
+
+Legend: N images, K classes, D width.
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from vitkit.data import Source, fingerprint, open_parts, open_source, subset
+from vitkit.evaluation import Probing, align
+from vitkit.quick import CLOSED_FORM, is_quick, question
+from vitkit.system.console.saying import say
+from vitkit.training import HELD_OUT, open_learned, open_part, read_run
+from vitkit.weights import Classifier
+
+LEFT_OUT = (
+    20_000  # images, at most, that are answered by fits without them; of more, others tell enough
+)
+JUDGED = 5_000  # images, at most, that a model is judged on,
+FITTED = 2_000  # and that heads are fitted to, if the model's own is not solved in closed form
+CALIBRATED = 100  # images that give the ranges of int8
+FEWEST = 20  # images that anything can be said about
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A classifier, and the images of a search."""
+
+    classifier: Classifier
+    judged: Source
+    """The images that candidates are judged on, with the classifier's classes as targets."""
+    fitted: Source
+    """The images that heads are fitted to, and that calibrate int8. The same, if each is answered by a
+    fit without it."""
+    asked: Probing | None
+    """What heads in closed form answer, if the classifier's is one; None if heads are fitted to the
+    classifier's own answers."""
+    where: str
+    """Where the images are from, for people."""
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether each image is answered by a fit without it."""
+        return self.asked is not None
+
+    @property
+    def for_calibration(self) -> Source:
+        """Some of the images to fit to, evenly from all."""
+        return _spread(self.fitted, CALIBRATED)
+
+    def digest(self) -> str:
+        """By what the images are recognised."""
+        return f"{fingerprint(self.judged)} {fingerprint(self.fitted)} {self.is_left_out}"
+
+
+def of_run(classifier: Classifier, run_dir: Path) -> Subject:
+    """A run's model on the images of the run. Raises ValueError if these are not there, or are others
+    now, and if none was held out."""
+    run = read_run(run_dir)
+    counts = run.data["counts"]
+    chosen = run.lines[-1].get("evaluator")
+    few = sum(counts[name] for name in ("train", HELD_OUT) if name in counts) <= LEFT_OUT
+    parts = [name for name in (HELD_OUT, "val", "test") if name in counts]
+    if is_quick(run_dir) and chosen == CLOSED_FORM:
+        parts = [name for name in ("val", "test") if name in counts]
+    if is_quick(run_dir) and chosen == CLOSED_FORM and (few or not parts):
+        learned = open_learned(run)
+        _check_target(learned, str(run_dir))
+        balanced = run.recipe.get("objective", {}).get("class_weights") == "balanced"
+        asked = question("class", learned.labels, balanced)
+        where = f"{len(learned):,} images of {run_dir}, each answered by a fit without it"
+        return Subject(classifier, learned, learned, asked, where)
+
+    # Its weights have learned from the training part, or there are more images than are needed
+    if not parts:
+        raise ValueError(
+            f"{run_dir} has learned from all its images, so none can tell what a faster model loses; name "
+            "others, sorted into folders of their classes, with --data"
+        )
+    judged = open_part(run, parts[0])
+    _check_target(judged, str(run_dir))
+    judged = _spread(judged, JUDGED)
+    where = f"{len(judged):,} images that {run_dir} has not learned from ({parts[0]})"
+    train = open_part(run, "train")
+    return Subject(classifier, judged, _spread(train, FITTED), None, where)
+
+
+def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> Subject:
+    """A model on images that it has not learned from: the test part of a data set.
+
+    What is fitted is fitted to the images of its run, if there is one; else to the data's training part,
+    or to every second image if the data has but one part: then it is judged on the others. Raises
+    ValueError for images without classes, and without those of the model.
+    """
+    judged = open_source(data)
+    _check_target(judged, data)
+    learned = None
+    if run_dir is not None:
+        learned = _learned_by(run_dir)
+    if learned is not None:
+        judged = _unseen(judged, learned, data, run_dir)
+    else:
+        learned = open_parts(data).sources.get("train")
+        if learned is not None and np.isin(learned.rows, judged.rows).any():
+            learned = None
+    if learned is None:
+        every = np.arange(len(judged))
+        learned = subset(judged, every[::2])
+        judged = subset(judged, every[1::2])
+    judged = _spread(_in_classes_of(judged, classifier, data), JUDGED)
+    where = f"{len(judged):,} images of {data}"
+    return Subject(classifier, judged, _spread(learned, FITTED), None, where)
+
+
+def _learned_by(run_dir: Path) -> Source | None:
+    """The images that a run has learned from, or chosen by; None if they are elsewhere."""
+    try:
+        return open_learned(read_run(run_dir))
+    except (ValueError, OSError):
+        return None
+
+
+def _unseen(judged: Source, learned: Source, data: str, run_dir: Path) -> Source:
+    """The images without those that a run has learned from, by their content; which is said. Raises
+    ValueError if too few are left."""
+    seen = {_content(learned, i) for i in range(len(learned))}
+    unseen = [i for i in range(len(judged)) if _content(judged, i) not in seen]
+    if len(unseen) == len(judged):
+        return judged
+    if len(unseen) < FEWEST:
+        raise ValueError(
+            f"{run_dir} has learned from {len(judged) - len(unseen):,} of the {len(judged):,} images of "
+            f"{data}, and {FEWEST} others are the least that say anything"
+        )
+    say(
+        f"left out: {len(judged) - len(unseen):,} images of {data}, from which {run_dir} has learned"
+    )
+    return subset(judged, unseen)
+
+
+def _content(source: Source, i: int) -> bytes:
+    """A digest of an image as it is stored."""
+    image, _ = source[i]
+    if isinstance(image, np.ndarray):
+        image = image.tobytes()
+    return hashlib.blake2b(image).digest()
+
+
+def _check_target(source: Source, where: str) -> None:
+    """Raises ValueError for images without one class each, and for too few."""
+    if source.target_kind != "class":
+        raise ValueError(
+            f"the images of {where} do not have one class each, and a faster model is judged by how "
+            "often its class is the right one"
+        )
+    if len(source) < FEWEST:
+        raise ValueError(
+            f"{where} has {len(source):,} images to judge by, and {FEWEST} are the least that say anything"
+        )
+
+
+def _in_classes_of(source: Source, classifier: Classifier, data: str) -> Source:
+    """The images whose class the model has, with its number there."""
+    used = set(np.unique(source.targets).tolist())
+    classes = align(source.labels, classifier.labels, needed=used).classes.numpy()
+    targets = classes[source.targets]
+    known = np.flatnonzero(targets >= 0)
+    if len(known) < FEWEST:
+        raise ValueError(
+            f"{len(known):,} images of {data} have a class of the model, and {FEWEST} are the least that "
+            "say anything"
+        )
+    renamed = replace(source, targets=targets, labels=classifier.labels)
+    return subset(renamed, known)
+
+
+def _spread(source: Source, most: int) -> Source:
+    """At most so many of the images, evenly from all."""
+    count = min(len(source), most)
+    return subset(source, np.arange(count) * len(source) // count)

@@ -1,0 +1,110 @@
+"""A model of the line as a file, which answers as the candidate did.
+
+Legend: N images, K classes.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from vitkit.acceleration.bodies import CPU, Body, calibration, wanted
+from vitkit.acceleration.heads import head_of, with_head
+from vitkit.acceleration.line import Point
+from vitkit.acceleration.searching import LIBRARIES, Found
+from vitkit.acceleration.subjects import Subject
+from vitkit.data import Source, subset
+from vitkit.exporting import ENDINGS, check, export, prepared_images, written_whole
+from vitkit.prediction import Examples, Item
+from vitkit.runtimes import Runtime, eager, open_file
+from vitkit.weights import Classifier, save
+
+TRIED = 300  # images that the file is tried on
+LEAST_SAME = 0.97  # share of these with the candidate's answer: int8 of other images of a batch rounds otherwise
+BATCH = 32
+
+
+def ending_of(library: str) -> str:
+    """How the name of a file for a library ends; "" for PyTorch, whose models are directories."""
+    if library == "torch":
+        return ""
+    return ENDINGS[library]
+
+
+def library_of(output: Path) -> str:
+    """The library that a file is for, by its ending. Raises ValueError for another ending."""
+    endings = {ending_of(library): library for library in LIBRARIES}
+    library = endings.get(output.suffix.lower())
+    if library is None:
+        raise ValueError(
+            f"--output is {output}; give the name of a file that ends in .onnx or .xml, or of a directory, "
+            "without an ending"
+        )
+    return library
+
+
+def write(subject: Subject, found: Found, point: Point, output: Path) -> Classifier:
+    """Write a model of the line, and return it as PyTorch computes it.
+
+    Raises ValueError, with nothing written, for a name that does not end as such a file does, for
+    something that vitkit did not write, and for a file whose answers are not the candidate's.
+    """
+    if library_of(output) != point.library:
+        raise ValueError(
+            f"--output is {output}, and {point.name} is written under a name that ends in "
+            f"{ending_of(point.library) or 'nothing, for a directory'}"
+        )
+
+    # The model, and what it answered
+    arithmetic, shape = found.candidates[point.name]
+    body = Body(subject, arithmetic, shape.image, shape.merge)
+    head = head_of(subject, body, shape, found.exact)
+    x = body.read(body.states(subject.judged), shape, head.reads)
+    classifier = with_head(subject, shape, head, x)
+    if point.loss.at_most == 0:  # the same numbers: it is the model itself
+        classifier = subject.classifier
+        head = replace(head, weight=None, bias=None)
+    origin = classifier.origin | {"faster": point.name}
+    classifier = replace(classifier, origin=origin).to(CPU)
+    tried = np.linspace(0, len(subject.judged) - 1, min(TRIED, len(subject.judged))).astype(int)
+    expected = head.logits(classifier, x[tried]).argmax(1).numpy()
+    items = _items(subset(subject.judged, tried))
+
+    # The file
+    if point.library == "torch":
+        same = _share(eager(classifier, CPU, arithmetic.precision), items, expected)
+        _check(same, output)
+        save(classifier, output)
+        return classifier
+    asked = wanted(arithmetic, shape.merge)
+    check(classifier, output, asked)
+    output.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(output) as folder:
+        path = folder / output.name
+        export(classifier, path, asked, calibration(subject)._replace(items=items))
+        _check(_share(open_file(path), items, expected), output)
+    return classifier
+
+
+def _items(source: Source) -> list[Item]:
+    """Images with their right answers, as an export takes them."""
+    examples = Examples(source, {label: label for label in source.labels})
+    return [examples.item(i) for i in range(len(examples))]
+
+
+def _share(runtime: Runtime, items: list[Item], expected: np.ndarray) -> float:
+    """The share of images to which a runtime gives the expected answers, by their numbers, (N,)."""
+    answers = []
+    for start in range(0, len(items), BATCH):
+        images, _ = prepared_images(runtime.preprocessing, items[start : start + BATCH])
+        answers.append(runtime.logits(images).argmax(1))
+    return float((np.concatenate(answers) == expected).mean())
+
+
+def _check(same: float, output: Path) -> None:
+    """Raises ValueError if too few answers are the candidate's."""
+    if same < LEAST_SAME:
+        raise ValueError(
+            f"{output} was not written: {same:.1%} of its answers are those that were judged, and "
+            f"{LEAST_SAME:.0%} is the least that is accepted"
+        )

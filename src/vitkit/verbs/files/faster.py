@@ -1,0 +1,293 @@
+"""The fastest model that loses no more than is allowed, as a file."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from rich.table import Table
+from tyro.conf import arg
+
+from vitkit.acceleration import (
+    HEADER,
+    LIBRARIES,
+    Found,
+    Line,
+    Point,
+    Subject,
+    Wanted,
+    cells,
+    check,
+    draw,
+    ending_of,
+    library_of,
+    of_data,
+    of_run,
+    search,
+    write,
+    write_page,
+)
+from vitkit.system.console.saying import say
+from vitkit.system.console.text import as_word, counted
+from vitkit.system.storage.files import check_can_be_made, check_replaceable, write_json
+from vitkit.training import is_run
+from vitkit.verbs.arguments import Model, ModelHints, word_of
+from vitkit.verbs.computing import classifier_of
+from vitkit.verbs.definition import alone, result, verb
+from vitkit.weights import Classifier, Hints, check_savable
+
+DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h)?\s*")
+SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+NOTHING = 5e-5  # a limit that is rounded to nothing
+WRITTEN = (".json", ".png", ".svg", ".html")
+
+
+@dataclass(frozen=True)
+class Faster:
+    """Find the fastest model that loses no more accuracy than you allow, and write it: in every runtime
+    and precision of this machine, with fewer blocks, smaller images and merged tokens, judged on images
+    that the model has not learned from. The same command goes on where it ended."""
+
+    model: Model
+    data: Annotated[str, arg(metavar="DATA")] = ""
+    """Images to judge by that the model has not learned from: the test part of a data set whose classes
+    are the model's. Default: those of the model's run."""
+    lose: float = 0.5
+    """Points of accuracy that may be lost, at 95 % confidence, as far as so many images can promise
+    that."""
+    at_most: str = ""
+    """A time instead, such as 15ms an image: the most accurate model within it."""
+    purpose: Annotated[Literal["latency", "throughput"], arg(name="for")] = "latency"
+    """latency: one image at a time; throughput: 32."""
+    budget: str = "10m"
+    """How long to look, about: 90s, 10m or 1h."""
+    output: Annotated[Path | None, arg(aliases=["-o"])] = None
+    """What to write: a file that ends in .onnx or .xml, or without an ending a directory for PyTorch.
+    Then only what can be written so is looked at. Default: faster, with the ending of the fastest, in the
+    run's directory, or else here."""
+    report: tuple[Path, ...] = ()
+    """Files to write beside it: .html for a page, .png or .svg for its picture, .json for the numbers.
+    Default: faster.html beside the model."""
+    hints: ModelHints = field(default_factory=Hints)
+
+
+@result
+@dataclass(frozen=True)
+class FasterModel:
+    """The line of models of which none is both faster and loses less, and the one that was written."""
+
+    settings: Faster
+    line: Line
+    chosen: Point
+    path: Path
+    """What was written."""
+    classifier: Classifier
+    """The chosen model, as PyTorch computes it."""
+    sentences: tuple[str, ...]
+    """What can be said of it."""
+    reports: tuple[Path, ...]
+
+    def rows(self) -> list[dict]:
+        """A row for each model that was measured, the slowest first."""
+        rows = []
+        for point in self.line.points:
+            values = point.to_json()
+            loss = values.pop("loss")
+            best = point in self.line.best
+            rows.append(values | loss | {"best": best, "chosen": point == self.chosen})
+        return rows
+
+    def shown(self) -> Iterator[str | Table]:
+        """The table of the line, what was chosen, what was written, and what is next."""
+        table = Table(box=None, pad_edge=False)
+        table.add_column(HEADER[0])
+        for name in HEADER[1:]:
+            table.add_column(name, justify="right")
+        for point in self.line.shown:
+            style = "bold" if point == self.chosen else ""
+            table.add_row(*cells(point), style=style)
+        yield table
+        yield from self.sentences
+        yield f"wrote {self.path}"
+        for path in self.reports:
+            yield f"wrote {path}"
+        word = as_word(self.path)
+        precision = ""
+        if self.chosen.library == "torch" and self.chosen.precision != "float32":
+            precision = f" --precision {self.chosen.precision}"
+        yield f"next: vitkit predict {word} IMAGE...{precision}, or vitkit serve {word}{precision}"
+        if other := self.other():
+            yield f"another point of the line: {other}"
+
+    def other(self) -> str:
+        """The command for a faster point of the line, or for a slower one; "" if there is no other."""
+        best = self.line.best
+        others = [point for point in best if point != self.chosen]
+        if not others:
+            return ""
+        faster = [point for point in others if point.milliseconds < self.chosen.milliseconds]
+        point = faster[0] if faster else others[-1]
+        command = f"vitkit faster {as_word(word_of(self.settings.model))}"
+        if self.settings.data:
+            command += f" --data {as_word(self.settings.data)}"
+        if self.settings.purpose != "latency":
+            command += f" --for {self.settings.purpose}"
+        return f"{command} --at-most {1.01 * point.milliseconds:.3g}ms ({point.name})"
+
+
+@verb
+@alone
+def faster(settings: Faster) -> FasterModel:
+    """Find the fastest model that loses no more accuracy than is allowed, on images that it has not
+    learned from, and write it as a file.
+
+    Raises ValueError for a model without such images, and for one that cannot be judged by them.
+    """
+    # What is wanted
+    seconds = duration(settings.budget, "--budget", "10m")
+    most = None
+    if settings.at_most:
+        most = 1000 * duration(settings.at_most, "--at-most", "15ms")
+    if not 0 < settings.lose < 100:
+        raise ValueError(f"--lose is {settings.lose:g}; it is in points of accuracy, such as 0.5")
+    libraries = LIBRARIES
+    if settings.output is not None:
+        libraries = (library_of(settings.output),)
+    for path in settings.report:
+        if path.suffix.lower() not in WRITTEN:
+            raise ValueError(f"--report is {path}; its name ends in {', '.join(WRITTEN)}")
+        check_replaceable(path)
+
+    # The model, and the images
+    classifier = classifier_of(settings.model, settings.hints)
+    check(classifier)
+    run_dir = run_of(settings.model)
+    if settings.output is not None:
+        check_can_be_made(settings.output)
+        if not settings.output.suffix:
+            check_savable(classifier, settings.output)
+    subject = subject_of(settings, classifier, run_dir)
+    say(f"judging by {subject.where}")
+
+    # The search
+    found = search(subject, Wanted(settings.purpose, seconds, libraries))
+    line = found.line
+    chosen = choose(line, settings.lose / 100, most)
+
+    # What is written
+    output = settings.output
+    if output is None:
+        folder = run_dir or Path()
+        output = folder / f"faster{ending_of(chosen.library)}"
+    written = write(subject, found, chosen, output)
+    sentences = tuple(_sentences(settings, found, chosen))
+    reports = settings.report or (output.with_name(f"{output.stem}.html"),)
+    for path in reports:
+        _report(path, settings, line, chosen, list(sentences))
+    return FasterModel(settings, line, chosen, output, written, sentences, tuple(reports))
+
+
+def duration(text: str, option: str, example: str) -> float:
+    """Seconds of a text such as 15ms, 90s, 10m or 1h. Raises ValueError for any other, and for none."""
+    match = DURATION.fullmatch(text)
+    if match is None or not match[2] or float(match[1]) == 0:
+        raise ValueError(f"{option} is {text!r}; it is a time such as {example}")
+    return float(match[1]) * SECONDS[match[2]]
+
+
+def run_of(model: str | Classifier) -> Path | None:
+    """The directory of the run that made a model, if the word names it, or the model in it."""
+    if not isinstance(model, str):
+        return None
+    for folder in (Path(model), Path(model).resolve().parent):
+        if is_run(folder):
+            return folder
+    return None
+
+
+def subject_of(settings: Faster, classifier: Classifier, run_dir: Path | None) -> Subject:
+    """The model on the images that are named, or on those of its run. Raises ValueError without either."""
+    if settings.data:
+        return of_data(classifier, settings.data, run_dir)
+    if run_dir is None:
+        raise ValueError(
+            f"{word_of(settings.model)} is no run, so there are no images that it has not learned from: "
+            "name some, sorted into folders of their classes, with --data"
+        )
+    return of_run(classifier, run_dir)
+
+
+def choose(line: Line, lose: float, most: float | None) -> Point:
+    """The fastest that is promised to lose less than a share; or the most accurate within so many
+    milliseconds. Raises ValueError if nothing is as fast."""
+    if most is None:
+        return line.fastest(lose)
+    chosen = line.most_accurate(most)
+    if chosen is None:
+        fastest = min(line.points, key=lambda point: point.milliseconds)
+        raise ValueError(
+            f"nothing takes {most:g} ms or less: the fastest is {fastest.name}, with "
+            f"{fastest.milliseconds:.3g} ms an image"
+        )
+    return chosen
+
+
+def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
+    """What can be said of the chosen model, and of those that could not be chosen."""
+    line = found.line
+    yield f"chosen: {chosen.name}, {chosen.times:.2f} times as fast as the whole model in PyTorch"
+    loss = chosen.loss
+    if loss.at_most == 0:
+        yield "it computes the same numbers to rounding, so it loses nothing"
+    else:
+        how_much = f"loses {100 * loss.at_most:.2f} points at most"
+        if loss.at_most < NOTHING:
+            how_much = "loses nothing"
+        less = f"{100 * loss.lost:.1f} points less often"
+        if loss.lost < 0:
+            less = f"{-100 * loss.lost:.1f} points more often"
+        yield (
+            f"it {how_much}, at 95 % confidence, by {line.tested:,} of {line.where}: there it is right "
+            f"{less} (a loss of {100 * loss.low:.1f} to {100 * loss.high:.1f})"
+        )
+    if not settings.at_most:
+        yield from _not_promised(settings.lose, found)
+    if line.left_out:
+        yield (
+            f"the time did not suffice for {counted(len(line.left_out), 'part')} of the search, such as "
+            f"{line.left_out[0]}; the same command goes on"
+        )
+
+
+def _not_promised(lose: float, found: Found) -> Iterator[str]:
+    """What the next model of the line lacks, and how many images could promise it."""
+    failing = found.line.failing(lose / 100)
+    if failing is None:
+        return
+    loss = failing.loss
+    sentence = (
+        f"the next of the line, {failing.name}, is {failing.times:.2f} times as fast; that it loses less "
+        f"than {lose:g} points is not shown by {found.line.tested:,} images "
+        f"({100 * loss.at_most:.2f} at most)"
+    )
+    images = found.needed(failing, lose / 100)
+    if images is None:
+        yield f"{sentence}, and more would hardly show it: it seems to lose as much"
+    elif images <= found.line.images:
+        yield f"{sentence}; others might show it, for by the right answers it seems to lose less"
+    else:
+        yield f"{sentence}; about {images:,} could, to judge by"
+
+
+def _report(path: Path, settings: Faster, line: Line, chosen: Point, sentences: list[str]) -> None:
+    """A page, a picture or the numbers."""
+    ending = path.suffix.lower()
+    if ending == ".html":
+        write_page(path, line, chosen, sentences)
+    elif ending == ".json":
+        path.absolute().parent.mkdir(parents=True, exist_ok=True)
+        values = line.to_json() | {"chosen": chosen.name, "lose": settings.lose}
+        write_json(path, values)
+    else:
+        draw(path, line, chosen)

@@ -1,0 +1,287 @@
+"""`vitkit faster`: bodies whose features are those of the models that are written, a search that goes on, a
+file that answers as its candidate did, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitkit
+from vitkit.acceleration import Arithmetic, Body, Shape, Wanted, head_of, of_data, of_run, search
+from vitkit.acceleration.bodies import Reads, model_of, operations, own_reading, reading_of, shapes
+from vitkit.acceleration.heads import distilled, keeps_head
+from vitkit.acceleration.searching import Round
+from vitkit.cli import main
+from vitkit.data import Preprocessing, open_source, subset
+from vitkit.evaluation import features, rounded
+from vitkit.models import create, vit
+from vitkit.verbs.files.faster import duration
+from vitkit.weights import Classifier, load, save
+
+TORCH = Arithmetic("torch", "float32")
+COLOURS = ("blue", "green", "red")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with photographs of noise in three colours, a run on them, and a model of them."""
+    folder = tmp_path_factory.mktemp("faster")
+    generator = np.random.default_rng(0)
+    for channel, colour in enumerate(("red", "green", "blue")):
+        (folder / "photos" / colour).mkdir(parents=True)
+        for number in range(40):
+            pixels = generator.integers(0, 130, (36, 36, 3), dtype=np.uint8)
+            pixels[..., channel] += np.uint8(generator.integers(0, 60))
+            Image.fromarray(pixels).save(folder / "photos" / colour / f"{number:02}.png")
+    network = create(vit("mu/8", image=(32, 32), depth=6, classes=2), seed=0)
+    save(Classifier(network, Preprocessing((32, 32)), ("a", "b")), folder / "mu")
+    run = str(folder / "run")
+    words = [str(folder / "mu"), str(folder / "photos"), "--workdir", run]
+    assert main(["finetune", *words, "--minutes", "0.001", "--device", "cpu"]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    """Speeds are measured in no time: these tests do not look at them."""
+    shortest = Round(1, 1e-6, 1.2)
+    monkeypatch.setattr("vitkit.acceleration.searching.RACE", shortest)
+    monkeypatch.setattr("vitkit.acceleration.searching.ROUNDS", (shortest, shortest))
+
+
+def subject(place):
+    return of_run(load(place / "run", quiet=True), place / "run")
+
+
+def searched(place, seconds=600.0):
+    return search(subject(place), Wanted("latency", seconds, ("torch",)))
+
+
+def test_a_pass_has_the_features_of_every_number_of_blocks(place):
+    own = subject(place)
+    few = subset(own.judged, [0, 50, 90])
+    for shape in (Shape((32, 32), 6), Shape((32, 32), 3), Shape((24, 24), 2)):
+        body = Body(own, TORCH, shape.image)
+        reads = reading_of(own.classifier, shape, len(own.fitted))
+        x = body.read(body.states(few), shape, reads)
+        model = model_of(own.classifier, shape, reads)
+        expected = features(model.for_inference(), few, cached=False).x
+        assert model.model.config.depth == shape.blocks
+        np.testing.assert_allclose(x, rounded(expected), atol=2e-3)
+
+
+def test_what_can_be_left_out_of_a_model(place):
+    own = subject(place).classifier
+    found = shapes(own, can_merge=False)
+    assert found[0] == Shape((32, 32), 6) and Shape((24, 24), 3) in found
+    assert all(shape.image[0] % 8 == 0 and shape.merge == 0 for shape in found)
+    work = [operations(own, shape) for shape in found]
+    assert work[0] == max(work) and min(work) > 0
+    merged = [shape for shape in shapes(own, can_merge=True) if shape.merge]
+    assert merged and all(shape.blocks == 6 for shape in merged)
+    assert operations(own, merged[0]) < work[0]
+    assert Shape((24, 24), 3, 1).text(found[0]) == "3 blocks, 24 x 24, 1 merged"
+
+
+def test_the_images_of_a_run_are_answered_by_fits_without_them(place):
+    own = subject(place)
+    assert own.is_left_out and len(own.judged) == 96  # and not the 24 of the test part
+    whole = Shape((32, 32), 6)
+    head = head_of(own, Body(own, TORCH, (32, 32)), whole, TORCH)
+    assert head.reads == own_reading(own.classifier)
+    np.testing.assert_allclose(
+        head.weight.float(), own.classifier.model.head.weight.detach(), atol=5e-3
+    )
+    in_sample = head.logits(own.classifier, Body(own, TORCH, (32, 32)).states(own.judged))
+    right = (head.answers.argmax(1).numpy() == own.judged.targets).mean()
+    assert right <= (in_sample.argmax(1).numpy() == own.judged.targets).mean()
+
+
+def test_a_distilled_head_has_the_models_answers():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 8, generator=generator)
+    logits = x @ torch.randn(8, 3, generator=generator) + 2.0
+    weight, bias = distilled(x.numpy(), logits)
+    found = x.double() @ weight.mT + bias
+    assert (found - logits).abs().max() < 0.02
+
+
+def test_a_model_that_is_no_run_is_judged_on_images_that_are_named(place):
+    classifier = load(place / "run" / "model", quiet=True)
+    own = of_data(classifier, str(place / "photos"))
+    assert not own.is_left_out
+    assert not set(own.judged.rows) & set(own.fitted.rows)
+    whole = Shape((32, 32), 6)
+    head = head_of(own, Body(own, TORCH, (32, 32)), whole, TORCH)
+    assert keeps_head(classifier, whole, head.reads) and head.weight is None
+    few = subset(own.judged, [0, 1])
+    expected = classifier.logits(classifier.batch([few.picture(0), few.picture(1)]))
+    np.testing.assert_allclose(head.answers[:2], expected, atol=0.05)
+    shorter = head_of(own, Body(own, TORCH, (32, 32)), Shape((32, 32), 4), TORCH)
+    assert shorter.weight.shape[0] == 3 and len(shorter.answers) == len(own.judged)
+
+
+def test_a_search_that_was_cut_short_goes_on_to_the_same_end(place, monkeypatch, tmp_path):
+    cut = searched(place, seconds=1e-6)
+    assert cut.line.left_out and cut.line.points
+    ended = searched(place)
+    assert not ended.line.left_out and len(ended.judged) > len(cut.judged)
+
+    # It is what an uninterrupted search finds
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "another cache"))
+    other = searched(place)
+    assert other.judged.keys() == ended.judged.keys()
+    for name, judged in ended.judged.items():
+        assert judged.expected == other.judged[name].expected
+        assert judged.tested.lost == other.judged[name].tested.lost
+
+    # And a search that has ended computes nothing again
+    def nothing(*_, **__):
+        raise AssertionError("it is computed again")
+
+    monkeypatch.setattr("vitkit.acceleration.searching.measure", nothing)
+    monkeypatch.setattr("vitkit.evaluation.probes.features._compute", nothing)
+    assert searched(place).line == other.line
+
+
+def test_the_file_that_is_written_answers_as_the_candidate_did(place, tmp_path):
+    made = vitkit.faster(str(place / "run"), lose=60, output=tmp_path / "fast", quiet=True)
+    assert made.chosen.library == "torch" and made.path == tmp_path / "fast"
+    written = load(made.path, quiet=True)
+    assert written.labels == COLOURS and written.unknown is not None
+    assert written.origin["faster"] == made.chosen.name
+
+    own = subject(place)
+    shape = Shape(made.chosen.image, made.chosen.blocks)
+    body = Body(own, Arithmetic("torch", made.chosen.precision), shape.image)
+    head = head_of(own, body, shape, TORCH)
+    x = body.read(body.states(own.judged), shape, head.reads)
+    few = [own.judged.picture(i) for i in range(8)]
+    expected = head.logits(own.classifier, x[:8])
+    np.testing.assert_allclose(written.logits(written.batch(few)), expected, atol=0.1)
+
+    # What is returned is the line as values
+    rows = made.rows()
+    assert {"milliseconds", "at_most", "lost", "best"} <= set(rows[0])
+    assert sum(row["chosen"] for row in rows) == 1
+    text = str(made)
+    assert "chosen: " in text and f"wrote {made.path}" in text and "next: vitkit predict" in text
+    assert (tmp_path / "fast.html").read_text().count("<img") >= 1
+
+
+def test_any_model_is_judged_on_images_that_are_named(place, tmp_path, capsys):
+    model, photos = str(place / "run" / "model"), str(place / "photos")
+    words = ["faster", model, "--data", photos, "-o", str(tmp_path / "fast"), "--lose", "90"]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert f"judging by 24 images of {photos}" in " ".join(printed.err.split())
+    written = load(tmp_path / "fast", quiet=True)
+    assert written.labels == COLOURS
+    depth = written.model.config.depth
+    assert depth < 6 and written.unknown is None  # another head: its limits are not the model's
+    few = open_source(photos)
+    images = written.batch([few.picture(i) for i in range(len(few))])
+    right = written.logits(images).argmax(1).numpy() == few.targets
+    assert right.mean() > 0.5  # distilled from a model that knows the colours
+
+
+def test_as_a_command_with_a_time_instead_of_a_loss(place, tmp_path, capsys):
+    numbers = tmp_path / "line.json"
+    picture = tmp_path / "line.png"
+    words = ["faster", str(place / "run"), "-o", str(tmp_path / "fast"), "--for", "throughput"]
+    assert main([*words, "--at-most", "1h", "--report", str(numbers), str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "chosen: PyTorch" in out and "the same numbers" in out
+    )  # with that much time, nothing is lost
+    written = json.loads(numbers.read_text())
+    assert written["batch"] == 32 and written["points"]
+    with Image.open(picture) as drawn:
+        assert drawn.size[0] > 500
+    assert main([*words, "--at-most", "0.000001ms"]) == 1
+    assert "nothing takes 1e-06 ms or less: the fastest is " in capsys.readouterr().err
+
+
+def test_a_reading_follows_what_the_model_reads(place):
+    own = subject(place).classifier
+    assert reading_of(own, Shape((32, 32), 6), 96) == own_reading(own)
+    shorter = reading_of(own, Shape((32, 32), 3), 96)
+    assert shorter.pool.startswith("token-gap") and shorter.blocks <= 3
+    assert reading_of(own, Shape((32, 32), 6, 1), 96) == Reads("token", 1)
+
+
+@pytest.mark.slow
+def test_finetune_ends_with_the_search(place, tmp_path, capsys):
+    words = [str(place / "mu"), str(place / "photos"), "--workdir", str(tmp_path / "run"), "--fast"]
+    assert main(["finetune", *words, "--minutes", "0.001", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "weakest class" in out or "closed form" in out
+    assert f"wrote {tmp_path / 'run' / 'faster'}" in out and "another point" in out
+    assert main(["finetune", *words, "--preset", "none"]) == 1
+    assert "--fast goes with --preset quick" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--lose 0", "--lose is 0; it is in points of accuracy"),
+        ("--budget soon", "--budget is 'soon'; it is a time such as 10m"),
+        ("--at-most 15", "--at-most is '15'; it is a time such as 15ms"),
+        ("-o model.pt2", "give the name of a file that ends in .onnx or .xml"),
+        ("--report line.txt", "its name ends in .json, .png, .svg, .html"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(place, capsys, words, sentence):
+    assert main(["faster", str(place / "run"), *words.split()]) == 1
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_without_images_to_judge_by_it_is_a_sentence(place, tmp_path, capsys):
+    assert main(["faster", str(place / "mu")]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is no run, so there are no images that it has not learned from" in said
+    assert "--data" in said
+
+    for number in range(4):
+        image = Image.new("RGB", (32, 32), (number, 0, 0))
+        path = tmp_path / "few" / "red" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+    assert main(["faster", str(place / "run" / "model"), "--data", str(tmp_path / "few")]) == 1
+    assert "are the least that say anything" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_model_of_several_classes_an_image_is_refused(place, tmp_path, capsys):
+    classifier = load(place / "run" / "model", quiet=True)
+    several = Classifier(classifier.model, classifier.preprocessing, classifier.labels, "sigmoid")
+    save(several, tmp_path / "several")
+    assert main(["faster", str(tmp_path / "several"), "--data", str(place / "photos")]) == 1
+    assert "its activation is 'sigmoid'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_time_is_read():
+    times = [duration(text, "--budget", "10m") for text in ("15ms", "90s", "10m", "1h", "1.5 min")]
+    assert times == [0.015, 90.0, 600.0, 3600.0, 90.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [".xml", ".onnx"])
+def test_an_exported_file_from_the_search_to_an_answer(place, tmp_path, capsys, ending):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("openvino")
+    pytest.importorskip("nncf")
+    output = tmp_path / f"fast{ending}"
+    words = ["faster", str(place / "run"), "--lose", "50", "-o", str(output)]
+    assert main([*words, "--budget", "1h"]) == 0
+    out = capsys.readouterr().out
+    assert f"wrote {output}" in out and output.is_file()
+    assert json.loads(Path(f"{output}.json").read_text())["made"]
+    photograph = str(place / "photos" / "red" / "00.png")
+    assert main(["predict", str(output), photograph, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["labels"][0] in COLOURS
+    assert main([*words, "--budget", "1h", "--at-most", "1h"]) == 0  # its own file is replaced
+    source = open_source(str(place / "photos"))
+    assert len(source) == 24  # the part that the search has not seen
