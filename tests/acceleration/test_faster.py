@@ -209,7 +209,7 @@ def test_a_reading_follows_what_the_model_reads(place):
     own = subject(place).classifier
     assert reading_of(own, Shape((32, 32), 6), 96) == own_reading(own)
     shorter = reading_of(own, Shape((32, 32), 3), 96)
-    assert shorter.pool.startswith("token-gap") and shorter.blocks <= 3
+    assert shorter.pool in ("token-gap", own.model.config.pool) and shorter.blocks <= 3
     assert reading_of(own, Shape((32, 32), 6, 1), 96) == Reads("token", 1)
 
 
