@@ -164,6 +164,8 @@ class Preprocessing:
     def computed(self, compute: Callable[[Any], Sequence[Any]], images: Any) -> list[Any]:
         """What `compute` makes of images of one size, (b, C, h, w) -> several (b, ...), for such a batch:
         as many (B, ...). Images are an array, or a tensor."""
+        if not self.is_native:
+            return list(compute(images))
         return computed_by_size(compute, images, self.channels, self.patch)
 
     @property
