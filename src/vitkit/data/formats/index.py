@@ -108,7 +108,7 @@ def _made_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
             for name in ungiven:  # so that nobody waits for what has failed
                 sharing.give(name, None)
 
-    # What the others have made. Those that have our cache need not send it
+    # What the others have made, into our cache, unless they share it
     for shard, path in others:
         data = sharing.take(path.name)
         if _read_cached(path) is None:
@@ -229,8 +229,10 @@ def _read_beside(shard: str, columns: Columns) -> Index | None:
         if not np.array_equal(arrays["ends"], _digest_of_ends(shard, size)):
             return None
         index = _from_arrays(arrays, Counter())
-    except (SafetensorError, KeyError, ValueError, TypeError, FileNotFoundError):
-        return None
+    except (SafetensorError, KeyError, ValueError, TypeError, OSError):
+        return (
+            None  # also where a server answers oddly to what it does not have: the shard is enough
+        )
     if columns.target == "none":
         return index._replace(labels=[NO_LABEL] * len(index.labels))
     return index
@@ -281,9 +283,12 @@ def _check(arrays: dict[str, np.ndarray], size: int) -> None:
     # Names and labels
     for name in ("names", "labels"):
         ends = arrays[f"{name}.ends"]
-        if (np.diff(ends, prepend=0) < 0).any() or ends[-1:].tolist() not in (
-            [len(arrays[name])],
-            [],
+        total = len(arrays[name])
+        in_bounds = (ends >= 0) & (ends <= total)
+        if (
+            not in_bounds.all()
+            or (np.diff(ends) < 0).any()
+            or ends[-1:].tolist() not in ([total], [])
         ):
             raise ValueError(f"its {name} are not one after the other")
     codes = arrays["codes"]
@@ -428,7 +433,10 @@ def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
 def _is_label(value: Any) -> bool:
     """Whether this is a number, a name, a list of them, or None."""
     if isinstance(value, int | float):
-        return not isinstance(value, bool) and isfinite(value)
+        try:
+            return not isinstance(value, bool) and isfinite(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            return False
     return isinstance(value, str | list | None)
 
 
