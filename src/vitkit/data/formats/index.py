@@ -230,9 +230,8 @@ def _read_beside(shard: str, columns: Columns) -> Index | None:
             return None
         index = _from_arrays(arrays, Counter())
     except (SafetensorError, KeyError, ValueError, TypeError, OSError):
-        return (
-            None  # also where a server answers oddly to what it does not have: the shard is enough
-        )
+        # Some servers answer oddly to what they do not have; the shard is enough
+        return None
     if columns.target == "none":
         return index._replace(labels=[NO_LABEL] * len(index.labels))
     return index
@@ -282,14 +281,8 @@ def _check(arrays: dict[str, np.ndarray], size: int) -> None:
 
     # Names and labels
     for name in ("names", "labels"):
-        ends = arrays[f"{name}.ends"]
-        total = len(arrays[name])
-        in_bounds = (ends >= 0) & (ends <= total)
-        if (
-            not in_bounds.all()
-            or (np.diff(ends) < 0).any()
-            or ends[-1:].tolist() not in ([total], [])
-        ):
+        bounds = np.append(0, arrays[f"{name}.ends"])
+        if (bounds[:-1] > bounds[1:]).any() or bounds[-1] != len(arrays[name]):
             raise ValueError(f"its {name} are not one after the other")
     codes = arrays["codes"]
     if count and not 0 <= codes.min() <= codes.max() < len(arrays["labels.ends"]):
