@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import counted
 import numpy as np
@@ -275,9 +276,9 @@ def exchange(folder):
         for key, data in (("large", large), ("empty", b""), ("failed", None)):
             if sharing.claim(key):
                 sharing.give(key, data)
-            assert sharing.take(key) == data
+            assert sharing.take(key, time.monotonic()) == data
         sharing.claim("dead")  # by one of them, who never gives it
-        assert sharing.take("dead") is None
+        assert sharing.take("dead", time.monotonic()) is None
     assert sharing.ranks_sharing() == 1
 
 

@@ -11,6 +11,7 @@ this machine also by its time, and if every image lies in the shard. Else the sh
 import hashlib
 import json
 import tarfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -109,8 +110,11 @@ def _made_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
                 sharing.give(name, None)
 
     # What the others have made, into our cache, unless they share it
+    since = time.monotonic()
     for shard, path in others:
-        data = sharing.take(path.name)
+        data = sharing.take(path.name, since)
+        if data is not None:
+            since = time.monotonic()
         if _read_cached(path) is None:
             if data is None:
                 task((shard, path))
