@@ -15,7 +15,7 @@ from stored import PICTURES, shard
 from vitkit.curation import Packing, pack
 from vitkit.data import Columns, from_dataset, open_source
 from vitkit.data.formats import index as shard_index
-from vitkit.data.formats.index import cached_index, index_beside, read_index, write_index
+from vitkit.data.formats.index import index_beside, read_index, write_index
 from vitkit.system.processes import sharing
 from vitkit.system.processes.ranks import from_every_rank, process_group, world
 
@@ -26,6 +26,10 @@ def packed(tmp_path, monkeypatch):
     images = [(np.full((8, 8, 3), i, np.uint8), "ab"[i % 2]) for i in range(24)]
     pack({"train": from_dataset(images)}, tmp_path / "packed", Packing(shard=12), 0)
     return tmp_path / "packed"
+
+
+def cached_index(file, columns):
+    return shard_index._read_cached(shard_index._cache_path(file, columns))
 
 
 def first_shard(folder):

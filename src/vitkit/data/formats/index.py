@@ -99,15 +99,15 @@ def _made_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
                 own.append(item)
             else:
                 others.append(item)
-        ungiven = [path.name for _, path in own]
+        ungiven = [path for _, path in own]
         try:
             for _ in _made(task, own, workers):
-                sharing.give(ungiven[0], own[-len(ungiven)][1].read_bytes())
+                sharing.give(ungiven[0].name, ungiven[0].read_bytes())
                 ungiven.pop(0)
                 yield
         finally:
-            for name in ungiven:  # so that nobody waits for what has failed
-                sharing.give(name, None)
+            for path in ungiven:  # so that nobody waits for what has failed
+                sharing.give(path.name, None)
 
     # What the others have made, into our cache, unless they share it
     since = time.monotonic()
@@ -119,8 +119,7 @@ def _made_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
             if data is None:
                 task((shard, path))
             else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, data)
+                _write_cached(path, data)
         yield
 
 
@@ -131,23 +130,10 @@ def _index_shard(columns: Columns, item: Item) -> None:
     index = _read_beside(shard, columns)
     if index is None:
         index = read_index(shard, columns)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _as_bytes(index))
+    _write_cached(path, _as_bytes(index))
 
 
 # In the cache
-
-
-def cached_index(file: str, columns: Columns) -> Index | None:
-    """The index of a shard from the cache; None if it is not there, or the shard has changed."""
-    return _read_cached(_cache_path(file, columns))
-
-
-def save_index(file: str, columns: Columns, index: Index) -> None:
-    """Write an index to the cache, whole or not at all."""
-    path = _cache_path(file, columns)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _as_bytes(index))
 
 
 def _cache_path(file: str, columns: Columns) -> Path:
@@ -155,7 +141,14 @@ def _cache_path(file: str, columns: Columns) -> Path:
     return cache_dir() / "shards" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
 
 
+def _write_cached(path: Path, data: bytes) -> None:
+    """Write an index to the cache, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, data)
+
+
 def _read_cached(path: Path) -> Index | None:
+    """An index from the cache; None if it is not there, or of a shard that has changed since."""
     from safetensors import SafetensorError, safe_open
 
     try:
