@@ -65,7 +65,7 @@ def indices_of(shards: Sequence[str], columns: Columns) -> list[Index]:
     items = [(shard, paths[shard]) for shard in missing]
     made = _made_among_ranks(task, items)
     if sharing.ranks_sharing() == 1:
-        made = _made(task, items, cpus())
+        made = in_order(task, items, _workers(len(items)))
     for _ in bar("indexing shards")(made, len(missing)):
         pass
     for shard in missing:
@@ -77,37 +77,32 @@ Item = tuple[str, Path]
 """A shard, and where its index is kept in the cache."""
 
 
-def _made(task, items: Sequence[Item], workers: int) -> Iterator[None]:
-    """Make the index of every shard, by worker processes."""
-    workers = min(workers, len(items))
-    if len(items) == 1:
-        workers = 0
-    return in_order(task, items, workers)
-
-
 def _made_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
-    """The same, where other ranks may do it at the same time: each takes some that nobody has begun,
-    until there are none."""
-    workers = max(1, min(cpus(), len(items) // sharing.ranks_sharing()))
+    """Make the index of every shard, where other ranks may do it at the same time: each takes a shard
+    that nobody has begun, and then another."""
+    workers = _workers(len(items) // sharing.ranks_sharing())
+    own = []
     others = []
-    remaining = list(items)
-    while remaining:
-        own = []
-        while remaining and len(own) < workers:
-            item = remaining.pop(0)
+
+    def not_begun() -> Iterator[Item]:
+        for item in items:
             if sharing.claim(item[1].name):
                 own.append(item)
+                yield item
             else:
                 others.append(item)
-        ungiven = [path for _, path in own]
-        try:
-            for _ in _made(task, own, workers):
-                sharing.give(ungiven[0].name, ungiven[0].read_bytes())
-                ungiven.pop(0)
-                yield
-        finally:
-            for path in ungiven:  # so that nobody waits for what has failed
-                sharing.give(path.name, None)
+
+    given = 0
+    try:
+        # None is taken before a process is free for it: it may be for another rank
+        for _ in in_order(task, not_begun(), workers, ahead=1):
+            path = own[given][1]
+            sharing.give(path.name, path.read_bytes())
+            given += 1
+            yield
+    finally:
+        for _, path in own[given:]:  # so that nobody waits for what has failed
+            sharing.give(path.name, None)
 
     # What the others have made, into our cache, unless they share it
     since = time.monotonic()
@@ -121,6 +116,13 @@ def _made_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
             else:
                 _write_cached(path, data)
         yield
+
+
+def _workers(shards: int) -> int:
+    """How many processes index so many shards, besides this one."""
+    if shards <= 1:
+        return 0
+    return min(cpus(), shards)
 
 
 def _index_shard(columns: Columns, item: Item) -> None:
