@@ -2,7 +2,9 @@
 
 import json
 import os
+import time
 
+import counted
 import numpy as np
 import pytest
 from counted import SHARDS, counting_server, make_small, noise_shards
@@ -13,7 +15,7 @@ from stored import PICTURES, shard
 from vitkit.curation import Packing, pack
 from vitkit.data import Columns, from_dataset, open_source
 from vitkit.data.formats import index as shard_index
-from vitkit.data.formats.index import cached_index, index_beside, read_index, write_index
+from vitkit.data.formats.index import index_beside, read_index, write_index
 from vitkit.system.processes import sharing
 from vitkit.system.processes.ranks import from_every_rank, process_group, world
 
@@ -26,12 +28,30 @@ def packed(tmp_path, monkeypatch):
     return tmp_path / "packed"
 
 
+def cached_index(file, columns):
+    return shard_index._read_cached(shard_index._cache_path(file, columns))
+
+
 def first_shard(folder):
     return sorted(folder.glob("*.tar"))[0]
 
 
 def not_to_be_read(*_):
     pytest.fail("the shard was read from its beginning to its end")
+
+
+@pytest.fixture
+def read_through(monkeypatch) -> list[str]:
+    """The shards that were read from their beginnings to their ends, in this process: of one shard, it
+    is this process that reads it."""
+    files = []
+
+    def noted(file, columns):
+        files.append(file)
+        return read_index(file, columns)
+
+    monkeypatch.setattr(shard_index, "read_index", noted)
+    return files
 
 
 # Beside the shard
@@ -53,9 +73,10 @@ def test_packed_shards_are_not_read_through(packed, monkeypatch, target):
 
 
 @pytest.mark.parametrize("columns", [Columns(label="cls"), Columns(image="png")])
-def test_for_other_columns_they_are(packed, columns):
-    (packed / f"{first_shard(packed).name}.index").write_bytes(b"never read")
-    assert len(open_source(str(packed), columns)) == 24
+def test_for_other_columns_they_are(packed, read_through, columns):
+    path = str(first_shard(packed))
+    assert len(open_source(path, columns)) == 12
+    assert read_through == [path]
 
 
 def test_a_shard_of_an_earlier_version_gets_its_index_by_the_same_command(packed):
@@ -87,6 +108,19 @@ def _last(value):
     return act
 
 
+def _beginning(*values):
+    def act(array):
+        return np.array([*values, *array[len(values) :]])
+
+    return act
+
+
+def large_label(arrays):
+    arrays["labels"] = np.full(400, ord("1"), np.uint8)
+    arrays["labels.ends"] = np.array([400])
+    arrays["codes"] = np.zeros_like(arrays["codes"])
+
+
 CHANGES = {
     "of another size": change("bytes", lambda x: x + 512),
     "of other ends": change("ends", lambda x: x[::-1].copy()),
@@ -99,26 +133,32 @@ CHANGES = {
     "an unknown label": change("codes", _last(99)),
     "a negative label": change("codes", _last(-1)),
     "names that end behind their end": change("names.ends", lambda x: x + 5),
+    "names whose differences overflow": change(
+        "names.ends", _beginning(2**63 - 1, -(2**63), -1, 0)
+    ),
     "names that go back": change("names.ends", lambda x: x[::-1].copy()),
     "fractions": change("offsets", lambda x: x.astype(np.float64)),
     "two dimensions": change("sizes", lambda x: x[:, None]),
     "labels that are no JSON": change("labels", lambda x: x * 0 + ord("{")),
+    "a label of 400 digits": large_label,
     "no codes": lambda arrays: arrays.pop("codes"),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_an_index_that_does_not_fit_is_left(packed, name):
+def test_an_index_that_does_not_fit_is_left(packed, read_through, name):
     """The shard is read, and what is found is right."""
     path = index_beside(first_shard(packed))
     arrays = load_file(path)
     CHANGES[name](arrays)
     save_file(arrays, path, {"left_out": "{}"})
-    source = open_source(str(packed))
-    assert [source[i][1] for i in range(24)] == source.targets.tolist()
-    assert all(len(source[i][0]) for i in range(24))
-    expected = read_index(str(first_shard(packed)), Columns())
-    found = cached_index(str(first_shard(packed)), Columns())
+    file = str(first_shard(packed))
+    source = open_source(file)
+    assert read_through == [file]
+    assert [source[i][1] for i in range(12)] == source.targets.tolist()
+    assert all(len(source[i][0]) for i in range(12))
+    expected = read_index(file, Columns())
+    found = cached_index(file, Columns())
     assert np.array_equal(found.offsets, expected.offsets) and found.labels == expected.labels
 
 
@@ -126,6 +166,22 @@ def test_an_index_that_does_not_fit_is_left(packed, name):
 def test_nor_is_one_that_is_none(packed, content):
     index_beside(first_shard(packed)).write_bytes(content)
     assert len(open_source(str(packed))) == 24
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 405])
+def test_nor_is_one_that_a_server_does_not_give(packed, monkeypatch, status):
+    pytest.importorskip("aiohttp")
+
+    def refused(handler, with_body):
+        if handler.path.endswith(".index"):
+            handler.send_error(status)
+        else:
+            answer(handler, with_body)
+
+    answer = counted._Counting._answer
+    monkeypatch.setattr(counted._Counting, "_answer", refused)
+    with counting_server(packed) as (address, _):
+        assert len(open_source(f"{address}/{first_shard(packed).name}")) == 12
 
 
 def test_a_shard_that_was_changed_in_its_place_is_read(tmp_path):
@@ -224,9 +280,9 @@ def exchange(folder):
         for key, data in (("large", large), ("empty", b""), ("failed", None)):
             if sharing.claim(key):
                 sharing.give(key, data)
-            assert sharing.take(key) == data
+            assert sharing.take(key, time.monotonic()) == data
         sharing.claim("dead")  # by one of them, who never gives it
-        assert sharing.take("dead") is None
+        assert sharing.take("dead", time.monotonic()) is None
     assert sharing.ranks_sharing() == 1
 
 

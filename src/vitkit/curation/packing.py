@@ -31,7 +31,7 @@ from vitkit.data import (
     permutation,
     write_index,
 )
-from vitkit.system.console.progress import counted
+from vitkit.system.console.progress import bar, counted, silent
 from vitkit.system.storage.files import (
     on_this_machine,
     parse_json,
@@ -279,10 +279,8 @@ class Jobs:
         for part in self.parts.values():
             part.prepare()
         missing = [job for job in self.all if self.read_report(job) is None]
-        for job in set(self.all) - set(missing):
-            shard = self.shard_path(job)
-            if shard.suffix == ".tar" and not index_beside(shard).exists():  # of an earlier version
-                write_index(shard)
+        if self.packing.format == "tar":
+            self._index_others(missing, workers, title)
         progress = nullcontext()
         if title:
             count = sum(len(self.positions(job)) for job in missing)
@@ -290,6 +288,15 @@ class Jobs:
         with progress:
             for _ in in_order(self.write_shard, missing, min(workers, len(missing))):
                 pass
+
+    def _index_others(self, missing: list[Job], workers: int, title: str) -> None:
+        """Write the index of each shard that is there without one: an earlier version wrote it."""
+        shards = [self.shard_path(job) for job in self.all if job not in missing]
+        shards = [shard for shard in shards if not index_beside(shard).exists()]
+        shown = bar("indexing shards") if title else silent
+        made = in_order(write_index, shards, min(workers, len(shards)))
+        for _ in shown(made, len(shards)):
+            pass
 
     def total(self) -> Packed:
         """The sum over all shards; what was left out is written down."""

@@ -78,12 +78,13 @@ class Data:
     subset_seed: int = 0
     """Draws the subset."""
 
-    # The machine: these change no result
+    # The machine: these change no result, but for the order of large data that lies elsewhere
     keep_decoded: float = 1.0
     """Gigabytes of memory that the decoded training images may take; a larger set is decoded anew
     in every epoch."""
     workers: int = -1
-    """Processes that decode images; 0 is none besides the main one, -1 follows the CPU quota."""
+    """Processes that decode images; 0 is none besides the main one, -1 follows the CPU quota. The order
+    of more than 2 GB at an address depends on how many a run begins with."""
 
 
 @dataclass(frozen=True)

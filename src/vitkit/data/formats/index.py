@@ -11,6 +11,7 @@ this machine also by its time, and if every image lies in the shard. Else the sh
 import hashlib
 import json
 import tarfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -64,7 +65,7 @@ def indices_of(shards: Sequence[str], columns: Columns) -> list[Index]:
     items = [(shard, paths[shard]) for shard in missing]
     made = _made_among_ranks(task, items)
     if sharing.ranks_sharing() == 1:
-        made = _made(task, items, cpus())
+        made = in_order(task, items, _workers(len(items)))
     for _ in bar("indexing shards")(made, len(missing)):
         pass
     for shard in missing:
@@ -76,48 +77,52 @@ Item = tuple[str, Path]
 """A shard, and where its index is kept in the cache."""
 
 
-def _made(task, items: Sequence[Item], workers: int) -> Iterator[None]:
-    """Make the index of every shard, by worker processes."""
-    workers = min(workers, len(items))
-    if len(items) == 1:
-        workers = 0
-    return in_order(task, items, workers)
-
-
 def _made_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
-    """The same, where other ranks may do it at the same time: each takes some that nobody has begun,
-    until there are none."""
-    workers = max(1, min(cpus(), len(items) // sharing.ranks_sharing()))
+    """Make the index of every shard, where other ranks may do it at the same time: each takes a shard
+    that nobody has begun, and then another."""
+    workers = _workers(len(items) // sharing.ranks_sharing())
+    own = []
     others = []
-    remaining = list(items)
-    while remaining:
-        own = []
-        while remaining and len(own) < workers:
-            item = remaining.pop(0)
+
+    def not_begun() -> Iterator[Item]:
+        for item in items:
             if sharing.claim(item[1].name):
                 own.append(item)
+                yield item
             else:
                 others.append(item)
-        ungiven = [path.name for _, path in own]
-        try:
-            for _ in _made(task, own, workers):
-                sharing.give(ungiven[0], own[-len(ungiven)][1].read_bytes())
-                ungiven.pop(0)
-                yield
-        finally:
-            for name in ungiven:  # so that nobody waits for what has failed
-                sharing.give(name, None)
 
-    # What the others have made. Those that have our cache need not send it
+    given = 0
+    try:
+        # None is taken before a process is free for it: it may be for another rank
+        for _ in in_order(task, not_begun(), workers, ahead=1):
+            path = own[given][1]
+            sharing.give(path.name, path.read_bytes())
+            given += 1
+            yield
+    finally:
+        for _, path in own[given:]:  # so that nobody waits for what has failed
+            sharing.give(path.name, None)
+
+    # What the others have made, into our cache, unless they share it
+    since = time.monotonic()
     for shard, path in others:
-        data = sharing.take(path.name)
+        data = sharing.take(path.name, since)
+        if data is not None:
+            since = time.monotonic()
         if _read_cached(path) is None:
             if data is None:
                 task((shard, path))
             else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, data)
+                _write_cached(path, data)
         yield
+
+
+def _workers(shards: int) -> int:
+    """How many processes index so many shards, besides this one."""
+    if shards <= 1:
+        return 0
+    return min(cpus(), shards)
 
 
 def _index_shard(columns: Columns, item: Item) -> None:
@@ -127,23 +132,10 @@ def _index_shard(columns: Columns, item: Item) -> None:
     index = _read_beside(shard, columns)
     if index is None:
         index = read_index(shard, columns)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _as_bytes(index))
+    _write_cached(path, _as_bytes(index))
 
 
 # In the cache
-
-
-def cached_index(file: str, columns: Columns) -> Index | None:
-    """The index of a shard from the cache; None if it is not there, or the shard has changed."""
-    return _read_cached(_cache_path(file, columns))
-
-
-def save_index(file: str, columns: Columns, index: Index) -> None:
-    """Write an index to the cache, whole or not at all."""
-    path = _cache_path(file, columns)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _as_bytes(index))
 
 
 def _cache_path(file: str, columns: Columns) -> Path:
@@ -151,7 +143,14 @@ def _cache_path(file: str, columns: Columns) -> Path:
     return cache_dir() / "shards" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
 
 
+def _write_cached(path: Path, data: bytes) -> None:
+    """Write an index to the cache, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, data)
+
+
 def _read_cached(path: Path) -> Index | None:
+    """An index from the cache; None if it is not there, or of a shard that has changed since."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -229,7 +228,8 @@ def _read_beside(shard: str, columns: Columns) -> Index | None:
         if not np.array_equal(arrays["ends"], _digest_of_ends(shard, size)):
             return None
         index = _from_arrays(arrays, Counter())
-    except (SafetensorError, KeyError, ValueError, TypeError, FileNotFoundError):
+    except (SafetensorError, KeyError, ValueError, TypeError, OSError):
+        # Some servers answer oddly to what they do not have; the shard is enough
         return None
     if columns.target == "none":
         return index._replace(labels=[NO_LABEL] * len(index.labels))
@@ -280,11 +280,8 @@ def _check(arrays: dict[str, np.ndarray], size: int) -> None:
 
     # Names and labels
     for name in ("names", "labels"):
-        ends = arrays[f"{name}.ends"]
-        if (np.diff(ends, prepend=0) < 0).any() or ends[-1:].tolist() not in (
-            [len(arrays[name])],
-            [],
-        ):
+        bounds = np.append(0, arrays[f"{name}.ends"])
+        if (bounds[:-1] > bounds[1:]).any() or bounds[-1] != len(arrays[name]):
             raise ValueError(f"its {name} are not one after the other")
     codes = arrays["codes"]
     if count and not 0 <= codes.min() <= codes.max() < len(arrays["labels.ends"]):
@@ -428,7 +425,10 @@ def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
 def _is_label(value: Any) -> bool:
     """Whether this is a number, a name, a list of them, or None."""
     if isinstance(value, int | float):
-        return not isinstance(value, bool) and isfinite(value)
+        try:
+            return not isinstance(value, bool) and isfinite(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            return False
     return isinstance(value, str | list | None)
 
 

@@ -3,8 +3,8 @@ first dot.
 
 "n0153/0001.jpg" is an image and "n0153/0001.cls" its class (a number, or a name); a "json" member
 may hold it instead. Of each shard there is an index of where its images begin (index.py), by which
-every image is read on its own, in any order. Nothing is
-ever unpacked, so a member's name is only a name; links, devices and sparse members are no images.
+every image is read on its own, in any order. Nothing is ever unpacked, so a member's name is only a
+name; links, devices and sparse members are no images.
 Names of numbered classes are the lines of a file "classes.txt" beside the shards.
 """
 

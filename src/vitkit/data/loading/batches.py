@@ -1,7 +1,7 @@
 """Batches: what is in each of them, made by worker processes, or on the model's device.
 
 What augmentation does to an example is decided by (seed, epoch, example), and which examples are in
-a batch by order.py. So a run is continued by its step number alone, with any number of workers.
+a batch by order.py. So a run is continued by its step number, with any number of workers.
 
 Legend: B batch, C channels, N examples, K classes, h w pixels.
 """

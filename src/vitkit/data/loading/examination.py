@@ -36,7 +36,8 @@ def check_images(
     source.prepare()
     chunks = _chunks(source)
     task = partial(_check, source, preprocessing)
-    results = in_order(task, chunks, worth_starting(workers, len(chunks)))
+    workers = min(worth_starting(workers, len(ranges(len(source), CHUNK))), len(chunks))
+    results = in_order(task, chunks, workers)
     shown = bar("checking images") if progress else silent
     broken = []
     for broken_in_chunk in shown(results, len(chunks)):

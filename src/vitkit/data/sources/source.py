@@ -94,7 +94,7 @@ class Source:
     def a_few(self) -> "Source":
         """The same examples, of which a few are to be read: no chunk is fetched for one of them, if the
         store can read it alone."""
-        if not is_elsewhere(self) or self.chunks() is None:
+        if not is_elsewhere(self) or self.store.chunks(self.rows) is None:
             return self
         return self.keeping(0)
 

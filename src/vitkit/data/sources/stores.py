@@ -194,7 +194,7 @@ class ChunkCache:
 
     A store of at most KEEP bytes is read once, whole, before worker processes are forked, and any
     order is as good as another. Of a larger one a process keeps a window of chunks, and the order
-    of training goes from window to window (see loading/batches.py).
+    of training goes from window to window (see loading/order.py).
     """
 
     files: Sequence[str]

@@ -54,6 +54,7 @@ Look = Callable[[Picture], np.ndarray]
 
 def write_report(path: Path, report: Report, source: Source) -> Path:
     """Write the page, and return its path. Decodes the pictures again. Raises OSError."""
+    source = source.a_few()
     folder = path.absolute().parent
     blocks = [paragraph(report.images, "faint"), *headline(report.metrics[0])]
     if sentence := weakest(report.classes):

@@ -42,10 +42,14 @@ def give(key: str, data: bytes | None) -> None:
         watchdog.store.set(f"given/{key}", str(count))
 
 
-def take(key: str) -> bytes | None:
+def take(key: str, since: float) -> bytes | None:
     """The result of work that another process has claimed, once it is there. None if it failed, if
-    nobody can be asked, or if nothing came for as long as ranks wait for each other."""
-    deadline = time.monotonic() + watchdog.patience
+    nobody can be asked, or if nothing came for as long as ranks wait for each other.
+
+    since: when this process began to wait, or something came last (time.monotonic). A rank that hangs
+    may have claimed much, and is waited for once.
+    """
+    deadline = since + watchdog.patience
     pause = FIRST_LOOK
     try:
         while not watchdog.store.check([f"given/{key}"]):

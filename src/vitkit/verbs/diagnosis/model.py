@@ -20,6 +20,7 @@ from vitkit.data import (
     Splits,
     default_workers,
     eval_batches,
+    is_elsewhere,
     subset,
     train_batches,
 )
@@ -178,7 +179,10 @@ def _speeds(examined: Examined, learner: torch.nn.Module, preprocessing: Preproc
     # Loading, as a training does it
     train = examined.splits.train
     workers = default_workers(train)
-    batches = train_batches(train, Augmentation(), preprocessing, BATCH, 0, 0, workers)
+    readers = workers if is_elsewhere(train) else 1
+    batches = train_batches(
+        train, Augmentation(), preprocessing, BATCH, 0, 0, workers, readers=readers
+    )
     with closing(batches):
         batch = next(batches)  # workers have started
         loading = _rate(batches)
