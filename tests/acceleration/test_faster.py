@@ -52,6 +52,13 @@ def quickly(monkeypatch):
     monkeypatch.setattr("vitkit.acceleration.searching.ROUNDS", (shortest, shortest))
 
 
+@pytest.fixture
+def few_shapes(monkeypatch):
+    """One shorter body and one smaller image are enough where every library writes its files."""
+    for name, shares in (("SHORTER", (8 / 12,)), ("SMALLER", (3 / 4,)), ("MERGED", ())):
+        monkeypatch.setattr(f"vitkit.acceleration.bodies.{name}", shares)
+
+
 def subject(place):
     return of_run(load(place / "run", quiet=True), place / "run")
 
@@ -214,7 +221,7 @@ def test_a_reading_follows_what_the_model_reads(place):
 
 
 @pytest.mark.slow
-def test_finetune_ends_with_the_search(place, tmp_path, capsys):
+def test_finetune_ends_with_the_search(place, few_shapes, tmp_path, capsys):
     words = [str(place / "mu"), str(place / "photos"), "--workdir", str(tmp_path / "run"), "--fast"]
     assert main(["finetune", *words, "--minutes", "0.001", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
@@ -269,7 +276,7 @@ def test_a_time_is_read():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".xml", ".onnx"])
-def test_an_exported_file_from_the_search_to_an_answer(place, tmp_path, capsys, ending):
+def test_an_exported_file_from_the_search_to_an_answer(place, few_shapes, tmp_path, capsys, ending):
     pytest.importorskip("onnxscript")
     pytest.importorskip("openvino")
     pytest.importorskip("nncf")
