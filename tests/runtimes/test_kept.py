@@ -165,6 +165,49 @@ def test_limits_for_unknown_images_are_part_of_the_model(run_dir):
     assert opened(run_dir) is None
 
 
+def test_whoever_names_a_file_of_an_earlier_model_is_told(run_dir, images, tmp_path, capsys):
+    words = ["predict", str(run_dir / "model.onnx"), images[0], "--workers", "0"]
+    assert main(words) == 0
+    assert "another model" not in capsys.readouterr().err
+    save(classifier(seed=1), run_dir / "model")
+    assert main(words) == 0
+    assert f"vitkit export {run_dir} -o {run_dir}/model.onnx writes it" in capsys.readouterr().err
+
+    # Taken somewhere else, it is a file like any other
+    for name in ("model.onnx", "model.onnx.json"):
+        shutil.copy(run_dir / name, tmp_path / name)
+    words[1] = str(tmp_path / "model.onnx")
+    assert main(words) == 0
+    assert "another model" not in capsys.readouterr().err
+
+
+def test_a_run_that_ends_replaces_no_file_of_somebodys(run_dir, monkeypatch, capsys):
+    monkeypatch.setattr(export, "auto_is_float32", lambda: True)
+    file = run_dir / "model.onnx"
+    record = run_dir / "model.onnx.json"
+    written = json.loads(record.read_text())
+    del written["kept"]  # as one in another precision has none
+    record.write_text(json.dumps(written))
+    before = file.stat().st_mtime_ns
+    export.keep(run_dir)
+    assert file.stat().st_mtime_ns == before and not is_kept(file)
+    assert f"{file} stays as it is" in capsys.readouterr().err
+
+
+def test_a_run_ends_well_whatever_its_export_raises(run_dir, monkeypatch, capsys):
+    """PyTorch and what converts for it may not fit each other."""
+
+    def fail(*_, **__):
+        raise RuntimeError("this onnxscript is for another torch\nand more")
+
+    monkeypatch.setattr(export, "auto_is_float32", lambda: True)
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    save(classifier(seed=1), run_dir / "model")
+    export.keep(run_dir)
+    said = capsys.readouterr().err
+    assert said.endswith("answers without PyTorch: this onnxscript is for another torch\n")
+
+
 @pytest.mark.parametrize("damage", ["cut", "no record", "record", "version", "metadata"])
 def test_a_damaged_file_is_not_used(run_dir, damage, monkeypatch):
     file = run_dir / "model.onnx"

@@ -70,17 +70,40 @@ def is_kept(path: Path) -> bool:
     return _record(path) is not None
 
 
+def was_kept(path: Path) -> bool:
+    """Whether a file was once tied to the model beside it, whatever has changed since."""
+    return bool(_said(path))
+
+
+def is_of_an_earlier_model(path: Path) -> bool:
+    """Whether the model beside a file is not the one any more that the file was tied to."""
+    said = _said(path)
+    try:
+        return bool(said) and said.get("files") != digest_of_folder(path.parent)
+    except OSError:  # no model is beside it: the file was taken somewhere else
+        return False
+
+
+def _said(path: Path) -> dict:
+    """What `tie` has written beside a file; empty if nothing is there or it is damaged."""
+    try:
+        said = parse_json(Path(f"{path}.json").read_text())[RECORD]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
 def _record(path: Path) -> dict | None:
     """What `tie` has written; None if anything has changed since, or is missing or damaged."""
+    kept = _said(path)
     try:
-        kept = parse_json(Path(f"{path}.json").read_text())[RECORD]
         known = {
             "files": digest_of_folder(path.parent),
             "made_of": str(kept["made_of"]),
             "onnx": _digest(path),
             "vitkit": __version__,
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, KeyError):
         return None
     if kept != known:
         return None

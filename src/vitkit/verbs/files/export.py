@@ -25,7 +25,15 @@ from vitkit.exporting import (
 )
 from vitkit.exporting import export as write
 from vitkit.models import tokens_left
-from vitkit.runtimes import digest_of_classifier, digest_of_folder, is_kept, kept_file, run_of, tie
+from vitkit.runtimes import (
+    digest_of_classifier,
+    digest_of_folder,
+    is_kept,
+    kept_file,
+    run_of,
+    tie,
+    was_kept,
+)
 from vitkit.system.console.saying import say, say_detail
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.machine import auto_is_float32, is_cpu
@@ -222,24 +230,31 @@ def _files_of_run(settings: ExportModel, wanted: Export) -> str:
     if run_dir is None or settings.hints != Hints() or wanted.preprocessing or wanted.merge:
         return ""
     own = kept_file(run_dir)
-    if (wanted.to, wanted.precision) != (
-        "onnx",
-        "float32",
-    ) or settings.output.resolve() != own.resolve():
+    if (wanted.to, wanted.precision) != ("onnx", "float32"):
+        return ""
+    if settings.output.resolve() != own.resolve():
         return ""
     return digest_of_folder(run_dir)
 
 
 def keep(run_dir: Path) -> None:
     """Write RUN/model.onnx where answers will be computed by it: where `auto` is float32 on the CPU, and
-    all is installed that it takes. A model that cannot be exported, or whose file falls short, has none."""
+    all is installed that it takes. A model that cannot be exported, or whose file falls short, has none;
+    and a file of that name that somebody has exported otherwise stays."""
     path = kept_file(run_dir)
     if not is_cpu("auto") or not auto_is_float32() or missing_packages(Export()) or is_kept(path):
         return
+    if path.exists() and not was_kept(path):
+        say_detail(f"{path} stays as it is, so predict and serve answer by PyTorch")
+        return
+    say(f"exporting the model to {path}, for answers without PyTorch")
     try:
         export(str(run_dir), output=path, quiet=True)
-    except (ValueError, OSError) as error:
-        say_detail(f"no {path} is kept for answers without PyTorch: {error}")
+    except (
+        Exception
+    ) as error:  # the exporters' errors have no common class, and the run is complete
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        say_detail(f"no {path} is kept for answers without PyTorch: {reason}")
         return
     say(
         f"{path} is kept beside the model: predict and serve answer by it without PyTorch, which is sooner"
