@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from pictures import encoded, photograph
 from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.runtimes import Eager, FileRuntime, is_kept, kept, kept_runtime
+from vitkit.runtimes import Eager, FileRuntime, is_kept, kept, kept_runtime, libraries
 from vitkit.system import machine
 from vitkit.verbs.files import export
 from vitkit.verbs.prediction.answering import runtime_of
@@ -224,6 +225,13 @@ def test_a_damaged_file_is_not_used(run_dir, damage, monkeypatch):
         file.write_bytes(b"no network")
         written = json.loads(record.read_text())
         kept.tie(file, written["kept"]["files"], written["kept"]["made_of"])
+    assert opened(run_dir) is None
+
+
+def test_a_library_that_cannot_be_imported_leaves_it_to_pytorch(run_dir, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for module in (kept, libraries):
+        monkeypatch.setattr(module, "is_installed", lambda _: True)
     assert opened(run_dir) is None
 
 

@@ -132,7 +132,7 @@ def kept_runtime(
         return None
     try:
         opened = open_file(path, "onnx")
-    except ValueError:
+    except (ValueError, ImportError):  # a library that is there and cannot be imported, too
         return None
     exported = opened.exported
     if exported.precision != "float32" or exported.takes_pictures or exported.merged:

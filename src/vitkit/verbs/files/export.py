@@ -158,7 +158,7 @@ class ExportedModel:
         runtime = find_web_runtime(self.settings.onnxruntime_web)
         yield f"it holds the model and onnxruntime-web {runtime.version} of {runtime.folder} (MIT)"
         if self.precision != "int8":
-            yield "--precision int8 makes it smaller, and answers a little less exactly"
+            yield "--precision int8 makes it smaller; some in a hundred of its answers are others (docs/export.md)"
         yield f"next: open {as_word(self.path)} in a browser, and drop a photograph on it"
 
 
