@@ -52,7 +52,7 @@ async function decoded(file) {
   }
   const [width, height] = await sizeOf(file);
   if (width * height > data.largestPixels || Math.max(width, height) > data.longestSide) {
-    throw new Error(`it is ${width} × ${height} pixels, which is more than this page decodes`);
+    throw new Error(`it is ${width} × ${height} pixels; photographs of up to ${data.largestPixels / 10 ** 6} megapixels and ${data.longestSide} pixels a side are accepted`);
   }
   // Pixels as they are stored, upright; vitkit ignores colour profiles too
   const asStored = { imageOrientation: "from-image", colorSpaceConversion: "none", premultiplyAlpha: "default" };
