@@ -145,7 +145,7 @@ def test_what_bench_has_found_goes_before(run_dir, tmp_path):
     assert opened(run_dir) is None
 
 
-def test_it_is_of_one_model(run_dir, images):
+def test_it_is_of_one_model(run_dir, images, capsys):
     # People's text beside the model decides nothing
     (run_dir / "model" / "README.md").write_text("mine")
     assert opened(run_dir) is not None
@@ -159,6 +159,13 @@ def test_it_is_of_one_model(run_dir, images):
     with torch.inference_mode():
         expected = other.logits(prepared).numpy()
     np.testing.assert_allclose(runtime.logits(prepared.numpy()), expected, atol=1e-5)
+
+    # And whoever asks why it is slower is told
+    capsys.readouterr()
+    runtime_of(Predict(str(run_dir), tuple(images)))
+    assert "writes it again" not in capsys.readouterr().err
+    runtime_of(Predict(str(run_dir), tuple(images), verbose=True))
+    assert f"vitkit export {run_dir} -o {run_dir}/model.onnx writes it" in capsys.readouterr().err
 
 
 def test_limits_for_unknown_images_are_part_of_the_model(run_dir):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from vitkit import __version__
 from vitkit.runtimes.exported import FileRuntime
 from vitkit.runtimes.libraries import is_installed, open_file
+from vitkit.system.console.saying import say_detail
+from vitkit.system.console.text import as_word
 from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import cache_dir, parse_json, write_json
 
@@ -129,6 +131,11 @@ def kept_runtime(
     path = kept_file(run_dir)
     kept = _record(path)
     if kept is None:
+        if was_kept(path):
+            say_detail(
+                f"{path} is damaged, or of another model than this or another version of vitkit, so PyTorch "
+                f"computes; vitkit export {as_word(name)} -o {as_word(path)} writes it again"
+            )
         return None
     try:
         opened = open_file(path, "onnx")
