@@ -202,18 +202,26 @@ def test_a_run_that_ends_replaces_no_file_of_somebodys(run_dir, monkeypatch, cap
     assert f"{file} stays as it is" in capsys.readouterr().err
 
 
-def test_a_run_ends_well_whatever_its_export_raises(run_dir, monkeypatch, capsys):
-    """PyTorch and what converts for it may not fit each other."""
+@pytest.mark.parametrize(
+    "error, sentence",
+    [
+        (RuntimeError("onnxscript is too new\nand more"), "PyTorch: onnxscript is too new\n"),
+        (KeyboardInterrupt(), "model.onnx writes it\n"),
+    ],
+    ids="fails interrupted".split(),
+)
+def test_a_run_ends_well_whatever_its_export_raises(run_dir, monkeypatch, capsys, error, sentence):
+    """PyTorch and what converts for it may not fit each other, and people do not wait."""
 
     def fail(*_, **__):
-        raise RuntimeError("this onnxscript is for another torch\nand more")
+        raise error
 
     monkeypatch.setattr(export, "auto_is_float32", lambda: True)
     monkeypatch.setattr(torch.onnx, "export", fail)
     save(classifier(seed=1), run_dir / "model")
     export.keep(run_dir)
-    said = capsys.readouterr().err
-    assert said.endswith("answers without PyTorch: this onnxscript is for another torch\n")
+    assert capsys.readouterr().err.endswith(sentence)
+    assert not is_kept(run_dir / "model.onnx")
 
 
 @pytest.mark.parametrize("damage", ["cut", "no record", "record", "version", "metadata"])

@@ -250,9 +250,11 @@ def keep(run_dir: Path) -> None:
     say(f"exporting the model to {path}, for answers without PyTorch")
     try:
         export(str(run_dir), output=path, quiet=True)
-    except (
-        Exception
-    ) as error:  # the exporters' errors have no common class, and the run is complete
+    except KeyboardInterrupt:  # the run is complete, and what it found is still to be said
+        words = f"{as_word(run_dir)} -o {as_word(path)}"
+        say(f"interrupted, so {path} was not written; vitkit export {words} writes it")
+        return
+    except Exception as error:  # the exporters' errors have no common class
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         say_detail(f"no {path} is kept for answers without PyTorch: {reason}")
         return
