@@ -141,7 +141,7 @@ def test_a_page_is_one_file_that_may_load_nothing(package):
     assert "<i>7" not in text
     data = json.loads(element(text, "data"))
     assert data["labels"] == list(LABELS) and data["name"] == HOSTILE
-    assert data["activation"] == "sigmoid" and data["unknown"] == {"least": [0.25]}
+    assert data["activation"] == "sigmoid" and data["unknown"] == {"least": [0.25], "likely": 0.01}
     assert data["preprocessing"].pop("tallByColumns") in (True, False)
     assert Preprocessing.from_json(data["preprocessing"]) == exported.preprocessing
     assert about[0] in [tuple(pair) for pair in data["about"]]
@@ -413,6 +413,12 @@ def test_a_person_gives_photographs(tab, with_limits):
         problem = tab.locator("#problem")
         problem.filter(has_text=f"{name}: this browser cannot read it as a photograph.").wait_for()
     assert answered(tab, encoded(known, "PNG"))["probabilities"]
+
+    # Nor is it said beside the answer to the next one
+    for name, data in {"notes.txt": b"?", "next.png": encoded(known, "PNG")}.items():
+        tab.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": data})
+    tab.locator("#shown figcaption").filter(has_text="next.png").wait_for()
+    assert tab.locator("#problem").inner_text() == ""
 
     # Nothing was asked for but the page, and what it holds
     outside = [url for url in tab.asked if not url.startswith(("blob:", "data:"))]

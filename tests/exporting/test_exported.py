@@ -34,7 +34,7 @@ from vitkit.exporting.int8 import (
 from vitkit.models import create, vit
 from vitkit.prediction import predict
 from vitkit.runtimes.exported import Exported, inverted
-from vitkit.runtimes.libraries import core, open_file
+from vitkit.runtimes.libraries import NO_DIGEST, core, open_file, with_digest
 from vitkit.runtimes.pytorch import of_file
 from vitkit.verbs import precision_of
 from vitkit.webapp.viewer import View, Viewer
@@ -561,8 +561,16 @@ def test_a_damaged_pair_is_refused(for_openvino, tmp_path):
         with pytest.raises(ValueError, match=r"insects\.bin beside it is damaged"):
             open_file(path)
 
-    # Files of before said nothing of it
+    # It is written in its own place, whatever a class is called
+    text = files[0].read_text()
+    label = open_file(files[0]).labels[0]
+    text = text.replace(f"{label}&quot;", f"{NO_DIGEST}&quot;")
+    path.write_text(re.sub(r'(<vitkit_digest value=)"\w+"', rf'\1"{NO_DIGEST}"', text))
     shutil.copy(files[1], tmp_path)
+    path.write_bytes(with_digest(path))
+    assert open_file(path).labels[0] == NO_DIGEST
+
+    # Files of before said nothing of it
     path.write_text(re.sub(r"<vitkit_digest[^>]*>", "", files[0].read_text()))
     open_file(path)
 

@@ -74,6 +74,12 @@ def test_nothing_is_said_of_few():
     assert found.gain is None
 
 
+def test_no_more_labels_are_promised_than_are_left():
+    said, left, _ = sitting(np.random.default_rng(0), drawn=TO_GAIN)
+    assert share_right(said, left[:50], 150, 50).gain is not None
+    assert share_right(said, left[:49], 150, 50).gain is None
+
+
 def test_more_labels_gain_what_those_before_did():
     draws = np.random.default_rng(1)
     gains = {}

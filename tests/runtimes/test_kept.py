@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from pictures import encoded, photograph
 from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.runtimes import Eager, FileRuntime, is_kept, kept, kept_runtime
+from vitkit.runtimes import Eager, FileRuntime, is_kept, kept, kept_runtime, libraries
 from vitkit.system import machine
 from vitkit.verbs.files import export
 from vitkit.verbs.prediction.answering import runtime_of
@@ -144,7 +145,7 @@ def test_what_bench_has_found_goes_before(run_dir, tmp_path):
     assert opened(run_dir) is None
 
 
-def test_it_is_of_one_model(run_dir, images):
+def test_it_is_of_one_model(run_dir, images, capsys):
     # People's text beside the model decides nothing
     (run_dir / "model" / "README.md").write_text("mine")
     assert opened(run_dir) is not None
@@ -159,10 +160,68 @@ def test_it_is_of_one_model(run_dir, images):
         expected = other.logits(prepared).numpy()
     np.testing.assert_allclose(runtime.logits(prepared.numpy()), expected, atol=1e-5)
 
+    # And whoever asks why it is slower is told
+    capsys.readouterr()
+    runtime_of(Predict(str(run_dir), tuple(images)))
+    assert "writes it again" not in capsys.readouterr().err
+    runtime_of(Predict(str(run_dir), tuple(images), verbose=True))
+    assert f"vitkit export {run_dir} -o {run_dir}/model.onnx writes it" in capsys.readouterr().err
+
 
 def test_limits_for_unknown_images_are_part_of_the_model(run_dir):
     (run_dir / "model" / "unknown.safetensors").write_bytes(b"others")
     assert opened(run_dir) is None
+
+
+def test_whoever_names_a_file_of_an_earlier_model_is_told(run_dir, images, tmp_path, capsys):
+    words = ["predict", str(run_dir / "model.onnx"), images[0], "--workers", "0"]
+    assert main(words) == 0
+    assert "another model" not in capsys.readouterr().err
+    save(classifier(seed=1), run_dir / "model")
+    assert main(words) == 0
+    assert f"vitkit export {run_dir} -o {run_dir}/model.onnx writes it" in capsys.readouterr().err
+
+    # Taken somewhere else, it is a file like any other
+    for name in ("model.onnx", "model.onnx.json"):
+        shutil.copy(run_dir / name, tmp_path / name)
+    words[1] = str(tmp_path / "model.onnx")
+    assert main(words) == 0
+    assert "another model" not in capsys.readouterr().err
+
+
+def test_a_run_that_ends_replaces_no_file_of_somebodys(run_dir, monkeypatch, capsys):
+    monkeypatch.setattr(export, "auto_is_float32", lambda: True)
+    file = run_dir / "model.onnx"
+    record = run_dir / "model.onnx.json"
+    written = json.loads(record.read_text())
+    del written["kept"]  # as one in another precision has none
+    record.write_text(json.dumps(written))
+    before = file.stat().st_mtime_ns
+    export.keep(run_dir)
+    assert file.stat().st_mtime_ns == before and not is_kept(file)
+    assert f"{file} stays as it is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error, sentence",
+    [
+        (RuntimeError("onnxscript is too new\nand more"), "PyTorch: onnxscript is too new\n"),
+        (KeyboardInterrupt(), "model.onnx writes it\n"),
+    ],
+    ids="fails interrupted".split(),
+)
+def test_a_run_ends_well_whatever_its_export_raises(run_dir, monkeypatch, capsys, error, sentence):
+    """PyTorch and what converts for it may not fit each other, and people do not wait."""
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(export, "auto_is_float32", lambda: True)
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    save(classifier(seed=1), run_dir / "model")
+    export.keep(run_dir)
+    assert capsys.readouterr().err.endswith(sentence)
+    assert not is_kept(run_dir / "model.onnx")
 
 
 @pytest.mark.parametrize("damage", ["cut", "no record", "record", "version", "metadata"])
@@ -181,6 +240,13 @@ def test_a_damaged_file_is_not_used(run_dir, damage, monkeypatch):
         file.write_bytes(b"no network")
         written = json.loads(record.read_text())
         kept.tie(file, written["kept"]["files"], written["kept"]["made_of"])
+    assert opened(run_dir) is None
+
+
+def test_a_library_that_cannot_be_imported_leaves_it_to_pytorch(run_dir, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for module in (kept, libraries):
+        monkeypatch.setattr(module, "is_installed", lambda _: True)
     assert opened(run_dir) is None
 
 

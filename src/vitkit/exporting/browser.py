@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from vitkit.prediction import LIKELY
 from vitkit.runtimes import Exported
 from vitkit.system.console.text import counted_kind, printable_name
 from vitkit.system.limits import MAX_PIXELS
@@ -33,9 +34,7 @@ WASM = "ort-wasm-simd-threaded.wasm"
 LARGEST_FILE = 50 * 2**20  # bytes of a photograph, as `vitkit app` has it
 LARGEST_PIXELS = 100 * 10**6  # a browser decodes all of it, four bytes a pixel
 LONGEST_SIDE = 16384  # of a canvas, in every browser
-LARGEST_NETWORK = (
-    256 * 2**20
-)  # bytes of weights: a browser holds the page's text, and the model twice
+LARGEST_NETWORK = 256 * 2**20  # bytes of weights: a browser has them as text, and twice
 LARGEST_PROGRAM = 128 * 2**20  # bytes of one file of onnxruntime-web
 
 # The terms of onnxruntime-web: its package names them, and does not hold their text
@@ -171,7 +170,7 @@ def page_data(
     classes = counted_kind(len(exported.labels), "classes")
     unknown = None
     if exported.limits is not None:
-        unknown = {"least": list(exported.limits.least)}
+        unknown = {"least": list(exported.limits.least), "likely": LIKELY}
     about = [
         *about,
         ("preparing", str(preprocessing)),

@@ -315,13 +315,12 @@ def write(
     """Write the file, calibrated on the trial's images if it needs them."""
     # The graph
     deployed = classifier.for_inference().to("cpu")
-    graph_of = Graph
+    apart = wanted.to != "torch"
+    looks = shows_attention(classifier, wanted)
     if exported.takes_pictures:
-        graph_of = PictureGraph
-    arguments = {"apart": wanted.to != "torch"}
-    if shows_attention(classifier, wanted):
-        arguments["looks"] = True
-    graph = graph_of(deployed, wanted.merge, **arguments)
+        graph = PictureGraph(deployed, wanted.merge, apart)
+    else:
+        graph = Graph(deployed, wanted.merge, apart, looks)
     program = traced(graph, exported)
 
     # Images to calibrate with
@@ -333,7 +332,7 @@ def write(
     if wanted.to == "torch":
         write_program(program, exported, path)
     elif wanted.to in ("onnx", "page"):
-        write_onnx(program, exported, path, shows_attention(classifier, wanted))
+        write_onnx(program, exported, path, looks)
         if exported.precision == "int8":
             quantise_onnx(path, images, exact_in_onnx(path, images))
             describe_onnx_file(path, exported)

@@ -58,7 +58,8 @@ class Estimate(NamedTuple):
     photographs: int
     """Random photographs that it comes from."""
     gain: float | None
-    """How much larger the share would be with more labels; None if too few were drawn to tell."""
+    """How much larger the share would be with more labels; None if too few were drawn to tell, or fewer are
+    left than that."""
 
 
 def share_right(drawn: Drawn, left: np.ndarray, labels: int, more: int) -> Estimate | None:
@@ -101,7 +102,7 @@ def share_right(drawn: Drawn, left: np.ndarray, labels: int, more: int) -> Estim
 
     # What the same photographs would be with more labels
     gain = None
-    if len(right) >= TO_GAIN:
+    if len(right) >= TO_GAIN and count >= more:
         gain = float(_sigmoid(described(left, labels + more) @ slopes[0]).mean()) - share
     return Estimate(share, low, high, len(right), gain)
 

@@ -9,7 +9,7 @@ _FILES = {
     "items": "Examples Item Pictures items_of pictures spread words_of_model",
     "parts": "Chosen Parts write_parts",
     "predictions": (
-        "Answered BATCH Doubt Prediction answers check_settings doubts least_open likely "
+        "Answered BATCH Doubt LIKELY Prediction answers check_settings doubts least_open likely "
         "logits_and_strangeness predict predictions_of"
     ),
     "rows": "RowsFile as_json as_values check_rows_file",

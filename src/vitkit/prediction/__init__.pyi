@@ -22,6 +22,7 @@ from vitkit.prediction.parts import write_parts as write_parts
 from vitkit.prediction.predictions import Answered as Answered
 from vitkit.prediction.predictions import BATCH as BATCH
 from vitkit.prediction.predictions import Doubt as Doubt
+from vitkit.prediction.predictions import LIKELY as LIKELY
 from vitkit.prediction.predictions import Prediction as Prediction
 from vitkit.prediction.predictions import answers as answers
 from vitkit.prediction.predictions import check_settings as check_settings

@@ -9,7 +9,9 @@ _FILES = {
     ),
     "fastest": "Fastest NAME VERSIONED folder_of remembered",
     "identity": "Identity digest_of_classifier identity_of",
-    "kept": "digest_of_folder is_kept kept_file kept_runtime run_of tie",
+    "kept": (
+        "digest_of_folder is_kept is_of_an_earlier_model kept_file kept_runtime run_of tie was_kept"
+    ),
     "less_work": "check_less_work exiting fit_exits merging",
     "libraries": (
         "LIBRARIES PACKAGES RuntimeName DIGEST_KEY NO_DIGEST check_installed check_onnx_precision core "

@@ -23,10 +23,12 @@ from vitkit.runtimes.identity import digest_of_classifier as digest_of_classifie
 from vitkit.runtimes.identity import identity_of as identity_of
 from vitkit.runtimes.kept import digest_of_folder as digest_of_folder
 from vitkit.runtimes.kept import is_kept as is_kept
+from vitkit.runtimes.kept import is_of_an_earlier_model as is_of_an_earlier_model
 from vitkit.runtimes.kept import kept_file as kept_file
 from vitkit.runtimes.kept import kept_runtime as kept_runtime
 from vitkit.runtimes.kept import run_of as run_of
 from vitkit.runtimes.kept import tie as tie
+from vitkit.runtimes.kept import was_kept as was_kept
 from vitkit.runtimes.less_work import check_less_work as check_less_work
 from vitkit.runtimes.less_work import exiting as exiting
 from vitkit.runtimes.less_work import fit_exits as fit_exits

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from vitkit import __version__
 from vitkit.runtimes.exported import FileRuntime
 from vitkit.runtimes.libraries import is_installed, open_file
+from vitkit.system.console.saying import say_detail
+from vitkit.system.console.text import as_word
 from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import cache_dir, parse_json, write_json
 
@@ -70,17 +72,40 @@ def is_kept(path: Path) -> bool:
     return _record(path) is not None
 
 
+def was_kept(path: Path) -> bool:
+    """Whether a file was once tied to the model beside it, whatever has changed since."""
+    return bool(_said(path))
+
+
+def is_of_an_earlier_model(path: Path) -> bool:
+    """Whether the model beside a file is not the one any more that the file was tied to."""
+    said = _said(path)
+    try:
+        return bool(said) and said.get("files") != digest_of_folder(path.parent)
+    except OSError:  # no model is beside it: the file was taken somewhere else
+        return False
+
+
+def _said(path: Path) -> dict:
+    """What `tie` has written beside a file; empty if nothing is there or it is damaged."""
+    try:
+        said = parse_json(Path(f"{path}.json").read_text())[RECORD]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
 def _record(path: Path) -> dict | None:
     """What `tie` has written; None if anything has changed since, or is missing or damaged."""
+    kept = _said(path)
     try:
-        kept = parse_json(Path(f"{path}.json").read_text())[RECORD]
         known = {
             "files": digest_of_folder(path.parent),
             "made_of": str(kept["made_of"]),
             "onnx": _digest(path),
             "vitkit": __version__,
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, KeyError):
         return None
     if kept != known:
         return None
@@ -106,10 +131,15 @@ def kept_runtime(
     path = kept_file(run_dir)
     kept = _record(path)
     if kept is None:
+        if was_kept(path):
+            say_detail(
+                f"{path} is damaged, or of another model than this or another version of vitkit, so PyTorch "
+                f"computes; vitkit export {as_word(name)} -o {as_word(path)} writes it again"
+            )
         return None
     try:
         opened = open_file(path, "onnx")
-    except ValueError:
+    except (ValueError, ImportError):  # a library that is there and cannot be imported, too
         return None
     exported = opened.exported
     if exported.precision != "float32" or exported.takes_pictures or exported.merged:

@@ -171,6 +171,7 @@ def open_onnx(path: Path) -> Opened:
 
 
 DIGEST_KEY = "vitkit_digest"  # of what a .xml file says of itself and the .bin file beside it
+DIGEST = re.compile(rb'<%s value="(\w{64})"' % DIGEST_KEY.encode())  # in text, "<" is escaped
 NO_DIGEST = "0" * 64  # what stands there while it is computed
 BFLOAT16 = "bf16"
 FLOAT32 = "f32"
@@ -212,7 +213,8 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
 def with_digest(path: Path) -> bytes:
     """The content of a .xml file with the digest of the pair, where NO_DIGEST stands."""
     content = path.read_bytes()
-    return content.replace(NO_DIGEST.encode(), _digest(content, path).encode(), 1)
+    begin, end = DIGEST.search(content).span(1)
+    return content[:begin] + _digest(content, path).encode() + content[end:]
 
 
 def _digest(content: bytes, path: Path) -> str:
@@ -231,7 +233,7 @@ def _check_digest(path: Path) -> None:
     It keeps nobody from harm who changes the digest as well. Files of earlier versions have none.
     """
     content = path.read_bytes()
-    match = re.search(rb'<%s value="(\w{64})"' % DIGEST_KEY.encode(), content)
+    match = DIGEST.search(content)
     if match is None:
         return
     begin, end = match.span(1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vitkit.runtimes import is_exported, takes_pictures
 from vitkit.system.console.saying import say, say_detail
-from vitkit.system.console.text import counted
+from vitkit.system.console.text import as_word, counted
 from vitkit.verbs.arguments import pick_precision, word_of
 from vitkit.weights import Hints
 
@@ -23,7 +23,7 @@ def any_runtime_of_file(
 ) -> "FileRuntime | PictureRuntime":
     """What computes an exported file, without PyTorch: from prepared images, or from whole pictures,
     one at a time. Raises ValueError if settings say what such a file says itself."""
-    from vitkit.runtimes import open_model_file
+    from vitkit.runtimes import is_of_an_earlier_model, open_model_file
 
     if hints != Hints():
         raise ValueError(
@@ -33,6 +33,12 @@ def any_runtime_of_file(
     if device not in ("auto", "cpu"):
         raise ValueError(f"--device is {device}; exported files are computed on the CPU here")
     opened = open_model_file(Path(name), runtime, precision)
+    if is_of_an_earlier_model(opened.path):
+        run = as_word(opened.path.parent)
+        say(
+            f"{name} is of another model than {run} has now: vitkit export {run} -o {as_word(name)} "
+            "writes it again"
+        )
     merged = opened.exported.merged
     if merged:
         say(

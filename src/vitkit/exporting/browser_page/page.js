@@ -52,7 +52,7 @@ async function decoded(file) {
   }
   const [width, height] = await sizeOf(file);
   if (width * height > data.largestPixels || Math.max(width, height) > data.longestSide) {
-    throw new Error(`it is ${width} × ${height} pixels, which is more than this page decodes`);
+    throw new Error(`it is ${width} × ${height} pixels; photographs of up to ${data.largestPixels / 10 ** 6} megapixels and ${data.longestSide} pixels a side are accepted`);
   }
   // Pixels as they are stored, upright; vitkit ignores colour profiles too
   const asStored = { imageOrientation: "from-image", colorSpaceConversion: "none", premultiplyAlpha: "default" };
@@ -138,20 +138,23 @@ function isUnknown(answer) {
   return answer.strangeness !== null && answer.strangeness > 0;
 }
 
-// Classes that the model leaves open, the likeliest first
-function openClasses(answer, order) {
+// Classes that the model leaves open, of those that are shown; others than the first only if they are likely, as
+// some may be open only because too few images of them were learned from
+function openClasses({ probabilities }, shown) {
   if (!data.unknown) return [];
-  const least = data.unknown.least;
-  return order.filter((k, rank) => rank === 0 || answer.probabilities[k] >= least[least.length === 1 ? 0 : k]);
+  const { least, likely } = data.unknown;
+  const leastOf = (k) => Math.max(least[least.length === 1 ? 0 : k], likely);
+  return shown.filter((k, rank) => rank === 0 || probabilities[k] >= leastOf(k));
 }
 
 function show(name, answer) {
   const { probabilities } = answer;
   const order = [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a]);
+  const shown = order.slice(0, TOP);
 
   // The likeliest classes
   at("classes").replaceChildren(
-    ...order.slice(0, TOP).map((k) => {
+    ...shown.map((k) => {
       const item = document.createElement("li");
       const value = probabilities[k];
       if (data.activation !== "none") {
@@ -167,13 +170,9 @@ function show(name, answer) {
   // What its limits say
   at("unknown").hidden = !isUnknown(answer);
   at("unknown").textContent = "Unknown: it is unlike the photographs that the model has learned from, so it may be none of these.";
-  const open = openClasses(answer, order);
+  const open = openClasses(answer, shown);
   const leavesOpen = !isUnknown(answer) && open.length > 1;
-  let sentence = "";
-  if (leavesOpen) {
-    sentence = `It leaves open: ${open.slice(0, TOP).map((k) => data.labels[k]).join(", ")}`;
-    sentence += open.length > TOP ? `, and ${open.length - TOP} more.` : ".";
-  }
+  const sentence = leavesOpen ? `It leaves open: ${open.map((k) => data.labels[k]).join(", ")}.` : "";
   at("open").textContent = sentence;
   const total = answer.seconds.preparing + answer.seconds.computing;
   at("time").textContent = `${total.toFixed(total < 1 ? 2 : 1)} seconds, in this browser`;
@@ -241,9 +240,9 @@ function give(file) {
       if (number === newest) show(name, answer);
       answer.bitmap.close();
     } catch (error) {
-      at("problem").textContent = `${name}: ${error.message}.`;
+      if (number === newest) at("problem").textContent = `${name}: ${error.message}.`;
     }
-    at("status").textContent = "";
+    if (number === newest) at("status").textContent = "";
   });
 }
 

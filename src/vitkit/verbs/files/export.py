@@ -25,7 +25,15 @@ from vitkit.exporting import (
 )
 from vitkit.exporting import export as write
 from vitkit.models import tokens_left
-from vitkit.runtimes import digest_of_classifier, digest_of_folder, is_kept, kept_file, run_of, tie
+from vitkit.runtimes import (
+    digest_of_classifier,
+    digest_of_folder,
+    is_kept,
+    kept_file,
+    run_of,
+    tie,
+    was_kept,
+)
 from vitkit.system.console.saying import say, say_detail
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.machine import auto_is_float32, is_cpu
@@ -150,7 +158,7 @@ class ExportedModel:
         runtime = find_web_runtime(self.settings.onnxruntime_web)
         yield f"it holds the model and onnxruntime-web {runtime.version} of {runtime.folder} (MIT)"
         if self.precision != "int8":
-            yield "--precision int8 makes it smaller, and answers a little less exactly"
+            yield "--precision int8 makes it smaller; some in a hundred of its answers are others (docs/export.md)"
         yield f"next: open {as_word(self.path)} in a browser, and drop a photograph on it"
 
 
@@ -222,24 +230,33 @@ def _files_of_run(settings: ExportModel, wanted: Export) -> str:
     if run_dir is None or settings.hints != Hints() or wanted.preprocessing or wanted.merge:
         return ""
     own = kept_file(run_dir)
-    if (wanted.to, wanted.precision) != (
-        "onnx",
-        "float32",
-    ) or settings.output.resolve() != own.resolve():
+    if (wanted.to, wanted.precision) != ("onnx", "float32"):
+        return ""
+    if settings.output.resolve() != own.resolve():
         return ""
     return digest_of_folder(run_dir)
 
 
 def keep(run_dir: Path) -> None:
     """Write RUN/model.onnx where answers will be computed by it: where `auto` is float32 on the CPU, and
-    all is installed that it takes. A model that cannot be exported, or whose file falls short, has none."""
+    all is installed that it takes. A model that cannot be exported, or whose file falls short, has none;
+    and a file of that name that somebody has exported otherwise stays."""
     path = kept_file(run_dir)
     if not is_cpu("auto") or not auto_is_float32() or missing_packages(Export()) or is_kept(path):
         return
+    if path.exists() and not was_kept(path):
+        say_detail(f"{path} stays as it is, so predict and serve answer by PyTorch")
+        return
+    say(f"exporting the model to {path}, for answers without PyTorch")
     try:
         export(str(run_dir), output=path, quiet=True)
-    except (ValueError, OSError) as error:
-        say_detail(f"no {path} is kept for answers without PyTorch: {error}")
+    except KeyboardInterrupt:  # the run is complete, and what it found is still to be said
+        words = f"{as_word(run_dir)} -o {as_word(path)}"
+        say(f"interrupted, so {path} was not written; vitkit export {words} writes it")
+        return
+    except Exception as error:  # the exporters' errors have no common class
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        say_detail(f"no {path} is kept for answers without PyTorch: {reason}")
         return
     say(
         f"{path} is kept beside the model: predict and serve answer by it without PyTorch, which is sooner"

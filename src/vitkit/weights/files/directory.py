@@ -50,6 +50,7 @@ EXPORTED = (
 NO_WEIGHTS = {
     ".json": "give the directory that it is in",
     ".py": "vitkit runs no code; give a model directory or a file of weights",
+    ".html": "a page that vitkit export wrote is for a browser: open it there, and drop photographs on it",
     **dict.fromkeys((".onnx", ".xml", ".pt2"), EXPORTED),
 }
 INTERRUPTED = (
