@@ -126,7 +126,7 @@ def test_a_guess_is_done_or_answered(words, status, sentence, capsys):
 @pytest.mark.parametrize(
     ("typed", "proposed"),
     [
-        (["f"], ["finetune", "fewshot", "features"]),
+        (["f"], ["finetune", "fewshot", "features", "faster"]),
         (["data", ""], ["stats", "pack", "review"]),
         (["data", "review", "photos", "--app"], ["--apply"]),
         (["predict", "run", "--runtime", "o"], ["onnx", "openvino"]),

@@ -33,8 +33,8 @@ def any_runtime_of_file(
     if device not in ("auto", "cpu"):
         raise ValueError(f"--device is {device}; exported files are computed on the CPU here")
     opened = open_model_file(Path(name), runtime, precision)
-    if is_of_an_earlier_model(opened.path):
-        run = as_word(opened.path.parent)
+    if is_of_an_earlier_model(Path(name)):
+        run = as_word(Path(name).parent)
         say(
             f"{name} is of another model than {run} has now: vitkit export {run} -o {as_word(name)} "
             "writes it again"
