@@ -159,3 +159,11 @@ def test_what_is_hardly_faster_is_not_tested():
     reference = point("exact", 100.0, SAME)
     points = (reference, point("hardly", 99.0, loss), point("faster", 50.0, good))
     assert Line(reference, points, 100, "photos", 80, 1).fastest(0.005).name == "faster"
+
+
+def test_what_one_candidate_wins_is_no_consolation_for_another():
+    loses = Evidence(4, 0, np.full(6, 0.05), 800)
+    wins = Evidence(2, 10, np.full(14, 0.2), 800)
+    alone = times_more([loses])
+    assert alone > 10
+    assert times_more([loses, wins]) > 1

@@ -130,10 +130,10 @@ def test_the_patch_at_a_pixel_is_the_one_that_is_framed(payload):
     own = viewer()
     current, _ = answer_file(payload(JPEG), [own])
     view = current.photograph.views[0]
-    picture = drawn(view, np.ones(own.grid), (3, 5))
+    picture = drawn(view, np.ones(own.grid(view)), (3, 5))
     framed = np.argwhere((picture == [255, 196, 0]).all(-1))
     for y, x in (framed.min(0), framed.max(0)):
-        assert patch_at(x, y, picture.shape[:2], own.grid) == (3, 5)
+        assert patch_at(x, y, picture.shape[:2], own.grid(view)) == (3, 5)
     assert abs(len(np.unique(framed[:, 0])) - picture.shape[0] / 4) < 1
     assert patch_at(-5, 10_000, (80, 120), (4, 6)) == (3, 0)
 

@@ -164,8 +164,13 @@ def losses(judged: list[Judged], images: int, groups: np.ndarray | None = None) 
     """What each of the candidates loses, and its limit. Images with the same number in `groups`, (N,), are
     no more than one."""
     times = times_more([each.tested for each in judged])
-    share = len(np.unique(_numbers(images, groups))) / images
+    share = independent(images, groups)
     return [_loss(each, times, share) for each in judged]
+
+
+def independent(images: int, groups: np.ndarray | None = None) -> float:
+    """How many images each of these stands for: fewer than one of groups."""
+    return len(np.unique(_numbers(images, groups))) / images
 
 
 def _loss(judged: Judged, times: float, share: float) -> Loss:
@@ -191,7 +196,7 @@ def times_more(evidence: list[Evidence]) -> float:
     for each in evidence:
         if each.costs.sum() <= NEAR * each.images:
             expected += each.costs.sum()
-            seen += each.lost - each.won
+            seen += max(each.lost - each.won, 0)  # what one wins is no consolation for another
     if expected == 0:
         return 1.0
     return max(1.0, seen / expected)
@@ -236,9 +241,12 @@ def sum_at_most(total: float, squares: float, level: float) -> float:
     return float(variance / (2 * mean) * chi2.ppf(1 - level, 2 * mean**2 / variance))
 
 
-def needed(judged: Judged, lose: float) -> int | None:
+def needed(judged: Judged, lose: float, times: float = 1.0, share: float = 1.0) -> int | None:
     """How many images would promise that a candidate loses less than that, to two digits, if it did on
-    all as on these; None if it seems to lose as much. One in ORDERING of them puts candidates in order."""
+    all as on these; None if it seems to lose as much. One in ORDERING of them puts candidates in order.
+
+    times, share: as `limit` has them.
+    """
     from scipy.optimize import brentq
 
     tested = judged.tested.images
@@ -246,9 +254,9 @@ def needed(judged: Judged, lose: float) -> int | None:
     def above(log_times: float) -> float:
         """How far so many times the images promise too little, by what is better for the candidate: more
         images that put it in order find out which that is."""
-        times = math.exp(log_times)
-        by_answers = limit_by_answers(judged.tested, times)
-        return min(by_answers, limit_by_probabilities(judged.tested, share=times)) - lose
+        grown = share * math.exp(log_times)
+        by_answers = limit_by_answers(judged.tested, grown)
+        return min(by_answers, limit_by_probabilities(judged.tested, times, grown)) - lose
 
     longest = math.log(MOST / tested)
     if above(longest) > 0:

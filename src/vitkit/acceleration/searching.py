@@ -40,12 +40,23 @@ from vitkit.acceleration.bodies import (
 )
 from vitkit.acceleration.heads import check_own, head_of
 from vitkit.acceleration.line import Line, Point
-from vitkit.acceleration.losses import SAME, Judge, Judged, Loss, is_ordering, losses, needed
+from vitkit.acceleration.losses import (
+    SAME,
+    Judge,
+    Judged,
+    Loss,
+    independent,
+    is_ordering,
+    losses,
+    needed,
+    times_more,
+)
 from vitkit.acceleration.subjects import Subject
 from vitkit.benching import Contender, Plan, is_worth_measuring, measure
 from vitkit.runtimes import folder_of
 from vitkit.system.console.progress import bar
 from vitkit.system.console.saying import say
+from vitkit.system.console.text import counted
 from vitkit.system.storage.files import check_types, parse_json, write_json
 from vitkit.weights import Classifier
 
@@ -92,17 +103,23 @@ class Wanted:
         return BATCH[self.purpose]
 
 
-def check(subject_classifier: Classifier) -> None:
+def check(classifier: Classifier) -> None:
     """Raises ValueError for a model that cannot be made faster here."""
-    if subject_classifier.activation != "softmax" or not subject_classifier.labels:
+    if classifier.activation != "softmax" or not classifier.labels:
         raise ValueError(
             "vitkit faster judges by how often the answer is the right class, and the outputs of this model "
-            f"are not one class an image (its activation is {subject_classifier.activation!r})"
+            f"are not one class an image (its activation is {classifier.activation!r})"
         )
-    if subject_classifier.preprocessing.is_native:
+    if classifier.preprocessing.is_native:
         raise ValueError(
             "vitkit faster tries models on images of one size, and this one reads images at their own "
-            "proportions; make one that crops (--crop centre)"
+            "proportions; vitkit finetune DATA --crop centre makes one that crops"
+        )
+    channels = getattr(classifier.model.config, "channels", 3)
+    if channels != 3 or classifier.preprocessing.values != "uint8":
+        raise ValueError(
+            f"vitkit faster tries models for red, green and blue of 8 bits, and this one takes images of "
+            f"{counted(channels, 'channel')} in {classifier.preprocessing.values}"
         )
 
 
@@ -117,6 +134,8 @@ class Found:
     """What computes the answers that the others are judged by."""
     judged: dict[str, Judged]
     """What the images say, by the name of a point; nothing of what computes the same numbers."""
+    independent: float
+    """How many images each of them stands for: fewer than one of groups."""
 
     def needed(self, point: Point, lose: float) -> int | None:
         """How many images could promise that a point loses less than a share; None if it seems to lose as
@@ -124,7 +143,8 @@ class Found:
         judged = self.judged.get(point.name)
         if judged is None:
             return None
-        return needed(judged, lose)
+        times = times_more([each.tested for each in self.judged.values()])
+        return needed(judged, lose, times, self.independent)
 
 
 def search(subject: Subject, wanted: Wanted) -> Found:
@@ -169,7 +189,7 @@ def _searched(subject: Subject, wanted: Wanted, known: "Known", speeds: "Speeds"
         tuple(left_out) + tuple(speeds.left_out),
     )
     by_name = {speeds.name(candidate): each for candidate, each in judged.items()}
-    return Found(line, candidates, exact, by_name)
+    return Found(line, candidates, exact, by_name, independent(images, groups))
 
 
 def arithmetics_here(libraries: Sequence[str]) -> list[Arithmetic]:
@@ -325,7 +345,7 @@ class Speeds:
     ) -> tuple[Point, list[Point]]:
         """The whole model in PyTorch, and the points of the candidates that may be on the line, by
         successive halving."""
-        # Those that their operations foretell to be near the line; what is whole is open already
+        # Those that their operations foretell to be near the line
         wholes = [Candidate(arithmetic, self.full) for arithmetic in arithmetics]
         first = self._race([Candidate(each, self.full) for each in self._raced()], RACE)
         of_full = operations(self.subject.classifier, self.full)
@@ -385,7 +405,9 @@ class Speeds:
         # Open all, then in turns
         present = []
         for candidate in bar("preparing")(list(named.values()), len(named)):
-            if until is not None and candidate not in self.contenders and time.monotonic() > until:
+            is_whole = candidate.shape == self.full  # what all are compared with is never left out
+            is_late = until is not None and time.monotonic() > until
+            if is_late and not is_whole and candidate not in self.contenders:
                 self.left_out.append(self.name(candidate))
                 continue
             self._open(candidate)

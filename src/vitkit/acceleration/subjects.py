@@ -74,6 +74,12 @@ def of_run(classifier: Classifier, run_dir: Path) -> Subject:
     if is_quick(run_dir) and chosen == CLOSED_FORM and (few or not parts):
         learned = open_learned(run)
         _check_target(learned, str(run_dir))
+        if len(learned.labels) != len(classifier.labels):
+            raise ValueError(
+                f"the model has {len(classifier.labels)} classes and the images of {run_dir} "
+                f"{len(learned.labels)}: it was taught since; name images of all classes that it has not "
+                "learned from with --data"
+            )
         balanced = run.recipe.get("objective", {}).get("class_weights") == "balanced"
         asked = question("class", learned.labels, balanced)
         where = f"{len(learned):,} images of {run_dir}, each answered by a fit without it"

@@ -99,8 +99,10 @@ class Reading(threading.Thread):
                 seen.append(name)
                 images.append(prepared)
         if images:
+            preprocessing = self.classifier.preprocessing
+            batch = preprocessing.together([image.numpy() for image in images])
             with autocast(self.classifier.device, self.precision):
-                x = self.classifier.features(torch.stack(images)).cpu().numpy()
+                x = self.classifier.features(torch.from_numpy(batch)).cpu().numpy()
             for row in np.flatnonzero(~np.isfinite(x).all(1)):
                 name = seen[row]
                 self._lose(name, states[name], "the model gives NaN or infinity for it")

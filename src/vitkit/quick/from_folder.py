@@ -139,8 +139,11 @@ def answer(
         work = settle_reading(work, reading)
         first = closed_form(work, reading, is_saved=bool(earlier))
 
-        # The same on whole images, if most are not square and that is no worse
-        work, whole = chosen_proportions(work, reading)
+        # The same on whole images, if most are not square and that is no worse; a finished run keeps what it
+        # has decided
+        whole = None
+        if not earlier:
+            work, whole = chosen_proportions(work, reading)
         if whole is not None:
             work = settle_reading(work, whole)
             first = closed_form(work, whole, is_saved=False)

@@ -47,8 +47,12 @@ def with_crop(recipe: Recipe) -> Recipe:
 def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | None]:
     """The head on whole images, if that is no worse than the given one; None if it is, or not worth a try.
     Says what came of it. The work has what was decided in its plan."""
-    if not _is_worth_a_try(work) or not reading.whole.known.any():
+    if not _is_open(work) or not reading.whole.known.any():
         return work, None
+    if not from_rank_0(
+        lambda: 4 * work.spent() < 60 * work.plan.minutes
+    ):  # half for the second pass
+        return _decided(work, False), None
     images = work.photographs.learned
     count = not_square(images)
     if 2 * count <= len(images):
@@ -94,13 +98,11 @@ def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | No
     return _decided(other, True), whole
 
 
-def _is_worth_a_try(work: Work) -> bool:
-    """Whether nobody has decided, and a second pass leaves half of the time."""
-    preprocessing = work.recipe.data.preprocessing
-    is_open = work.plan.native is None and work.plan.steps is None
-    if not is_open or work.plan.portable or preprocessing.is_native:
+def _is_open(work: Work) -> bool:
+    """Whether nobody has decided."""
+    if work.plan.portable or work.recipe.data.preprocessing.is_native:
         return False
-    return from_rank_0(lambda: 4 * work.spent() < 60 * work.plan.minutes)
+    return work.plan.native is None and work.plan.steps is None
 
 
 def _decided(work: Work, native: bool) -> Work:

@@ -41,6 +41,11 @@ def check_less_work(classifier: Classifier, merge: Sequence[int], sure: Sequence
     model = classifier.for_inference().model  # of the size of its preprocessing
     for r in merge:
         check_can_merge(model, r)
+    if sure and classifier.preprocessing.is_native:
+        raise ValueError(
+            "exits are fitted to images of one size, and the model reads images at their own proportions; "
+            "leave --exit out"
+        )
     if sure:
         check_one_class(classifier)
         check_can_exit(model, usual_exits(len(getattr(model, "blocks", ()))))

@@ -139,7 +139,7 @@ def _look_on_request(viewer: Viewer, number: int, current: "gr.State", parts: Pa
             return gr.skip()
         x, y = click.index
         view = state.photograph.views[number]
-        query = patch_at(x, y, view.pixels.shape[:2], viewer.grid, view.tiling)
+        query = patch_at(x, y, view.pixels.shape[:2], viewer.grid(view), view.tiling)
         return query, ONE, gr.update(visible=True), gr.update(visible=True)
 
     def forget_patch():

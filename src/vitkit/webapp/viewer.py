@@ -119,10 +119,9 @@ class Viewer:
             return 0
         return self.classifier.model.config.heads
 
-    @property
-    def grid(self) -> Grid:
-        """(h, w), the patches of a photograph."""
-        return self.classifier.model.config.grid
+    def grid(self, view: View) -> Grid:
+        """(h, w), the patches of a photograph as the model gets it."""
+        return self.classifier.model.grid(view.images)
 
     @property
     def facts(self) -> str:

@@ -179,6 +179,8 @@ def changed_preprocessing(
         preprocessing = preprocessing_for_channels(colours, preprocessing.channels)
     if hints.interpolation:
         preprocessing = replace(preprocessing, interpolation=hints.interpolation)
+    if hints.crop in ("whole", "centre") and preprocessing.is_native:
+        preprocessing = replace(preprocessing, rule="shorter", size=config.image)
     if hints.crop == "whole":
         return replace(preprocessing, rule="square", resize=0)
     if hints.crop == "native" or hints.tokens:

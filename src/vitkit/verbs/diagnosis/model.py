@@ -88,6 +88,11 @@ def examine_learning(examined: Examined) -> Iterator[Finding]:
     train = splits.train
     if train is None or splits.target_kind == "none":
         return
+    if examined.classifier.preprocessing.is_native:
+        yield Finding(
+            "learning", "not tried: a training reads images of one size, and this model others"
+        )
+        return
     yield from _normalised_right(examined)
 
     # The model with a new head for these images

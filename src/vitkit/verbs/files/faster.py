@@ -29,7 +29,7 @@ from vitkit.acceleration import (
     write_page,
 )
 from vitkit.system.console.saying import say
-from vitkit.system.console.text import as_word, counted
+from vitkit.system.console.text import as_word, counted, readable
 from vitkit.system.storage.files import check_can_be_made, check_replaceable, write_json
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.computing import classifier_of
@@ -133,7 +133,9 @@ class FasterModel:
             command += f" --data {as_word(self.settings.data)}"
         if self.settings.purpose != "latency":
             command += f" --for {self.settings.purpose}"
-        return f"{command} --at-most {1.01 * point.milliseconds:.3g}ms ({point.name})"
+        if self.settings.output is not None:
+            command += f" -o {as_word(self.settings.output)}"
+        return f"{command} --at-most {readable(1.01 * point.milliseconds).replace(',', '')}ms ({point.name})"
 
 
 @verb
@@ -265,7 +267,7 @@ def _not_promised(lose: float, found: Found) -> Iterator[str]:
     if images is None:
         yield f"{sentence}, and more would hardly show it: it seems to lose as much"
     elif images <= found.line.images:
-        yield f"{sentence}; others might show it, for by the right answers it seems to lose less"
+        yield f"{sentence}; other images might show it, and so might more"
     else:
         yield f"{sentence}; about {images:,} could, to judge by"
 
