@@ -12,7 +12,7 @@ import vitkit
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.quick import answer
-from vitkit.quick.plan import read_plan
+from vitkit.quick.plan import Work, read_plan
 from vitkit.recipes import finetune
 from vitkit.system.span import Span
 from vitkit.weights import Classifier, Hints, save
@@ -120,3 +120,17 @@ def test_whoever_asks_gets_whole_images_and_more_patches(weights, tmp_path):
     assert solved.preprocessing.patches == 36 and solved.model.config.image == (16, 16)
     assert reached.left_out.value > 0.9
     assert reached.candidates[1].classifier.preprocessing.size == (16, 16)
+
+
+def test_what_there_was_no_time_for_is_not_decided_when_the_run_has_ended(
+    weights, tmp_path, monkeypatch
+):
+    data = photographs(tmp_path / "wide", (20, 60), spot=(0.02, 0.88))
+    with monkeypatch.context() as patch:
+        patch.setattr(Work, "spent", lambda work: 31.0)  # of a minute, in seconds
+        made(weights, data, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["native"] is False
+    files = {path: path.read_bytes() for path in (tmp_path / "run" / "model").iterdir()}
+    _, said = made(weights, data, tmp_path / "run")
+    assert "not square" not in said
+    assert files == {path: path.read_bytes() for path in (tmp_path / "run" / "model").iterdir()}

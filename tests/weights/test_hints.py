@@ -92,8 +92,12 @@ def test_a_model_that_reads_whole_images_can_crop_again(bare, tmp_path):
     assert native.model.config.image == (32, 32)  # its positions stay where they were learned
     folder = save(native, tmp_path / "native")
     assert load(folder, quiet=True).preprocessing == native.preprocessing
-    cropped = load_as(folder, Hints(crop="centre"), quiet=True).preprocessing
-    assert cropped.rule == "shorter"
+    for crop, rule in (("centre", "shorter"), ("whole", "square")):
+        cropped = load_as(folder, Hints(crop=crop), quiet=True).preprocessing
+        assert (cropped.rule, cropped.size) == (
+            rule,
+            (32, 32),
+        )  # the model's size, not that of 20 patches
 
 
 @pytest.mark.parametrize(
