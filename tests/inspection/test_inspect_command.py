@@ -11,6 +11,12 @@ from vitkit.models import Backbone, ResNetConfig
 from vitkit.weights import load, save
 
 
+def arrays_of(file) -> dict:
+    """The arrays of an .npz file, which is closed again."""
+    with np.load(file) as opened:
+        return dict(opened)
+
+
 @pytest.fixture
 def model(tmp_path):
     """A saved model of five classes, for images of 64 x 96."""
@@ -46,15 +52,15 @@ def test_with_images_everything_that_the_model_has(model, photographs, tmp_path,
     # The numbers are those of the functions
     own = load(model, quiet=True)
     files = sorted(photographs.rglob("*.jpg"), key=lambda path: str(path.relative_to(photographs)))
-    arrays = np.load(out_dir / "rollout.npz")
+    arrays = arrays_of(out_dir / "rollout.npz")
     assert arrays["rollout"].shape == (2, 4, 6)
     expected = {tuple(rollout(own, own.batch(file))[0].flatten().tolist()) for file in files}
     for drawn in arrays["rollout"]:
         distances = [abs(drawn.flatten() - np.array(each)).max() for each in expected]
         assert min(distances) < 1e-6
-    similarity = np.load(out_dir / "positions.npz")["cosines"]
+    similarity = arrays_of(out_dir / "positions.npz")["cosines"]
     np.testing.assert_allclose(similarity, position_similarity(own).cosines, atol=1e-6)
-    assert np.load(out_dir / "distance.npz")["images"] == 6
+    assert arrays_of(out_dir / "distance.npz")["images"] == 6
 
     # The page has the photographs and the figures
     page = (out_dir / "inspect.html").read_text()
@@ -75,9 +81,9 @@ def test_chosen_figures_in_other_forms(model, photographs, tmp_path, capsys):
     names = {path.name for path in folder.iterdir()}
     assert names == {f"{name}.{kind}" for name in chosen for kind in ("svg", "npz")}
     assert "#0d1117" in (folder / "attention.svg").read_text()
-    np.testing.assert_array_equal(np.load(folder / "similarity.npz")["patch"], [3, 5])
-    np.testing.assert_array_equal(np.load(folder / "occlusion.npz")["classes"], [1])
-    same = np.load(folder / "alignment.npz")
+    np.testing.assert_array_equal(arrays_of(folder / "similarity.npz")["patch"], [3, 5])
+    np.testing.assert_array_equal(arrays_of(folder / "occlusion.npz")["classes"], [1])
+    same = arrays_of(folder / "alignment.npz")
     np.testing.assert_allclose(same["values"].diagonal(), 1, rtol=1e-6)
     assert not same["of_itself"]
 
@@ -142,7 +148,7 @@ def test_another_size_of_images(tmp_path, photographs, capsys):
         capsys, "inspect", tmp_path / "square", photographs / "red" / "3.jpg", *words, "-o", folder
     )
     assert status == 0, err
-    assert np.load(folder / "rollout.npz")["rollout"].shape == (1, 8, 8)
-    assert np.load(folder / "positions.npz")["cosines"].shape == (65, 65)
+    assert arrays_of(folder / "rollout.npz")["rollout"].shape == (1, 8, 8)
+    assert arrays_of(folder / "positions.npz")["cosines"].shape == (65, 65)
     with Image.open(folder / "positions.png") as image:
         assert min(image.size) > 300
