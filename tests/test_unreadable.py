@@ -43,13 +43,13 @@ COMMANDS = {
 }
 
 
-QUICK = ("predict, by a worker", "stats", "inspect")
+SOONEST = ("predict, by a worker", "stats", "inspect")
 """One that goes on, one that counts, and one that ends; all others are slow tests."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in COMMANDS],
+    [pytest.param(name, marks=() if name in SOONEST else pytest.mark.slow) for name in COMMANDS],
 )
 def test_what_cannot_be_read_stops_nothing_and_has_a_status_of_its_own(
     name, model, photographs, damaged, tmp_path, monkeypatch, capsys
