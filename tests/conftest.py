@@ -7,8 +7,10 @@ import gc
 gc.set_threshold(50_000, 10, 10)
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
+from shutil import which
 
 import pytest
 import torch
@@ -50,6 +52,25 @@ def shared():
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Chromium without a window; or a skip that says what is missing. It ends with its `with`: a loop of its
+    own runs in this thread as long as it is there."""
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright for Python")
+    path = which("chromium") or which("chromium-browser") or which("google-chrome")
+    if path is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+
+    @contextmanager
+    def started():
+        with api.sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            yield browser
+            browser.close()
+
+    return started
 
 
 @pytest.fixture

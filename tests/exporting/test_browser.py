@@ -276,14 +276,10 @@ def with_limits():
 
 
 @pytest.fixture(scope="module")
-def tab(with_limits, tmp_path_factory):
+def tab(with_limits, chromium, tmp_path_factory):
     """The page of that model in Chromium, as a file and without the network."""
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright for Python")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
     try:
         runtime = find_web_runtime()
     except ValueError:
@@ -293,8 +289,7 @@ def tab(with_limits, tmp_path_factory):
     path = folder / "insects.html"
     words = ["export", str(folder / "model"), "-o", str(path), "--precision", "float32"]
     assert main([*words, "--onnxruntime-web", str(runtime.folder)]) == 0
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium() as browser:
         opened = browser.new_context(offline=True).new_page()
         opened.asked = []
         opened.failed = []
@@ -303,7 +298,6 @@ def tab(with_limits, tmp_path_factory):
         opened.goto(path.as_uri())
         opened.evaluate("vitkit.ready.then(() => true)")
         yield opened
-        browser.close()
 
 
 ANSWER = """async (text) => {

@@ -7,7 +7,6 @@ import re
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from shutil import which
 
 import numpy as np
 import pytest
@@ -202,16 +201,10 @@ def test_names_cannot_become_markup_and_no_other_script_may_run(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def browser():
+def browser(chromium):
     """Chromium; tests are skipped without it."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright for Python")
-    chromium = which("chromium") or which("chromium-browser") or which("google-chrome")
-    if chromium is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    with api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium() as running:
         yield running
-        running.close()
 
 
 def expect(locator):

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from shutil import which
 from urllib.request import Request, urlopen
 
 import pytest
@@ -172,14 +171,9 @@ def test_photographs_arrive_while_it_runs(place):
 
 
 @pytest.fixture
-def browser():
+def browser(chromium):
     """browser(address, width): the page in Chromium, which remembers what failed."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright for Python")
-    chromium = which("chromium") or which("chromium-browser") or which("google-chrome")
-    if chromium is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    with api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium() as running:
 
         def opened(address: str, width: int = 1280):
             # The page allows no program but its own; what a test asks of it is another
@@ -193,7 +187,6 @@ def browser():
             return tab
 
         yield opened
-        running.close()
 
 
 def wait_for_another(tab, shown: str) -> None:

@@ -9,7 +9,6 @@ import sys
 import time
 import zipfile
 from pathlib import Path
-from shutil import which
 
 import pytest
 from pictures import encoded, photograph
@@ -62,15 +61,10 @@ def page(tmp_path_factory):
 
 
 @pytest.fixture
-def browser(page):
+def browser(page, chromium):
     """browser(width): a page of its own in Chromium that remembers what was asked of other hosts,
     and what failed."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright for Python")
-    chromium = which("chromium") or which("chromium-browser") or which("google-chrome")
-    if chromium is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    with api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium() as running:
 
         def opened(width: int = 1400):
             context = running.new_context(viewport={"width": width, "height": 900})
@@ -88,7 +82,6 @@ def browser(page):
                 tab.abroad.append(url)
 
         yield opened
-        running.close()
 
 
 def upload(tab, data: bytes, name: str = "my photo.png") -> None:
