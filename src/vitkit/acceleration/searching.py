@@ -219,13 +219,13 @@ def _bodies(
             of_body = [shape for shape in own if (shape.image, shape.merge) == (image, merge)]
             found.append((Body(subject, arithmetic, image, merge), of_body))
 
-    def order(entry: tuple[Body, list[Shape]]) -> tuple[bool, bool]:
+    def order(entry: tuple[Body, list[Shape]]) -> int:
         body, _ = entry
-        is_whole = (body.image, body.merge) == (full.image, 0)
-        return (not is_whole, body.arithmetic != exact)
+        if (body.image, body.merge) != (full.image, 0):
+            return 2
+        return int(body.arithmetic != exact)
 
-    whole_first = sorted(found, key=lambda entry: order(entry)[0])
-    return sorted(whole_first, key=lambda entry: order(entry) != (False, False))
+    return sorted(found, key=order)
 
 
 def _judge_all(
@@ -347,7 +347,8 @@ class Speeds:
         successive halving."""
         # Those that their operations foretell to be near the line
         wholes = [Candidate(arithmetic, self.full) for arithmetic in arithmetics]
-        first = self._race([Candidate(each, self.full) for each in self._raced()], RACE)
+        everything = arithmetics_here(self.wanted.libraries)  # those of the first race
+        first = self._race([Candidate(each, self.full) for each in everything], RACE)
         of_full = operations(self.subject.classifier, self.full)
         foretold = {}
         for candidate in loss_of:
@@ -367,10 +368,6 @@ class Speeds:
                 staying = [each for each in staying if each in near or each in wholes]
         reference = self._point(Candidate(REFERENCE, self.full), race, SAME)
         return reference, [self._point(each, race, loss_of[each]) for each in staying]
-
-    def _raced(self) -> list[Arithmetic]:
-        """The arithmetics of the first race."""
-        return arithmetics_here(self.wanted.libraries)
 
     def _point(self, candidate: Candidate, race: "Race", loss: Loss) -> Point:
         """A candidate that was measured."""
