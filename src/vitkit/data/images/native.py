@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Size = tuple[int, int]
 """(height, width), in pixels or in patches."""
-LEAST = 0.85  # of the patches that an image may have, it has at least so many: no side is changed by more than 6 %
+LEAST = 0.85  # of the patches that an image may have, it has at least so many
 LONGEST = 255  # patches along a side: the number fits into 8 bits
 HEADER = 2  # numbers before the values of an image
 
