@@ -7,6 +7,11 @@ import gc
 gc.set_threshold(50_000, 10, 10)
 
 import os
+
+# A thread each for the processes that tests start too: others run beside them, and two threads of one
+# process wait for each other where there is no core for both
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex

@@ -54,6 +54,7 @@ SMALL = "--model.width 16 --model.depth 1 --model.mlp 16 --model.heads 1".split(
 HEAD = 2  # a seed of its noise with which the model is right on three of four test images
 ONE_VALUE = "--weight-decays 0.2 --dropouts 0 --label-smoothings 0".split()  # instead of twelve
 ONE_MODEL = "--models mu/16 --sizes 32 --memory 0.02 --device cpu".split()  # not every model
+ONE_TURN = "--batch 1 --rounds 1 --seconds 0.01 --no-start-up".split()  # not how fast anything is
 ONE_RUN = "--rates 0.01 --seeds 1".split()  # instead of four rates and several seeds
 
 
@@ -135,6 +136,8 @@ def shortened(words: list[str]) -> list[str]:
         return [*words, *SHORT, *ONE_RUN]
     if words[0] == "finetune":
         return [*words, *SHORT]
+    if words[0] == "bench":
+        return [*words, *ONE_TURN]
     if words[:2] == ["study", "speed"]:
         return [*words, *ONE_MODEL]
     return words

@@ -36,12 +36,23 @@ def place(tmp_path_factory):
             pixels = generator.integers(0, 130, (36, 36, 3), dtype=np.uint8)
             pixels[..., channel] += np.uint8(generator.integers(0, 60))
             Image.fromarray(pixels).save(folder / "photos" / colour / f"{number:02}.png")
-    network = create(vit("mu/8", image=(32, 32), depth=6, classes=2), seed=0)
-    save(Classifier(network, Preprocessing((32, 32)), ("a", "b")), folder / "mu")
-    run = str(folder / "run")
-    words = [str(folder / "mu"), str(folder / "photos"), "--workdir", run]
-    assert main(["finetune", *words, "--minutes", "0.001", "--device", "cpu"]) == 0
+    make_run(folder, "mu", "run", depth=6)
     return folder
+
+
+@pytest.fixture(scope="module")
+def shallow(place):
+    """The same with a run of two blocks, which every library writes in a second or two."""
+    make_run(place, "mu2", "run2", depth=2)
+    return place
+
+
+def make_run(folder, model, run, depth):
+    """A model of so many blocks, and a run that began with it."""
+    network = create(vit("mu/8", image=(32, 32), depth=depth, classes=2), seed=0)
+    save(Classifier(network, Preprocessing((32, 32)), ("a", "b")), folder / model)
+    words = [str(folder / model), str(folder / "photos"), "--workdir", str(folder / run)]
+    assert main(["finetune", *words, "--minutes", "0.001", "--device", "cpu"]) == 0
 
 
 @pytest.fixture(autouse=True)
@@ -223,9 +234,10 @@ def test_a_reading_follows_what_the_model_reads(place):
 
 
 @pytest.mark.slow
-def test_finetune_ends_with_the_search(place, few_shapes, tmp_path, capsys, monkeypatch):
+def test_finetune_ends_with_the_search(shallow, few_shapes, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("vitkit.acceleration.bodies.SHORTER", ())
-    words = [str(place / "mu"), str(place / "photos"), "--workdir", str(tmp_path / "run"), "--fast"]
+    words = [str(shallow / "mu2"), str(shallow / "photos")]
+    words += ["--workdir", str(tmp_path / "run"), "--fast"]
     assert main(["finetune", *words, "--minutes", "0.001", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
     assert "weakest class" in out or "closed form" in out
@@ -279,17 +291,17 @@ def test_a_time_is_read():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".xml", ".onnx"])
-def test_an_exported_file_from_the_search_to_an_answer(place, few_shapes, tmp_path, capsys, ending):
+def test_an_exported_file_from_the_search_to_an_answer(shallow, few_shapes, tmp_path, capsys, ending):
     pytest.importorskip("onnxscript")
     pytest.importorskip("openvino")
     pytest.importorskip("nncf")
     output = tmp_path / f"fast{ending}"
-    words = ["faster", str(place / "run"), "--lose", "50", "-o", str(output)]
+    words = ["faster", str(shallow / "run2"), "--lose", "50", "-o", str(output)]
     assert main([*words, "--budget", "1h"]) == 0
     out = capsys.readouterr().out
     assert f"wrote {output}" in out and output.is_file()
     assert json.loads(Path(f"{output}.json").read_text())["made"]
-    photograph = str(place / "photos" / "red" / "00.png")
+    photograph = str(shallow / "photos" / "red" / "00.png")
     assert main(["predict", str(output), photograph, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["labels"][0] in COLOURS
     assert main([*words, "--budget", "1h", "--at-most", "1h"]) == 0  # its own file is replaced
