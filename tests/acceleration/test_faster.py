@@ -291,7 +291,9 @@ def test_a_time_is_read():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".xml", ".onnx"])
-def test_an_exported_file_from_the_search_to_an_answer(shallow, few_shapes, tmp_path, capsys, ending):
+def test_an_exported_file_from_the_search_to_an_answer(
+    shallow, few_shapes, tmp_path, capsys, ending
+):
     pytest.importorskip("onnxscript")
     pytest.importorskip("openvino")
     pytest.importorskip("nncf")

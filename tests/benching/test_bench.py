@@ -107,6 +107,40 @@ def test_what_cannot_be_is_a_sentence(model, capsys, words, sentence):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--preprocessing"]], ids=["prepared", "pictures"])
+def test_an_exported_file_is_measured_by_all_that_read_it(model, tmp_path, capsys, options):
+    for package in ("onnxscript", "onnxruntime", "openvino"):
+        pytest.importorskip(package)
+    file = tmp_path / "model.onnx"
+    assert main(["export", str(model), "-o", str(file), *options]) == 0
+    numbers = tmp_path / "speed.json"
+    words = ["--batch", "1", "2", "--rounds", "1", "--seconds", "0.01", "--report", str(numbers)]
+    assert main(["bench", str(file), *words]) == 0
+    printed = capsys.readouterr().out
+    assert "ONNX Runtime float32" in printed and "OpenVINO float32" in printed
+    assert f"vitkit evaluate {file} DATA" in printed
+    rows = json.loads(numbers.read_text())["runtimes"]
+    assert [row["library"] for row in rows] == ["ONNX Runtime", "OpenVINO"]
+    assert all(row["images_per_second"]["2"] > 0 and row["agreement"] is None for row in rows)
+    assert rows[0]["start"] > 0.1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("fast.onnx --data photos", "--data is for the model that it was exported from"),
+        ("fast.onnx --merge 4", "--merge is for the model that it was exported from"),
+        ("fast.onnx --runtimes torch", "--runtimes is torch"),
+        ("fast.onnx", "there is no file fast.onnx"),
+    ],
+)
+def test_what_a_file_cannot_be_asked_is_a_sentence(capsys, words, sentence):
+    pytest.importorskip("onnxruntime")
+    assert main(["bench", *words.split()]) == 1
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
 def test_processes_are_started(model, monkeypatch):
     monkeypatch.setattr("vitkit.benching.measuring.STARTS", 1)
     ((seconds, megabytes),) = measure_starts([model])

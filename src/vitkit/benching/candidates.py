@@ -28,6 +28,8 @@ from vitkit.runtimes import (
     LIBRARIES,
     PACKAGES,
     Compute,
+    FileRuntime,
+    PictureRuntime,
     Runtime,
     compiled,
     eager,
@@ -51,7 +53,7 @@ class Contender:
     compute: Compute
     """Prepared images, uint8 (B, 3, h, w) -> (B, K)."""
     agreement: Agreement | None = None
-    """Its answers beside PyTorch's in float32; None for another model's."""
+    """Its answers beside PyTorch's in float32; None if there is nothing to compare them with."""
     file: Path | None = None
     """The exported file; None if PyTorch computes the model itself."""
     is_calibrated: bool = False
@@ -169,6 +171,14 @@ def with_less_work(
     for less, make in changed.items():
         tried = _tried(exact, eager(make(), CPU), "PyTorch", "float32", trial)
         yield replace(tried, less=less)
+
+
+def of_exported(file: FileRuntime | PictureRuntime, path: Path) -> Contender:
+    """An exported file, its answers compared with nobody's."""
+    own = file
+    if isinstance(file, PictureRuntime):
+        own = file.file
+    return Contender(own.library, own.computed_in, file.logits, file=path)
 
 
 def of_timm(name: str, classifier: Classifier) -> Contender:

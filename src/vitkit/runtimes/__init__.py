@@ -15,7 +15,7 @@ _FILES = {
     "less_work": "check_less_work exiting fit_exits merging",
     "libraries": (
         "LIBRARIES PACKAGES RuntimeName DIGEST_KEY NO_DIGEST check_installed check_onnx_precision core "
-        "open_file open_model_file open_onnx open_openvino with_digest"
+        "open_file open_model_file open_onnx open_openvino readers_of with_digest"
     ),
     "pytorch": (
         "Eager FeaturesOnRuntime OnRuntime answering_features check_answer compiled eager "

@@ -45,6 +45,7 @@ from vitkit.runtimes.libraries import open_file as open_file
 from vitkit.runtimes.libraries import open_model_file as open_model_file
 from vitkit.runtimes.libraries import open_onnx as open_onnx
 from vitkit.runtimes.libraries import open_openvino as open_openvino
+from vitkit.runtimes.libraries import readers_of as readers_of
 from vitkit.runtimes.libraries import with_digest as with_digest
 from vitkit.runtimes.pytorch import Eager as Eager
 from vitkit.runtimes.pytorch import FeaturesOnRuntime as FeaturesOnRuntime

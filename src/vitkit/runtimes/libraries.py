@@ -60,8 +60,7 @@ def open_file(
         )
     library = runtime
     if runtime == "auto":
-        installed = [name for name in READERS[kind] if is_installed(name)]
-        library = (installed or READERS[kind])[0]
+        library = (readers_of(path) or READERS[kind])[0]
     if library not in READERS[kind]:
         raise ValueError(
             f"{path} cannot be computed by the runtime {runtime!r}; it is for "
@@ -87,6 +86,11 @@ def open_file(
     if library == "openvino":
         computed_in = _openvino_computes_in(precision, exported.precision)
     return FileRuntime(path, exported, LIBRARIES[library], opened.compute, computed_in)
+
+
+def readers_of(path: Path) -> "list[RuntimeName]":
+    """The installed libraries that can compute an exported file, the best first."""
+    return [name for name in READERS[FILES[path.suffix.lower()]] if is_installed(name)]
 
 
 def open_model_file(

@@ -399,8 +399,9 @@ def bench(
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Benchmark:
     """Measure how fast a model is on this machine, in every runtime and precision that is installed,
-    side by side; and how far each gives the model's answers. Raises ValueError for numbers that cannot
-    be."""
+    side by side; and how far each gives the model's answers. Of an exported file: how fast it is, in
+    every library that computes such files. Raises ValueError for numbers that cannot be, and for what an
+    exported file cannot be asked."""
 
 
 @overload

@@ -20,6 +20,7 @@ from tyro.conf import arg
 
 from vitkit.benching import (
     MEASURED,
+    PHOTOGRAPH,
     Contender,
     Plan,
     Speed,
@@ -28,6 +29,7 @@ from vitkit.benching import (
     is_good,
     measure,
     measure_starts,
+    of_exported,
     of_timm,
     remember,
     with_less_work,
@@ -41,14 +43,25 @@ from vitkit.exporting import (
     sample_trial,
     trial_on,
 )
-from vitkit.runtimes import PACKAGES, VERSIONED, Fastest, check_less_work, threads
+from vitkit.runtimes import (
+    PACKAGES,
+    VERSIONED,
+    Fastest,
+    check_less_work,
+    is_exported,
+    of_file,
+    readers_of,
+    takes_pictures,
+    threads,
+)
 from vitkit.system.console.saying import say
 from vitkit.system.console.terminal import terminal_width
+from vitkit.system.console.text import as_word
 from vitkit.system.matmul import processor
 from vitkit.system.storage.files import MARK, check_replaceable, write_json
 from vitkit.system.storage.private import public
 from vitkit.verbs.arguments import Model, ModelHints, word_of
-from vitkit.verbs.computing import classifier_of
+from vitkit.verbs.computing import any_runtime_of_file, classifier_of
 from vitkit.verbs.definition import result, verb
 from vitkit.weights import Activation, Classifier, Hints, save
 
@@ -58,7 +71,8 @@ WRITTEN = (".json", ".png")
 @dataclass(frozen=True)
 class Bench:
     """Measure how fast a model is on this machine, on the CPU, in every runtime and precision that is
-    installed, side by side; and how far each gives the model's answers."""
+    installed, side by side; and how far each gives the model's answers. Of an exported file: how fast it
+    is in every library that computes such files."""
 
     model: Model
     data: Annotated[str, arg(metavar="DATA")] = ""
@@ -108,6 +122,7 @@ class Benchmark:
 
     settings: Bench
     classifier: Classifier
+    """The model, or an exported file that computes one."""
     contenders: tuple[Contender, ...]
     """What was measured, each with how far it gives the model's answers."""
     speeds: tuple[Speed, ...]
@@ -141,6 +156,10 @@ class Benchmark:
             yield f"wrote {path}"
         for fastest in self.remembered:
             yield f"remembered for --runtime auto: {fastest}"
+        if _is_file(settings):
+            file = word_of(settings.model)
+            yield f"next: vitkit evaluate {file} DATA, for its accuracy; --against MODEL compares answers"
+            return
         activation = self.classifier.activation
         yield recommendation(settings, self.contenders, self.speeds, activation)
 
@@ -148,9 +167,12 @@ class Benchmark:
 @verb
 def bench(settings: Bench) -> Benchmark:
     """Measure how fast a model is on this machine, in every runtime and precision that is installed,
-    side by side; and how far each gives the model's answers. Raises ValueError for numbers that cannot
-    be."""
+    side by side; and how far each gives the model's answers. Of an exported file: how fast it is, in
+    every library that computes such files. Raises ValueError for numbers that cannot be, and for what an
+    exported file cannot be asked."""
     check(settings)
+    if _is_file(settings):
+        return _of_file(settings)
     _say_left_out(settings)
 
     # The model, and what can compute it
@@ -167,8 +189,7 @@ def bench(settings: Bench) -> Benchmark:
     plan = Plan(settings.batch, settings.rounds, settings.seconds)
     with TemporaryDirectory(prefix="vitkit-bench-") as folder:
         found = tuple(_contenders(settings, classifier, trial, Path(folder)))
-        turns = len(found) * len(plan.batches) * plan.rounds
-        say(f"measuring in turns, {turns * plan.seconds:.0f} seconds or more")
+        say(f"measuring in turns, {_turns(settings, found):.0f} seconds or more")
         speeds = measure(found, images, plan)
         remembered = _remember(classifier, found, speeds)
         if settings.start_up:
@@ -176,10 +197,69 @@ def bench(settings: Bench) -> Benchmark:
             speeds = _with_starts(settings, classifier, found, speeds, Path(folder))
 
     # What was found
-    facts = described(settings, found, speeds, trial)
+    facts = described(settings, found, speeds, trial.name)
     for path in settings.report:
         write(path, facts, found, speeds)
     return Benchmark(settings, classifier, found, tuple(speeds), facts, tuple(remembered))
+
+
+def _is_file(settings: Bench) -> bool:
+    """Whether the model is an exported file, which is measured alone."""
+    return isinstance(settings.model, str) and is_exported(settings.model)
+
+
+def _of_file(settings: Bench) -> Benchmark:
+    """How fast an exported file is, in every library that computes such files, its answers compared with
+    nobody's. Raises ValueError for a library that cannot, and for settings that need the model."""
+    file = Path(settings.model)
+    for name in ("data", "calibrate", "merge", "exit"):
+        if getattr(settings, name):
+            raise ValueError(
+                f"{file} is an exported file, of which bench measures the speed; --{name} is for the model "
+                f"that it was exported from (vitkit evaluate {as_word(file)} DATA has its accuracy)"
+            )
+    libraries = readers_of(file) or ["auto"]  # whose sentence says what to install
+    chosen = [each for each in libraries if each in (*settings.runtimes, "auto")]
+    if not chosen:
+        raise ValueError(
+            f"{file} is computed by {' or '.join(libraries)}, and --runtimes is "
+            f"{' '.join(settings.runtimes)}"
+        )
+
+    # What computes it
+    runtimes = []
+    for library in chosen:
+        runtimes.append(any_runtime_of_file(settings.model, settings.hints, library, "auto", "cpu"))
+    classifier = of_file(runtimes[0])
+    found = [of_exported(runtime, file) for runtime in runtimes]
+    found += [of_timm(name, classifier) for name in settings.timm]
+
+    # On images that it takes
+    height, width = PHOTOGRAPH
+    images = np.random.default_rng(0).integers(0, 256, (1, 3, height, width), dtype=np.uint8)
+    name = f"a picture of {height} x {width} pixels"
+    if not takes_pictures(runtimes[0]):
+        trial = sample_trial()
+        prepared, _ = prepared_images(classifier.preprocessing, trial.items[:MEASURED])
+        images = _of_one_size(classifier, prepared)
+        name = trial.name
+
+    # How fast it is
+    say(f"measuring in turns, {_turns(settings, found):.0f} seconds or more")
+    speeds = measure(found, images, Plan(settings.batch, settings.rounds, settings.seconds))
+    if settings.start_up:
+        say("starting processes")
+        start, megabytes = measure_starts([file])[0]
+        speeds[0] = replace(speeds[0], start=start, megabytes=megabytes)
+    facts = described(settings, found, speeds, name)
+    for path in settings.report:
+        write(path, facts, found, speeds)
+    return Benchmark(settings, classifier, tuple(found), tuple(speeds), facts, ())
+
+
+def _turns(settings: Bench, found: Sequence[Contender]) -> float:
+    """Seconds of all turns, at least."""
+    return len(found) * len(settings.batch) * settings.rounds * settings.seconds
 
 
 def _of_one_size(classifier: Classifier, images: np.ndarray) -> np.ndarray:
@@ -274,7 +354,9 @@ WIDE = 120  # columns of a terminal that the whole table fits into
 def tables(settings: "Bench", found: Sequence[Contender], speeds: Sequence[Speed]) -> Iterator[str]:
     """A table, a row for each; in a narrow terminal two, one below the other."""
     heads = [f"images/s\nbatch {batch}" for batch in settings.batch]
-    heads += ["p50 ms", "p95 ms", "start s", "MB", "same", "cost", "accuracy"]
+    heads += ["p50 ms", "p95 ms", "start s", "MB"]
+    if any(contender.agreement for contender in found):
+        heads += ["same", "cost", "accuracy"]
     rows = []
     for contender, speed in zip(found, speeds, strict=True):
         rows.append((contender.name, *_cells(settings, contender, speed)))
@@ -373,9 +455,9 @@ def versions() -> dict[str, str]:
 
 
 def described(
-    settings: "Bench", found: Sequence[Contender], speeds: Sequence[Speed], trial: Trial
+    settings: "Bench", found: Sequence[Contender], speeds: Sequence[Speed], images: str
 ) -> dict:
-    """All that was measured, and on what."""
+    """All that was measured, and on which images."""
     rows = []
     for contender, speed in zip(found, speeds, strict=True):
         agreement = contender.agreement
@@ -397,7 +479,7 @@ def described(
     return {
         "made": MARK,
         "model": public(word_of(settings.model)),
-        "images": public(trial.name),
+        "images": public(images),
         "machine": processor(),
         "threads": threads(),
         "versions": versions(),
