@@ -2,6 +2,7 @@
 file that answers as its candidate did, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,18 @@ def test_a_model_that_is_no_run_is_judged_on_images_that_are_named(place):
     np.testing.assert_allclose(head.answers[:2], expected, atol=0.05)
     shorter = head_of(own, Body(own, TORCH, (32, 32)), Shape((32, 32), 4), TORCH)
     assert shorter.weight.shape[0] == 3 and len(shorter.answers) == len(own.judged)
+
+
+def test_images_of_a_group_stay_on_one_side(place, monkeypatch):
+    """Photographs of one animal, say, as `--data` without parts is divided."""
+    source = open_source(str(place / "photos"))
+    groups = np.arange(len(source)) // 5
+    monkeypatch.setattr(
+        "vitkit.acceleration.subjects.open_source", lambda data: replace(source, groups=groups)
+    )
+    own = of_data(load(place / "run" / "model", quiet=True), str(place / "photos"))
+    fitted, judged = set(own.fitted.groups), set(own.judged.groups)
+    assert fitted | judged == set(groups) and not fitted & judged
 
 
 def test_a_search_that_was_cut_short_goes_on_to_the_same_end(place, monkeypatch, tmp_path):

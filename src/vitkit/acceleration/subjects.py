@@ -17,6 +17,7 @@ import numpy as np
 from vitkit.data import Source, fingerprint, open_parts, open_source, subset
 from vitkit.evaluation import Probing, align
 from vitkit.quick import CLOSED_FORM, is_quick, question
+from vitkit.system.console.progress import bar
 from vitkit.system.console.saying import say
 from vitkit.training import HELD_OUT, open_learned, open_part, read_run
 from vitkit.weights import Classifier
@@ -103,8 +104,9 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
     """A model on images that it has not learned from: the test part of a data set.
 
     What is fitted is fitted to the images of its run, if there is one; else to the data's training part,
-    or to every second image if the data has but one part: then it is judged on the others. Raises
-    ValueError for images without classes, and without those of the model.
+    or to every second image if the data has but one part (of images in groups: to every second group),
+    and then it is judged on the others. Raises ValueError for images without classes, and without those of
+    the model.
     """
     judged = open_source(data)
     _check_target(judged, data)
@@ -118,9 +120,7 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
         if learned is not None and np.isin(learned.rows, judged.rows).any():
             learned = None
     if learned is None:
-        every = np.arange(len(judged))
-        learned = subset(judged, every[::2])
-        judged = subset(judged, every[1::2])
+        learned, judged = _halves(judged)
     judged = _spread(_in_classes_of(judged, classifier, data), JUDGED)
     where = f"{len(judged):,} images of {data}"
     return Subject(classifier, judged, _spread(learned, FITTED), None, where)
@@ -137,7 +137,8 @@ def _learned_by(run_dir: Path) -> Source | None:
 def _unseen(judged: Source, learned: Source, data: str, run_dir: Path) -> Source:
     """The images without those that a run has learned from, by their content; which is said. Raises
     ValueError if too few are left."""
-    seen = {_content(learned, i) for i in range(len(learned))}
+    reading = bar("comparing with what was learned")
+    seen = {_content(learned, i) for i in reading(range(len(learned)), len(learned))}
     unseen = [i for i in range(len(judged)) if _content(judged, i) not in seen]
     if len(unseen) == len(judged):
         return judged
@@ -150,6 +151,15 @@ def _unseen(judged: Source, learned: Source, data: str, run_dir: Path) -> Source
         f"left out: {len(judged) - len(unseen):,} images of {data}, from which {run_dir} has learned"
     )
     return subset(judged, unseen)
+
+
+def _halves(source: Source) -> tuple[Source, Source]:
+    """Every second image, and the others; what is of one group stays together."""
+    number = np.arange(len(source))
+    if source.groups is not None:
+        _, number = np.unique(source.groups, return_inverse=True)
+    is_first = number % 2 == 0
+    return subset(source, np.flatnonzero(is_first)), subset(source, np.flatnonzero(~is_first))
 
 
 def _content(source: Source, i: int) -> bytes:
