@@ -12,6 +12,7 @@ import vitkit
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.quick import answer
+from vitkit.quick.candidates import CLOSED_FORM, FINE_TUNED
 from vitkit.quick.plan import Work, read_plan
 from vitkit.recipes import finetune
 from vitkit.system.span import Span
@@ -89,6 +90,23 @@ def test_they_are_read_whole_where_the_crop_cuts_the_class_off(weights, tmp_path
     assert vitkit.predict(run, file)[0].labels[0] == "left"
     again, said = made(weights, data, tmp_path / "run")
     assert again.left_out == reached.left_out and "not square" not in said
+
+
+@pytest.mark.parametrize("name", [CLOSED_FORM, FINE_TUNED])
+def test_the_record_says_what_the_chosen_model_reads(name, weights, tmp_path, monkeypatch):
+    """The solved head whole images, and the fine-tuned model, which reads images of one size, the crop."""
+    data = photographs(tmp_path / "wide", (20, 60), spot=(0.02, 0.88))
+
+    def chosen(tried, weights):  # whichever is better
+        return next(each for each in tried if each.name == name)
+
+    monkeypatch.setattr("vitkit.quick.from_folder.best", chosen)
+    reached, _ = made(weights, data, tmp_path / "run")
+    assert reached.chosen == name
+    recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    read = vitkit.load(tmp_path / "run", quiet=True).preprocessing
+    assert Preprocessing.from_json(recipe["data"]["preprocessing"]) == read
+    assert read.is_native == (name == CLOSED_FORM)
 
 
 def test_they_stay_cropped_where_whole_images_are_no_better(weights, tmp_path):

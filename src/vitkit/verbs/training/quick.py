@@ -38,7 +38,7 @@ from vitkit.training import RUNS, run_name
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result
 from vitkit.verbs.training.train import transfer_tables
-from vitkit.weights import Classifier, format_of
+from vitkit.weights import Classifier, formats_for
 
 if TYPE_CHECKING:
     from vitkit.verbs.files.faster import FasterModel
@@ -273,15 +273,17 @@ def short(metric: Metric | None) -> str:
 def _elsewhere(finetuned: Finetuned) -> Iterator[str]:
     """Whether other libraries open the model directory."""
     config = finetuned.classifier.model.config
-    if finetuned.classifier.preprocessing.is_native:
+    preprocessing = finetuned.classifier.preprocessing
+    others = [format.name for format in formats_for(config, preprocessing.rule)]
+    if "huggingface" in others and "timm" in others:
+        yield "Transformers opens it too, and timm after a conversion: its README.md says how"
+    elif "huggingface" in others:
+        yield "Transformers opens it too: its README.md says how"
+    elif preprocessing.is_native:
         yield (
             "Transformers and timm do not open it, because it reads images at their own proportions; "
             "--portable --crop centre makes a model that both open"
         )
-        return
-    format = format_of("huggingface", config)
-    if format is not None and not format.cannot(config):
-        yield "Transformers opens it too, and timm after a conversion: its README.md says how"
     elif isinstance(config, ViTConfig) and config.reads != config.headless().reads:
         yield (
             "Transformers and timm do not open it, because of what its head reads: its README.md has the "
