@@ -2,6 +2,7 @@
 minutes."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,14 +252,21 @@ def _guessing(reached: Answer) -> Iterator[str]:
     blind = guess(asked, targets_of(source))
     if blind is None or not blind.explains(metric):
         return
-    height, width = reached.classifier.preprocessing.size
-    remedies = [f"more time (--minutes {reached.minutes:g})"]
+    preprocessing = reached.classifier.preprocessing
+    height, width = preprocessing.size
+    seen_in = f"{width} x {height} pixels"
     larger = 2 * max(height, width)
+    remedy = f"larger images (--image {larger})"
+    if preprocessing.is_native:
+        seen_in = f"{preprocessing.patches:,} patches of {preprocessing.patch[0]} pixels"
+        larger = round(2 * math.sqrt(height * width))
+        remedy = f"more patches (--tokens {4 * preprocessing.patches})"
+    remedies = [f"more time (--minutes {reached.minutes:g})"]
     if not few_pixels(source, larger):  # there is more to see
-        remedies.append(f"larger images (--image {larger})")
+        remedies.append(remedy)
     yield (
         f"this model is not clearly better than a guess: {short(metric)}, and {blind.words}. Is what "
-        f"tells the classes apart visible in {width} x {height} pixels, and are the labels right? Then "
+        f"tells the classes apart visible in {seen_in}, and are the labels right? Then "
         f"try {', '.join(remedies)}, or other weights"
     )
 
