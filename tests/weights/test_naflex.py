@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from other_libraries import TRANSFORMERS, assert_same_state, edit, randomised
 from PIL import Image
+from safetensors.torch import save_file
 from transformers.models.siglip2.image_processing_siglip2 import (
     get_image_size_for_max_num_patches as their_size,
 )
@@ -258,6 +259,15 @@ def test_other_libraries_have_no_place_for_it(tmp_path):
     saved("the classifier", tmp_path)
     with pytest.raises(ValueError, match="There is one in native, huggingface; --crop centre"):
         convert(load(tmp_path, quiet=True), tmp_path / "timm", "timm")
+
+
+def test_timm_s_are_refused_in_a_sentence(tmp_path):
+    timm = pytest.importorskip("timm")
+    small = {"depth": 1, "embed_dim": 48, "num_heads": 4, "num_classes": 3}
+    model = timm.create_model("naflexvit_base_patch16_siglip", pretrained=False, **small)
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"a list of patches as its input \(NaFlexVit; .* Hugging"):
+        load(tmp_path / "model.safetensors", quiet=True)
 
 
 # File, where in it, fields, and what is said
