@@ -144,7 +144,9 @@ def test_a_saved_model_is_transformers_own(tmp_path):
     model = transformers.AutoModelForImageClassification.from_pretrained(path)
     assert type(model).__name__ == "Siglip2ForImageClassification"
     assert load(path, quiet=True).preprocessing == classifier.preprocessing
-    assert "AutoModelForImageClassification" in (path / "README.md").read_text()
+    card = (path / "README.md").read_text()
+    assert "AutoModelForImageClassification" in card
+    assert f"A Vision Transformer for whole images, on at most {MOST} patches:" in card
 
 
 def test_shards_and_prefixes_are_read(tmp_path):
@@ -216,6 +218,8 @@ def test_the_processor_is_written_as_it_was_read():
     preprocessing, notes = preprocessing_of(written, (32, 32), "siglip2", 8)
     assert preprocessing == Preprocessing((8, 8 * MOST), "naflex", patch=(8, 8))
     assert notes == []
+    _, notes = preprocessing_of({**written, "do_resize": False}, (32, 32), "siglip2", 8)
+    assert "does not resize; images are resized here" in notes[0]
 
 
 def test_positions_are_resized_as_transformers_resizes_them():

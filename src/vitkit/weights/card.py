@@ -51,11 +51,15 @@ def model_card(classifier: Classifier, format: Format) -> str:
     """Origin, preprocessing, metrics and how to open the model, as Markdown under a YAML header."""
     config = classifier.model.config
     height, width = config.image
+    images = f"images of {height} x {width} pixels"
+    preprocessing = classifier.preprocessing
+    if preprocessing.is_native:
+        images = f"whole images, on at most {preprocessing.patches:,} patches"
     head = "no classification head"
     if config.classes:
         head = counted_classes(config.classes)
     sentence = (
-        f"A {config.title} for images of {height} x {width} pixels: "
+        f"A {config.title} for {images}: "
         f"{parameters(config):,} parameters, {cost(config).macs / 1e9:.2f} GMACs, {head}."
     )
 

@@ -365,10 +365,13 @@ def _open_in_transformers(
 
     kind = getattr(transformers, architecture)
     bars = logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
     logging.disable_progress_bar()  # of a second's work, among our own sentences
+    logging.set_verbosity_error()  # as of a text tower that nobody reads
     try:
         model = kind.from_pretrained(path, local_files_only=True, **arguments)
     finally:
+        logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
     return f"Transformers {transformers.__version__}", model

@@ -122,6 +122,8 @@ def preprocessing_of(
     values = _values(json)
     if family == "Siglip2":
         size = _size_of_patches(json, patch)
+        if not json["do_resize"]:
+            notes.append("preprocessing: the processor does not resize; images are resized here")
         return Preprocessing(size, "naflex", patch=(patch, patch), **values), notes
 
     # The size of the result
