@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from vitkit.data.images.native import (
+    MOST_ALONG,
     computed_by_size,
     grid_of,
     image_of,
@@ -124,6 +125,10 @@ class Preprocessing:
             raise ValueError(
                 f"size is {self.size}, and patches of {self.patch[0]} x {self.patch[1]} do not cover "
                 f'it; if rule is "{self.rule}" they do'
+            )
+        if self.rule == "naflex" and self.patches > MOST_ALONG:  # all in one row, of a panorama
+            raise ValueError(
+                f"size is {self.size}, which has {self.patches:,} patches; NaFlex has at most {MOST_ALONG:,}"
             )
 
     @property
