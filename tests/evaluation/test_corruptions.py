@@ -12,7 +12,7 @@ from PIL import Image
 from tables import answered
 
 from vitkit import cli
-from vitkit.data import Preprocessing, eval_batches, open_source
+from vitkit.data import Preprocessing, eval_batches, open_image, open_source
 from vitkit.evaluation.benchmarks.corruptions import (
     COMMON,
     check_can_corrupt,
@@ -75,6 +75,17 @@ def test_batches_are_the_same_with_any_number_of_workers(photographs):
     noise = alone[0].float() - plain.float()
     assert not (noise[0] == noise[1]).all()  # each image its own
     assert 5 < noise.std() < 31  # 0.12 * 255, cut off at black and white
+
+
+@pytest.mark.parametrize("rule", ["native", "naflex"])
+def test_images_at_their_own_proportions_keep_them(photographs, rule):
+    source = open_source(str(photographs))
+    native = Preprocessing(size=(64, 64), rule=rule, patch=(8, 8))
+    images, rest = corrupt(source, native, "gaussian_noise", 2)
+    for i in range(0, len(source), 10):
+        plain = native.array(open_image(source[i][0], ""))
+        assert rest.array(open_image(images[i][0], "")).shape == plain.shape
+        assert plain.shape[1] != plain.shape[2]
 
 
 def test_images_that_were_decoded_once_give_the_same_batches(photographs, monkeypatch):

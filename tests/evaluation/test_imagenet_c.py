@@ -112,6 +112,8 @@ def test_mce_is_the_mean_of_errors_in_proportion_to_alexnets(tmp_path):
 def test_nothing_is_cropped():
     done = uncropped(Preprocessing(size=(32, 32), rule="shorter", resize=40))
     assert (done.rule, done.resize, done.size) == ("square", 0, (32, 32))
+    native = Preprocessing(size=(32, 32), rule="native", patch=(8, 8))
+    assert uncropped(native) == native
 
 
 def test_the_command_writes_a_table_a_page_and_numbers(tmp_path, capsys):

@@ -1,5 +1,7 @@
 """Models that read images at their own proportions, as files: one network for every grid."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -38,11 +40,20 @@ def test_positions_are_those_of_the_model_on_every_grid(method, grid):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["onnx", "openvino", "torch"])
-@pytest.mark.parametrize("pool", ["token", "token-pyramid"])
-def test_a_file_answers_images_of_every_shape(to, pool, tmp_path):
+@pytest.mark.parametrize(
+    ("rule", "settings"),
+    [
+        ("native", {"pool": "token"}),
+        ("native", {"pool": "token-pyramid"}),
+        ("naflex", {"pool": "gap", "resample": "siglip2"}),
+        ("naflex", {"pool": "map", "resample": "siglip2"}),
+    ],
+)
+def test_a_file_answers_images_of_every_shape(to, rule, settings, tmp_path):
     for package in {"onnx": ("onnxscript", "onnxruntime"), "openvino": ("openvino",)}.get(to, ()):
         pytest.importorskip(package)
-    classifier = classifier_of(pool=pool)
+    preprocessing = replace(NATIVE, rule=rule)
+    classifier = replace(classifier_of(**settings), preprocessing=preprocessing)
     ending = {"onnx": "onnx", "openvino": "xml", "torch": "pt2"}[to]
     agreement = export(classifier, tmp_path / f"model.{ending}", Export(to=to))
     assert agreement.same == 1 and agreement.largest < 1e-4
@@ -51,7 +62,7 @@ def test_a_file_answers_images_of_every_shape(to, pool, tmp_path):
     random = np.random.default_rng(0)
     images = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in SIZES]
     file = open_file(tmp_path / f"model.{ending}", trusted=True)
-    assert file.preprocessing == NATIVE
+    assert file.preprocessing == preprocessing
     theirs = [each.probabilities for each in predict(file, images, top=3)]
     ours = [each.probabilities for each in predict(classifier, images, top=3)]
     np.testing.assert_allclose(theirs, ours, atol=1e-4)

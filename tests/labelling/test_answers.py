@@ -6,6 +6,7 @@ import json
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
+from vitkit.labelling import Check, Checking
 from vitkit.labelling.answers import JOURNAL, Answer, Answers, Journal, kappa, write_labels
 from vitkit.training import LABELS
 
@@ -187,3 +188,16 @@ def test_a_class_of_one_and_no_class_of_another():
     assert not answers.labels
     assert answers.set_aside == {"1.jpg": "leave out"}
     assert labels_of(answers.without(answers.standing[-1])) == {"1.jpg": "cat"}
+
+
+def test_decisions_about_labels_are_counted(tmp_path):
+    checks = [Check(f"{number}.jpg", "train", "ant", "odd", guess="bee") for number in range(4)]
+    checking = Checking(checks, ("ant", "bee"), tmp_path, "heading")
+    for decision, label in (("class", "bee"), ("class", "ant"), ("leave out", "")):
+        question = checking.ask("me")
+        checking.say("me", question.number, decision, label)
+    progress = checking.progress()
+    assert (progress.photographs, progress.seen, progress.labelled) == (4, 4, 3)
+    assert (progress.set_aside, progress.unreadable, progress.left) == (1, 0, 1)
+    assert progress.classes == (("bee", 1),)
+    assert progress.estimate is None and progress.agreement is None

@@ -9,9 +9,11 @@ import torch
 from PIL import Image
 
 import vitkit
+from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.quick import answer
+from vitkit.quick.candidates import CLOSED_FORM, FINE_TUNED
 from vitkit.quick.plan import Work, read_plan
 from vitkit.recipes import finetune
 from vitkit.system.span import Span
@@ -89,6 +91,40 @@ def test_they_are_read_whole_where_the_crop_cuts_the_class_off(weights, tmp_path
     assert vitkit.predict(run, file)[0].labels[0] == "left"
     again, said = made(weights, data, tmp_path / "run")
     assert again.left_out == reached.left_out and "not square" not in said
+
+
+@pytest.mark.parametrize("name", [CLOSED_FORM, FINE_TUNED])
+def test_the_record_says_what_the_chosen_model_reads(name, weights, tmp_path, monkeypatch):
+    """The solved head whole images, and the fine-tuned model, which reads images of one size, the crop."""
+    data = photographs(tmp_path / "wide", (20, 60), spot=(0.02, 0.88))
+
+    def chosen(tried, weights):  # whichever is better
+        return next(each for each in tried if each.name == name)
+
+    monkeypatch.setattr("vitkit.quick.from_folder.best", chosen)
+    reached, _ = made(weights, data, tmp_path / "run")
+    assert reached.chosen == name
+    recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    read = vitkit.load(tmp_path / "run", quiet=True).preprocessing
+    assert Preprocessing.from_json(recipe["data"]["preprocessing"]) == read
+    assert read.is_native == (name == CLOSED_FORM)
+
+
+def test_a_head_on_naflex_opens_in_transformers_and_is_said_to(tmp_path, monkeypatch, capsys):
+    """The solved one, of whole images."""
+    config = vit("mu/16", image=(16, 16), patch=4, classes=2, depth=2, pool="gap")
+    preprocessing = Preprocessing((16, 16), "naflex", patch=(4, 4))
+    model = create(replace(config, class_token=False, resample="siglip2"), seed=0)
+    weights = save(Classifier(model, preprocessing, ("a", "b")), tmp_path / "weights")
+    data = photographs(tmp_path / "wide", (20, 60), spot=(0.02, 0.88))
+    monkeypatch.setattr("vitkit.quick.from_folder.best", lambda tried, weights: tried[0])
+    words = ["finetune", str(weights), data, "--portable", "--workdir", str(tmp_path / "run")]
+    short = "--length 1steps --precision float32 --device cpu --data.workers 0".split()
+    assert main([*words, *short]) == 0
+    assert "Transformers opens it too: its README.md says how" in capsys.readouterr().out
+    written = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert written["architectures"] == ["Siglip2ForImageClassification"]
+    assert vitkit.load(tmp_path / "run", quiet=True).preprocessing == preprocessing
 
 
 def test_they_stay_cropped_where_whole_images_are_no_better(weights, tmp_path):

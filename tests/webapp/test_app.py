@@ -138,6 +138,26 @@ def test_the_patch_at_a_pixel_is_the_one_that_is_framed(payload):
     assert patch_at(-5, 10_000, (80, 120), (4, 6)) == (3, 0)
 
 
+@pytest.mark.parametrize("rule", ["native", "naflex"])
+def test_a_model_of_whole_photographs_shows_all_of_a_panorama(payload, rule):
+    config = vit("mu/8", image=(32, 32), classes=3, depth=2)
+    preprocessing = Preprocessing((32, 32), rule, patch=(8, 8))
+    classifier = Classifier(create(config, seed=0).eval(), preprocessing, ("a", "b", "c"))
+    own = Viewer("mine", classifier)
+    own.warm_up()
+    assert "whole photographs on up to 16 patches" in own.facts
+    current, _ = answer_file(payload(encoded(photograph(30, 300), "PNG"), "wide.png"), [own])
+    view = current.photograph.views[0]
+    rows, columns = own.grid(view)
+    assert rows == 1 and columns > 9
+    height, width = view.pixels.shape[:2]
+    assert width / height == pytest.approx(10, rel=0.1)
+    query = patch_at(width - 1, height - 1, (height, width), (rows, columns), view.tiling)
+    assert query == (0, columns - 1)
+    picture, caption = look(current, 0, own, Choice(ONE, 1, MEAN, query))
+    assert picture.shape[:2] == (height, width) and f"column {columns}" in caption
+
+
 def test_a_model_without_attention_shows_the_photograph_and_says_why(payload):
     config = ResNetConfig(Backbone((1, 1)), (32, 48), classes=3)
     own = viewer(config)

@@ -279,7 +279,6 @@ def test_the_preprocessing_is_that_of_the_published_models(model_type, written, 
 
 
 REFUSED = {
-    "siglip2": ("Siglip2VisionModel", "Siglip2VisionConfig", {**TRANSFORMERS, "num_patches": 16}, "NaFlex"),
     "clip": ("CLIPForImageClassification", "CLIPConfig", {}, "whose classifier reads the mean of states"),
     "theta": ("DINOv3ViTModel", "DINOv3ViTConfig", {**TRANSFORMERS, "rope_theta": 50.0}, "its rope_theta is 50"),
     "act": (
@@ -292,8 +291,6 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_stays_refused_names_the_reason(name, tmp_path):
     model_class, config_class, settings, reason = REFUSED[name]
-    if name == "siglip2":
-        settings = {key: value for key, value in settings.items() if key != "image_size"}
     if name == "clip":
         settings = TOWERS
     saved(model_class, getattr(transformers, config_class)(**settings), tmp_path)

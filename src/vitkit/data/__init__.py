@@ -16,7 +16,7 @@ _FILES = {
     "formats.manifest": "MANIFEST_SUFFIXES SUFFIX write_selection",
     "formats.tar": "CLASSES",
     "images.jpeg": "available",
-    "images.native": "of_one_size",
+    "images.native": "of_one_size squarest",
     "images.pictures": (
         "Picture in_memory is_stretched open_image picture_for_people picture_to_look_at "
         "pixels_for_people prepared_for_people"

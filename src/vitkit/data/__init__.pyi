@@ -21,6 +21,7 @@ from vitkit.data.formats.manifest import write_selection as write_selection
 from vitkit.data.formats.tar import CLASSES as CLASSES
 from vitkit.data.images.jpeg import available as available
 from vitkit.data.images.native import of_one_size as of_one_size
+from vitkit.data.images.native import squarest as squarest
 from vitkit.data.images.pictures import Picture as Picture
 from vitkit.data.images.pictures import in_memory as in_memory
 from vitkit.data.images.pictures import is_stretched as is_stretched

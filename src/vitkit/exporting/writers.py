@@ -23,7 +23,7 @@ UNTOLD = {"CI": "true", "NNCF_CI": "1"}
 OPSET = 18  # ONNX Runtime 1.14 and later know it
 LARGEST_ONNX = 2**31 - 2**20  # bytes; a .onnx file is one message of protobuf
 LARGEST_SIDE = 8192  # pixels of a picture
-LONGEST = 255  # patches along a side of an image at its own proportions
+LONGEST = 255  # patches along a side of an image at its own proportions, or all that it may have
 LARGEST_BATCH = 4096
 ATTENTION = "attention"  # the output that says what a model looks at
 FEW = 1024  # numbers of a tensor that stays in float32: biases, and what LayerNorm has
@@ -43,8 +43,9 @@ def traced(graph: nn.Module, exported: Exported) -> ExportedProgram:
         if exported.preprocessing.is_native:
             height, width = exported.preprocessing.patch
             example = torch.zeros(2, 3, 3 * height, 5 * width, dtype=torch.uint8)
-            rows = Dim("rows", min=1, max=LONGEST)
-            columns = Dim("columns", min=1, max=LONGEST)
+            longest = max(LONGEST, exported.preprocessing.patches)
+            rows = Dim("rows", min=1, max=longest)
+            columns = Dim("columns", min=1, max=longest)
             shapes |= {2: height * rows, 3: width * columns}
     with quiet():
         return torch.export.export(graph.eval(), (example,), dynamic_shapes={"images": shapes})

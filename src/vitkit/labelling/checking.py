@@ -166,7 +166,6 @@ class Checking:
                 len(self._checks) - decided,
                 tuple(counts.most_common()),
                 None,
-                None,
                 self.answers.agreement(),
             )
 

@@ -146,7 +146,7 @@ class ViTConfig:
     position_grid: tuple[int, int] | None = None
     """(h, w), the grid that rotary positions were trained on: those of another grid are spread over
     its extent. None: that of `image`. A model that is resized keeps it."""
-    resample: Literal["google", "timm", "huggingface", "torchvision"] = "google"
+    resample: Literal["google", "timm", "huggingface", "torchvision", "siglip2"] = "google"
     """How positions are carried to another grid."""
     stride: int | tuple[int, int] | None = None
     """From one patch to the next, as `patch` is given: smaller than the patch, patches overlap and

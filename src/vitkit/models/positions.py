@@ -345,6 +345,7 @@ RESAMPLE = {
     "timm": {"mode": "bicubic", "antialias": True},
     "huggingface": {"mode": "bicubic"},
     "torchvision": {"mode": "bicubic", "align_corners": True},
+    "siglip2": {"mode": "bilinear", "antialias": True},
 }
 
 

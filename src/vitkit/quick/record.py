@@ -3,6 +3,7 @@ so that it is reported on and compared as they are. And its page, from what is w
 """
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -100,8 +101,12 @@ def write_record(
         given = answers_of_logits(classifier, photographs.test, logits)
         write_answers(run_dir / ANSWERS, Kept(given, photographs.test_name, steps))
 
-    # By which recipe, last: a directory that has it has the others
-    write_json(run_dir / "recipe.json", to_json(work.recipe))
+    # By which recipe, last: a directory that has it has the others. A fine-tuned model reads other images
+    # than the solved head does where these keep their proportions, or have few pixels
+    recipe = work.recipe
+    if chosen != CLOSED_FORM:
+        recipe = replace(recipe, model=work.tuning.model, data=work.tuning.data)
+    write_json(run_dir / "recipe.json", to_json(recipe))
 
 
 def _begun(work: Work) -> dict:

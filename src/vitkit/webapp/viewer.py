@@ -126,8 +126,11 @@ class Viewer:
     @property
     def facts(self) -> str:
         """What the model is, in half a line."""
-        height, width = self.classifier.preprocessing.size
+        preprocessing = self.classifier.preprocessing
+        height, width = preprocessing.size
         facts = [f"{height} × {width} pixels"]
+        if preprocessing.is_native:
+            facts = [f"whole photographs on up to {preprocessing.patches:,} patches"]
         if self.classifier.labels:
             facts.insert(
                 0, counted(len(self.classifier.labels), "class").replace("classs", "classes")

@@ -16,7 +16,7 @@ _FILES = {
     "files.hub": "hub_answers hub_host paths_in push",
     "files.safetensors": "write_safetensors",
     "fitting": "at_own_proportions at_stride changed_preprocessing fitted_to",
-    "formats": "format_of",
+    "formats": "format_of formats_for",
     "formats.shapes": "STATISTICS",
     "hints": "CREATE Hints",
     "licenses": (

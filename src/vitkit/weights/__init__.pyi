@@ -24,6 +24,7 @@ from vitkit.weights.fitting import at_stride as at_stride
 from vitkit.weights.fitting import changed_preprocessing as changed_preprocessing
 from vitkit.weights.fitting import fitted_to as fitted_to
 from vitkit.weights.formats import format_of as format_of
+from vitkit.weights.formats import formats_for as formats_for
 from vitkit.weights.formats.shapes import STATISTICS as STATISTICS
 from vitkit.weights.hints import CREATE as CREATE
 from vitkit.weights.hints import Hints as Hints

@@ -36,8 +36,8 @@ def adopt(
 
     Other `labels` than the model's give it a new head of zeros and drop the hidden layer before it
     (Section 3.2, App. B.1.1); `new_head` does that for the same labels too, and no labels leave it
-    without a head. `image`, (height, width) or one side of a square, resamples positions (`method`: google, timm, huggingface
-    or torchvision; the origin's own unless told), and the preprocessing follows. `channels` are those
+    without a head. `image`, (height, width) or one side of a square, resamples positions (`method`, one
+    of RESAMPLE; the origin's own unless told), and the preprocessing follows. `channels` are those
     of the images: see `with_channels`. All other weights are the classifier's own, not copies.
 
     Raises ValueError for a size that patches do not divide, or that positions have no meaning for,

@@ -51,11 +51,15 @@ def model_card(classifier: Classifier, format: Format) -> str:
     """Origin, preprocessing, metrics and how to open the model, as Markdown under a YAML header."""
     config = classifier.model.config
     height, width = config.image
+    images = f"images of {height} x {width} pixels"
+    preprocessing = classifier.preprocessing
+    if preprocessing.is_native:
+        images = f"whole images, on at most {preprocessing.patches:,} patches"
     head = "no classification head"
     if config.classes:
         head = counted_classes(config.classes)
     sentence = (
-        f"A {config.title} for images of {height} x {width} pixels: "
+        f"A {config.title} for {images}: "
         f"{parameters(config):,} parameters, {cost(config).macs / 1e9:.2f} GMACs, {head}."
     )
 
@@ -113,7 +117,8 @@ def _license_sentence(license: License | None) -> str:
 
 def _elsewhere(classifier: Classifier, format: Format) -> str:
     """How to open the model with the format's own library, and with others after a conversion."""
-    if classifier.preprocessing.is_native:
+    preprocessing = classifier.preprocessing
+    if preprocessing.is_native and not format.example:
         return (
             "\nIt reads images whole, at their own proportions, which other libraries' models do not: "
             "`vitkit predict DIRECTORY IMAGE`, or an exported file (`vitkit export DIRECTORY`).\n"
@@ -122,7 +127,7 @@ def _elsewhere(classifier: Classifier, format: Format) -> str:
     code = ""
     if format.example:
         code += f"\n```python\n{format.example(config)}```\n"
-    for other in formats_for(config):
+    for other in formats_for(config, preprocessing.rule):
         if other.example and other.name != format.name:
             directory = f"{other.name}-DIRECTORY"
             code += f"\nFor {other.library}:\n\n"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vitkit.data import Preprocessing
+from vitkit.data import Preprocessing, squarest
 from vitkit.models import (
     WITHOUT_PARAMETERS,
     Grid,
@@ -100,8 +100,8 @@ def at_stride(
     """The model with patches at other distances, and what changed, in sentences.
 
     `stride` is in pixels, of a hybrid too; None is the patch, so that they lie side by side. The
-    projection of patches stays as it is; positions are resampled to the new grid (`method`: google,
-    timm, huggingface or torchvision; the origin's own unless told). Without an `image` it is for the
+    projection of patches stays as it is; positions are resampled to the new grid (`method`,
+    one of RESAMPLE; the origin's own unless told). Without an `image` it is for the
     largest size not above its own that the patches fit, and the preprocessing follows. At its own
     stride it is the same model. All weights but the positions are the classifier's own, not copies.
 
@@ -199,17 +199,22 @@ def at_own_proportions(
     preprocessing: Preprocessing, config: ModelConfig, tokens: int | None = None
 ) -> Preprocessing:
     """The preprocessing that keeps an image whole and its proportions, on grids of at most `tokens` patches;
-    None is as many as the model was trained for. Raises ValueError if the model cannot read such images."""
+    None is as many as the model was trained for. One that chooses grids as NaFlex does keeps to that. Raises
+    ValueError if the model cannot read such images."""
     patch = getattr(config, "tiling", Tiling(preprocessing.patch, preprocessing.patch)).size
     check_native(config, patch)
+    rule = "native"
     rows, columns = config.grid
-    if tokens is not None:  # the grid of a square image, or the one nearest to it
+    if preprocessing.rule == "naflex":
+        rule = "naflex"
+        rows, columns = squarest(tokens or preprocessing.patches)
+    elif tokens is not None:  # the grid of a square image, or the one nearest to it
         rows = math.isqrt(tokens)
         columns = tokens // rows
         if columns > rows + 1:
             columns = rows + 1
     size = (rows * patch[0], columns * patch[1])
-    return replace(preprocessing, rule="native", resize=0, size=size, patch=patch)
+    return replace(preprocessing, rule=rule, resize=0, size=size, patch=patch)
 
 
 def _read_labels(file: Path, classes: int) -> tuple[str, ...]:

@@ -10,11 +10,10 @@ import torch
 from PIL import Image
 
 from vitkit.data import Preprocessing, open_image
-from vitkit.models import ModelConfig
 from vitkit.system.storage.files import temporary_folder
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.destination import check_destination, write_model
-from vitkit.weights.formats import NATIVE, cannot, format_of, formats_for, names
+from vitkit.weights.formats import cannot, format_of, formats_for, names
 from vitkit.weights.formats.format import Format
 from vitkit.weights.store import load
 
@@ -60,8 +59,7 @@ def convert(
     the tolerance or are not finite. Then nothing is written.
     """
     path = Path(path)
-    _check_preprocessing(classifier.preprocessing, to)
-    format, differences = _format_for(classifier.model.config, to, approximate)
+    format, differences = _format_for(classifier, to, approximate)
     check_destination(classifier, format, path)
 
     # Prove it where nothing is lost
@@ -97,15 +95,21 @@ def _prove(classifier: Classifier, format: Format, path: Path) -> Proof:
             elsewhere = format.open_elsewhere(classifier, path)
     config = classifier.model.config
     generator = torch.Generator().manual_seed(0)
-    images = torch.randn(PROBES, config.channels, *config.image, generator=generator)
+    differences = []
+    scales = []
+    for size in _probed_sizes(classifier):
+        images = torch.randn(PROBES, config.channels, *size, generator=generator)
+        with torch.inference_mode():
+            logits = reopened.model(images)
+            scales.append(float(logits.abs().max()))
+            if elsewhere:
+                their_logits = elsewhere.model.eval()(images)
+                differences.append(float((their_logits - logits).abs().max()))
     library = ""
     largest = None
-    with torch.inference_mode():
-        logits = reopened.model(images)
-        if elsewhere:
-            library = elsewhere.library
-            their_logits = elsewhere.model.eval()(images)
-            largest = float((their_logits - logits).abs().max())
+    if elsewhere:
+        library = elsewhere.library
+        largest = _largest(differences)
 
     # The same pixels, by the preprocessing that the written files describe, if they describe one
     pixels = None
@@ -114,8 +118,23 @@ def _prove(classifier: Classifier, format: Format, path: Path) -> Proof:
             photographs = _photographs(classifier.preprocessing)
             pixels = max(_pixels(image, classifier, path, format) for image in photographs)
 
-    scale = float(logits.abs().max())
-    return Proof(path, (), library, largest, scale, pixels)
+    return Proof(path, (), library, largest, _largest(scales), pixels)
+
+
+def _probed_sizes(classifier: Classifier) -> list[tuple[int, int]]:
+    """The size that a model is for; and two others, whose positions are resampled, if it reads images at
+    their own proportions."""
+    config = classifier.model.config
+    sizes = [config.image]
+    if classifier.preprocessing.is_native:
+        height, width = classifier.preprocessing.patch
+        sizes += [(2 * height, 5 * width), (3 * config.image[0], height)]
+    return sizes
+
+
+def _largest(numbers: list[float]) -> float:
+    """The largest number; NaN if one is."""
+    return float(np.max(numbers))
 
 
 def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
@@ -131,24 +150,22 @@ def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
     )
 
 
-def _check_preprocessing(preprocessing: Preprocessing, to: str) -> None:
-    """Raises ValueError for images that another library would prepare otherwise."""
-    if preprocessing.is_native and to != NATIVE.name:
-        raise ValueError(
-            f"{to} has no place for images at their own proportions, which this model reads: its library "
-            "would stretch or crop them. There is one in native; --crop centre makes a model that crops"
-        )
-
-
-def _format_for(config: ModelConfig, to: str, approximate: bool) -> tuple[Format, list[str]]:
+def _format_for(classifier: Classifier, to: str, approximate: bool) -> tuple[Format, list[str]]:
     """The format, and what its library computes differently. Raises ValueError if it is refused."""
     if to not in names():
         raise ValueError(f"no format {to!r}; there are {', '.join(names())}")
-    if problems := cannot(to, config):
-        others = ", ".join(format.name for format in formats_for(config))
+    config = classifier.model.config
+    rule = classifier.preprocessing.rule
+    format = format_of(to, config, rule)
+    others = ", ".join(format.name for format in formats_for(config, rule))
+    if format is not None and rule not in format.images:
+        raise ValueError(
+            f"{to} has no place for images at their own proportions, which this model reads: its library "
+            f"would stretch or crop them. There is one in {others}; --crop centre makes a model that crops"
+        )
+    if problems := cannot(to, config, rule):
         missing = ", ".join(dict.fromkeys(problems))  # a format's own words, and those of all
         raise ValueError(f"{to} has no place for {missing}; there is one in {others}")
-    format = format_of(to, config)
     differences = format.differs(config)
     if differences and not approximate:
         raise ValueError(

@@ -54,6 +54,15 @@ QUERY_AND_REST = Transform(
 )
 
 
+def listed_patches(patch: tuple[int, int]) -> Transform:
+    """SigLIP 2's NaFlex projects flattened patches, channels last, by a dense layer:
+    (D, P P' C) -> (D, C, P, P')"""
+    return Transform(
+        lambda kernel: kernel.unflatten(1, (*patch, -1)).permute(0, 3, 1, 2),
+        lambda ours: (ours.permute(0, 2, 3, 1).flatten(1),),
+    )
+
+
 def flax_qkv(heads: int) -> Transform:
     """flax.linen.MultiHeadDotProductAttention has a kernel (D, H, E) for each of q, k and v.
 

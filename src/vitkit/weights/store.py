@@ -410,7 +410,8 @@ def _format_to_save(classifier: Classifier) -> Format:
     """The format that Transformers opens, wherever it can express the model; else vitkit's own."""
     check_own_weights(classifier.model)
     config = classifier.model.config
+    rule = classifier.preprocessing.rule
     name = "huggingface"
-    if classifier.preprocessing.is_native or cannot("huggingface", config):
+    if cannot(name, config, rule):
         name = "native"
-    return format_of(name, config)
+    return format_of(name, config, rule)

@@ -2,8 +2,8 @@
 patches each is read, and batches of images of several sizes.
 
 A batch of images of one size is an array (B, C, h, w). Of several sizes it is one row of numbers an image,
-(B, M): how many patches are in a column and in a row of the image, its C h w values, and numbers that mean
-nothing. Whoever computes it takes it apart into images of one size (`computed_by_size`).
+(B, M): how many patches are in a column and in a row of the image, in two numbers each, its C h w values, and
+numbers that mean nothing. Whoever computes it takes it apart into images of one size (`computed_by_size`).
 
 Legend: B batch, C channels, h w pixels of an image, (P, P') height and width of a patch in pixels.
 """
@@ -11,7 +11,7 @@ Legend: B batch, C channels, h w pixels of an image, (P, P') height and width of
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from math import log
+from math import ceil, isqrt, log
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +22,14 @@ if TYPE_CHECKING:
 Size = tuple[int, int]
 """(height, width), in pixels or in patches."""
 LEAST = 0.85  # of the patches that an image may have, it has at least so many
-LONGEST = 255  # patches along a side: the number fits into 8 bits
-HEADER = 2  # numbers before the values of an image
+LONGEST = 255  # patches along a side, of the grids whose proportions are nearest
+BYTE = (
+    256  # numbers of an image are of 8 bits, or more: how many patches a side has is two of them,
+)
+MOST_ALONG = BYTE**2 - 1  # so it has at most so many
+HEADER = 4  # numbers before the values of an image
+NAFLEX_STEP = 1e-5  # how exactly NaFlex looks for the scale of a picture, and between which two
+NAFLEX_SCALES = (NAFLEX_STEP / 10, 100.0)
 
 
 def grid_of(picture: Size, most: int, patch: Size) -> Size:
@@ -36,6 +42,39 @@ def grid_of(picture: Size, most: int, patch: Size) -> Size:
         return abs(own - wanted), -grid[0] * grid[1]
 
     return min(_grids(most), key=rank)
+
+
+def naflex_grid_of(picture: Size, most: int, patch: Size) -> Size:
+    """The grid on which SigLIP 2's NaFlex (Tschannen et al. 2025) reads a picture of (height, width) pixels:
+    each side is scaled alike and rounded up to whole patches, by the largest scale that gives at most
+    `most`.
+
+    As Transformers' Siglip2ImageProcessor looks for it, to the last bit of the scale: by halving.
+    """
+
+    def grid(scale: float) -> Size:
+        rows, columns = (
+            max(ceil(side * scale / own), 1) for side, own in zip(picture, patch, strict=True)
+        )
+        return rows, columns
+
+    low, high = NAFLEX_SCALES
+    while high - low >= NAFLEX_STEP:
+        scale = (low + high) / 2
+        rows, columns = grid(scale)
+        if rows * columns <= most:
+            low = scale
+        else:
+            high = scale
+    return grid(low)
+
+
+def squarest(patches: int) -> Size:
+    """The grid of exactly so many patches that is nearest to a square."""
+    rows = isqrt(patches)
+    while patches % rows:
+        rows -= 1
+    return rows, patches // rows
 
 
 @cache
@@ -62,8 +101,10 @@ def row_length(channels: int, most: int, patch: Size) -> int:
 
 def put(image: "np.ndarray | Tensor", row: Any, patch: Size) -> None:
     """Write an image, (C, h, w), into a row of a batch, (M,), an array or a tensor as the image is."""
-    row[0] = image.shape[1] // patch[0]
-    row[1] = image.shape[2] // patch[1]
+    rows = image.shape[1] // patch[0]
+    columns = image.shape[2] // patch[1]
+    for place, number in enumerate((*divmod(rows, BYTE), *divmod(columns, BYTE))):
+        row[place] = number
     values = image.reshape(-1)
     row[HEADER : HEADER + len(values)] = values
 
@@ -94,17 +135,18 @@ def by_size(images: Any, channels: int, patch: Size) -> Iterator[tuple[list[int]
         yield list(range(len(images))), images
         return
     members: dict[tuple, list[int]] = {}
-    for number, grid in enumerate(images[:, :HEADER].tolist()):
-        members.setdefault(tuple(grid), []).append(number)
-    for grid, numbers in members.items():
-        shape = _shape(grid, channels, patch)
+    for number, header in enumerate(images[:, :HEADER].tolist()):
+        members.setdefault(tuple(header), []).append(number)
+    for header, numbers in members.items():
+        shape = _shape(header, channels, patch)
         values = images[numbers, HEADER : HEADER + shape[0] * shape[1] * shape[2]]
         yield numbers, values.reshape(len(numbers), *shape)
 
 
-def _shape(grid: Sequence[float], channels: int, patch: Size) -> tuple[int, int, int]:
+def _shape(header: Sequence[float], channels: int, patch: Size) -> tuple[int, int, int]:
     """(C, h, w) of an image, by the first numbers of its row."""
-    rows, columns = (max(int(side), 1) for side in grid)
+    rows = max(BYTE * int(header[0]) + int(header[1]), 1)
+    columns = max(BYTE * int(header[2]) + int(header[3]), 1)
     return channels, rows * patch[0], columns * patch[1]
 
 

@@ -11,13 +11,22 @@ Legend: B batch, C channels, h w pixels of what the model gets.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from math import isfinite
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from PIL import Image
 
-from vitkit.data.images.native import computed_by_size, grid_of, image_of, put, row_length, together
+from vitkit.data.images.native import (
+    MOST_ALONG,
+    computed_by_size,
+    grid_of,
+    image_of,
+    naflex_grid_of,
+    put,
+    row_length,
+    together,
+)
 from vitkit.data.images.pictures import Picture
 from vitkit.data.images.pixels import BadImage, Box, as_bytes, as_floats, grey
 from vitkit.system.console.text import counted
@@ -29,7 +38,7 @@ if TYPE_CHECKING:
 # What the numbers of an image are until a model gets them.
 Values = Literal["uint8", "float32"]
 Interpolation = Literal["bilinear", "bicubic"]
-Rule = Literal["square", "shorter", "native"]
+Rule = Literal["square", "shorter", "native", "naflex"]
 # Of anything that belongs to an image: nearest is for masks, whose values are no levels.
 Resampling = Literal["bilinear", "bicubic", "nearest"]
 MAX_SIDE = 8192
@@ -50,7 +59,7 @@ class Preprocessing:
     rule: Rule = "square"
     """How it gets there: "square", both sides to their size at once; "shorter", the shorter one, the
     shape kept, and the centre of that. Or "native": the whole image at its own proportions, on a grid of
-    about as many patches as `size` has."""
+    about as many patches as `size` has; "naflex": the same, on the grid that SigLIP 2's NaFlex chooses."""
     resize: int = 0
     """Side to resize to before a centre crop, of the square or the shorter one; 256 and 224 are the
     usual pair. 0 is the size itself: a square then needs no crop."""
@@ -73,8 +82,11 @@ class Preprocessing:
     def __post_init__(self):
         for name in ("size", "mean", "std", "patch"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        known = [isinstance(side, int) and 1 <= side <= MAX_SIDE for side in self.size]
-        if known != [True, True]:
+        largest = MAX_SIDE
+        if self.is_native:  # a number of patches, however they lie
+            largest = MAX_SIDE**2
+        known = [isinstance(side, int) and 1 <= side <= largest for side in self.size]
+        if known != [True, True] or prod(self.size) > MAX_SIDE**2:
             raise ValueError(
                 f"size is {self.size}; it is a height and a width from 1 to {MAX_SIDE} pixels"
             )
@@ -103,16 +115,20 @@ class Preprocessing:
         patch = [isinstance(side, int) and 1 <= side <= MAX_SIDE for side in self.patch]
         if patch != [True, True]:
             raise ValueError(f"patch is {self.patch}; it is the height and width of one, in pixels")
-        if self.rule != "native":
+        if not self.is_native:
             return
         if self.resize:
             raise ValueError(
-                f'resize is {self.resize}, but nothing is cut off if rule is "native"; leave it out'
+                f'resize is {self.resize}, but nothing is cut off if rule is "{self.rule}"; leave it out'
             )
         if self.size[0] % self.patch[0] or self.size[1] % self.patch[1]:
             raise ValueError(
                 f"size is {self.size}, and patches of {self.patch[0]} x {self.patch[1]} do not cover "
-                'it; if rule is "native" they do'
+                f'it; if rule is "{self.rule}" they do'
+            )
+        if self.rule == "naflex" and self.patches > MOST_ALONG:  # all in one row, of a panorama
+            raise ValueError(
+                f"size is {self.size}, which has {self.patches:,} patches; NaFlex has at most {MOST_ALONG:,}"
             )
 
     @property
@@ -123,7 +139,7 @@ class Preprocessing:
     @property
     def is_native(self) -> bool:
         """Whether images keep their own proportions, so that a batch may have several sizes."""
-        return self.rule == "native"
+        return self.rule in ("native", "naflex")
 
     @property
     def patches(self) -> int:
@@ -248,7 +264,10 @@ class Preprocessing:
         """(height, width) of a picture before the centre crop. Raises BadImage for one that would
         be too large."""
         if self.is_native:
-            rows, columns = grid_of(picture.size, self.patches, self.patch)
+            choose = grid_of
+            if self.rule == "naflex":
+                choose = naflex_grid_of
+            rows, columns = choose(picture.size, self.patches, self.patch)
             return rows * self.patch[0], columns * self.patch[1]
         if self.rule == "square":
             if self.resize:
@@ -306,6 +325,8 @@ class Preprocessing:
         if self.is_native:
             height, width = self.patch
             size = f"whole, at most {self.patches:,} patches of {height} x {width}"
+            if self.rule == "naflex":
+                size += " as NaFlex has them"
         if self.resize:
             side = "both sides" if self.rule == "square" else "shorter side"
             size = f"{side} to {self.resize}, centre of {size}"

@@ -144,7 +144,10 @@ def corrupt(
 
 
 def uncropped(preprocessing: Preprocessing) -> Preprocessing:
-    """The same for square images: the whole image at the model's size."""
+    """The same for square images: the whole image at the model's size. Images at their own proportions
+    stay as they are."""
+    if preprocessing.is_native:
+        return preprocessing
     return replace(preprocessing, rule="square", resize=0)
 
 

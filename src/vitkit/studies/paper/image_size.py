@@ -155,8 +155,8 @@ RESOLUTION = Study(
     summary="fine-tuning and inference at other image sizes, every resampling of positions (3.2)",
     measures=(
         "Published weights, fine-tuned at their own image size and at others, with positions "
-        "resampled as Google, timm, Hugging Face and torchvision do; and the model that was "
-        "fine-tuned at its own size, only tested at the others."
+        "resampled as Google, timm, Hugging Face, torchvision and SigLIP 2 do; and the model that "
+        "was fine-tuned at its own size, only tested at the others."
     ),
     found=(
         "Section 3.2: fine-tuning at a higher resolution than that of pre-training helps, so "

@@ -2,6 +2,7 @@
 minutes."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ from vitkit.training import RUNS, run_name
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result
 from vitkit.verbs.training.train import transfer_tables
-from vitkit.weights import Classifier, format_of
+from vitkit.weights import Classifier, formats_for
 
 if TYPE_CHECKING:
     from vitkit.verbs.files.faster import FasterModel
@@ -251,14 +252,21 @@ def _guessing(reached: Answer) -> Iterator[str]:
     blind = guess(asked, targets_of(source))
     if blind is None or not blind.explains(metric):
         return
-    height, width = reached.classifier.preprocessing.size
-    remedies = [f"more time (--minutes {reached.minutes:g})"]
+    preprocessing = reached.classifier.preprocessing
+    height, width = preprocessing.size
+    seen_in = f"{width} x {height} pixels"
     larger = 2 * max(height, width)
+    remedy = f"larger images (--image {larger})"
+    if preprocessing.is_native:
+        seen_in = f"{preprocessing.patches:,} patches of {preprocessing.patch[0]} pixels"
+        larger = round(2 * math.sqrt(height * width))
+        remedy = f"more patches (--tokens {4 * preprocessing.patches})"
+    remedies = [f"more time (--minutes {reached.minutes:g})"]
     if not few_pixels(source, larger):  # there is more to see
-        remedies.append(f"larger images (--image {larger})")
+        remedies.append(remedy)
     yield (
         f"this model is not clearly better than a guess: {short(metric)}, and {blind.words}. Is what "
-        f"tells the classes apart visible in {width} x {height} pixels, and are the labels right? Then "
+        f"tells the classes apart visible in {seen_in}, and are the labels right? Then "
         f"try {', '.join(remedies)}, or other weights"
     )
 
@@ -273,15 +281,17 @@ def short(metric: Metric | None) -> str:
 def _elsewhere(finetuned: Finetuned) -> Iterator[str]:
     """Whether other libraries open the model directory."""
     config = finetuned.classifier.model.config
-    if finetuned.classifier.preprocessing.is_native:
+    preprocessing = finetuned.classifier.preprocessing
+    others = [format.name for format in formats_for(config, preprocessing.rule)]
+    if "huggingface" in others and "timm" in others:
+        yield "Transformers opens it too, and timm after a conversion: its README.md says how"
+    elif "huggingface" in others:
+        yield "Transformers opens it too: its README.md says how"
+    elif preprocessing.is_native:
         yield (
             "Transformers and timm do not open it, because it reads images at their own proportions; "
             "--portable --crop centre makes a model that both open"
         )
-        return
-    format = format_of("huggingface", config)
-    if format is not None and not format.cannot(config):
-        yield "Transformers opens it too, and timm after a conversion: its README.md says how"
     elif isinstance(config, ViTConfig) and config.reads != config.headless().reads:
         yield (
             "Transformers and timm do not open it, because of what its head reads: its README.md has the "

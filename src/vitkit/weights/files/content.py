@@ -101,12 +101,15 @@ TIMM = {
     "crop_pct": NUMBER, "crop_mode": TEXT, "interpolation": TEXT, "mean": NUMBERS, "std": NUMBERS,
 }  # fmt: skip
 ARGUMENTS = {"img_size": SIDES, "num_heads": WHOLE, "act_layer": TEXT, "init_values": NUMBER}
-CONFIG: Fields = {
-    "model_type": TEXT, "hidden_act": TEXT, "pooler_act": TEXT, "problem_type": TEXT,
+ENCODER = {
+    "model_type": TEXT, "hidden_act": TEXT,
     "hidden_size": WHOLE, "num_hidden_layers": WHOLE, "intermediate_size": WHOLE,
     "num_attention_heads": WHOLE, "num_channels": WHOLE, "image_size": SIDES, "patch_size": SIDES,
-    "layer_norm_eps": NUMBER, "hidden_dropout_prob": NUMBER,
-    "attention_probs_dropout_prob": NUMBER, "qkv_bias": SWITCH,
+    "num_patches": WHOLE, "layer_norm_eps": NUMBER,
+}  # fmt: skip
+CONFIG: Fields = {
+    **ENCODER, "vision_config": ENCODER, "pooler_act": TEXT, "problem_type": TEXT,
+    "hidden_dropout_prob": NUMBER, "attention_probs_dropout_prob": NUMBER, "qkv_bias": SWITCH,
     "architecture": TEXT, "global_pool": TEXT, "model_args": ARGUMENTS, "pretrained_cfg": TIMM,
     **TIMM,
 }  # fmt: skip
@@ -116,6 +119,7 @@ PREPROCESSOR: Fields = {
     "crop_size": SIDES, "resample": CHOICE, "rescale_factor": NUMBER, "image_mean": NUMBERS,
     "image_std": NUMBERS, "do_resize": SWITCH, "do_center_crop": SWITCH, "do_rescale": SWITCH,
     "do_normalize": SWITCH, "default_to_square": SWITCH,
+    "patch_size": SIDES, "max_num_patches": WHOLE,
 }  # fmt: skip
 
 

@@ -6,12 +6,12 @@ from vitkit.models import ModelConfig, build, called
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats import torchvision
-from vitkit.weights.formats.format import Format, Tidied
+from vitkit.weights.formats.format import CROPS, Format, Tidied
 from vitkit.weights.formats.google import resnets as google_resnets
 from vitkit.weights.formats.google import vit as google_vit
 from vitkit.weights.formats.huggingface.dino import DINOV2, DINOV3
 from vitkit.weights.formats.huggingface.processors import processor_json
-from vitkit.weights.formats.huggingface.towers import TOWERS
+from vitkit.weights.formats.huggingface.towers import NAFLEX, TOWERS
 from vitkit.weights.formats.huggingface.vit import VIT
 from vitkit.weights.formats.timm import resnets as timm_resnets
 from vitkit.weights.formats.timm import vit as timm_vit
@@ -52,6 +52,7 @@ NATIVE = Format(
     rules=_rules,
     directory=_directory,
     library="vitkit",
+    images=(*CROPS, "native", "naflex"),
 )
 
 
@@ -62,6 +63,7 @@ FORMATS: tuple[Format, ...] = (
     VIT.format(),
     DINOV2.format(),
     DINOV3.format(),
+    NAFLEX.format(),  # before the towers that are fed images, whose names it has too
     TOWERS.format(),
     google_vit.FORMAT,  # before google's ResNets, whose names hybrids have too
     google_resnets.FORMAT,
@@ -81,23 +83,33 @@ def recognise(tensors: Tensors) -> Format | None:
     return next((format for format in FORMATS if format.recognises(tensors)), None)
 
 
-def format_of(name: str, config: ModelConfig) -> Format | None:
-    """The format of this name, for this kind of model; None if it stores no such models. Of several
-    the one that can express it, or lacks least for it."""
+def format_of(name: str, config: ModelConfig, rule: str = "square") -> Format | None:
+    """The format of this name, for this kind of model; None if it stores no such models. Of several one
+    whose library prepares images by the `rule` of a Preprocessing, and that can express the model, or
+    lacks least for it."""
     matching = [format for format in FORMATS if format.name == name and config.kind in format.kinds]
-    return min(matching, key=lambda format: len(format.cannot(config)), default=None)
+
+    def lack(format: Format) -> tuple[bool, int]:
+        return rule not in format.images, len(format.cannot(config))
+
+    return min(matching, key=lack, default=None)
 
 
-def formats_for(config: ModelConfig) -> list[Format]:
-    """The formats that can express all of a model."""
+def formats_for(config: ModelConfig, rule: str = "square") -> list[Format]:
+    """The formats that can express all of a model, and prepare images by the `rule`."""
     return [
-        format for format in FORMATS if config.kind in format.kinds and not format.cannot(config)
+        format
+        for format in FORMATS
+        if config.kind in format.kinds and rule in format.images and not format.cannot(config)
     ]
 
 
-def cannot(name: str, config: ModelConfig) -> list[str]:
-    """What the format of this name cannot express of a model."""
-    format = format_of(name, config)
+def cannot(name: str, config: ModelConfig, rule: str = "square") -> list[str]:
+    """What the format of this name cannot express of a model whose images are prepared by the `rule`."""
+    format = format_of(name, config, rule)
     if format is None:
         return [f"a {config.title} ({called(config)})"]
-    return format.cannot(config)
+    missing = list(format.cannot(config))
+    if rule not in format.images:
+        missing.append("images at their own proportions")
+    return missing

@@ -21,6 +21,9 @@ from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.hints import Hints
 from vitkit.weights.rules import Rule
 
+CROPS = ("square", "shorter")
+"""The rules of a Preprocessing whose images have one size."""
+
 
 class Tidied(NamedTuple):
     """A file's tensors under the names that the rules use."""
@@ -76,6 +79,8 @@ class Format:
     differs: Callable[[ModelConfig], list[str]] = lambda config: []
     """What its library would compute a little differently."""
 
+    images: tuple[str, ...] = CROPS
+    """The rules of a Preprocessing that its library has."""
     mask: str = ""
     """The end of the name of its mask embedding, if its models have one."""
     endings: tuple[str, ...] = ()

@@ -6,8 +6,9 @@ field that is absent has that default.
 
 from collections.abc import Mapping
 
-from vitkit.models import Grid, ViTConfig
+from vitkit.models import ViTConfig
 from vitkit.weights.files import Tensors
+from vitkit.weights.formats.huggingface.processors import sides_in_json
 from vitkit.weights.outputs import Activation, numbered
 
 # hidden_act -> the form of the GELU
@@ -53,21 +54,13 @@ def write_fields(config: ViTConfig, fields: Mapping[str, tuple[str, object]]) ->
     """The way back."""
     spelled = {
         "gelu": HIDDEN_ACT[config.gelu],
-        "image": _sides(config.image),
-        "patch": _sides(config.patches.size),
+        "image": sides_in_json(config.image),
+        "patch": sides_in_json(config.patches.size),
     }
     json = {}
     for ours, (theirs, _) in fields.items():
         json[theirs] = spelled.get(ours, getattr(config, ours))
     return json
-
-
-def _sides(size: Grid) -> int | list[int]:
-    """One number for a square, else height and width."""
-    height, width = size
-    if height == width:
-        return height
-    return [height, width]
 
 
 def gelu_of(act: object) -> str:
@@ -77,6 +70,11 @@ def gelu_of(act: object) -> str:
             f"its hidden_act is {act!r}; a Vision Transformer has one of {', '.join(GELU)}"
         )
     return GELU[act]
+
+
+def about_images(json: dict) -> dict:
+    """config.json of two towers as if it were of the one that reads images."""
+    return {**(json.get("vision_config") or {}), **json}
 
 
 def objective_of(json: dict) -> dict | None:
@@ -99,10 +97,13 @@ def changed_fields(ours: dict, theirs: dict) -> list[str]:
     vitkit wrote saves vitkit's description with it, out of date. Fields that are absent contradict
     nothing. Any other value does, names of classes too: whoever wrote it did so after vitkit.
     """
+    ours = about_images(ours)
+    theirs = about_images(theirs)
+    unread = ("label2id", "vision_config")  # which say id2label, and what is beside them, again
     return [
         name
         for name, value in ours.items()
-        if name in theirs and theirs[name] != value and name != "label2id"  # says id2label again
+        if name in theirs and theirs[name] != value and name not in unread
     ]
 
 

@@ -18,6 +18,7 @@ from vitkit.weights.classifier import Activation, Classifier, Description
 from vitkit.weights.files import Opened, Tensors, lazy_zeros
 from vitkit.weights.formats.encoders import PYTORCH, Arrays, Names, encoder_rules
 from vitkit.weights.formats.format import (
+    CROPS,
     Elsewhere,
     Format,
     Tidied,
@@ -80,14 +81,22 @@ class Family:
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Patterns of other names in files -> those of `names`. Transformers 5 has new ones in memory, and
     still writes the old ones."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """How a model_type begins that vitkit does not read, though its names are these -> why."""
     positions: str = "learned"
     position_table: Callable[[ViTConfig], Transform] = lambda config: SAME
-    arrays: Arrays = PYTORCH
+    arrays: Callable[[ViTConfig], Arrays] = lambda config: PYTORCH
     prefix: str = ""
-    """What is before all names in a written file. Without it, the model_type is before those of a
-    classifier's encoder."""
+    """What is before the encoder's names in a written file. Without it, the model_type is before those of
+    a classifier's."""
+    classifier_nests: str = ""
+    """The field of a classifier's config.json that holds what is about images, if it has its own."""
+    images: tuple[str, ...] = CROPS
+    """As Format's."""
+    given: Callable[[Tensor, ViTConfig], dict[str, Tensor]] = lambda images, config: {
+        "pixel_values": images
+    }
+    """Normalised images (B, C, h, w) as the arguments of its class."""
+    image_of: Callable[[dict[str, Tensor]], Tensor] = lambda batch: batch["pixel_values"]
+    """What an image processor makes of an image -> (1, 3, h, w)."""
     mask_axes: int = 0
     """Axes of the mask embedding that its class has; 0 if it has none."""
     pooler_is_optional: bool = False
@@ -114,8 +123,9 @@ class Family:
             library="transformers",
             example=_example,
             open_elsewhere=self._open_elsewhere,
-            pixels_elsewhere=_pixels_elsewhere,
+            pixels_elsewhere=self._pixels_elsewhere,
             mask=mask,
+            images=self.images,
         )
 
     # Reading
@@ -139,9 +149,6 @@ class Family:
                 f"it has the names of {self.title} and no config.json beside it, which says what "
                 "it computes"
             )
-        for beginning, reason in self.refused.items():
-            if str(model_type).startswith(beginning):
-                raise ValueError(reason)
         if model_type not in self.types:
             raise ValueError(
                 f"it has the names of {self.title} and a config.json of type {model_type!r}; "
@@ -163,7 +170,9 @@ class Family:
             **self.settings(json, tensors),
         }
         config = ViTConfig(**settings)
-        preprocessing, notes = preprocessing_of(opened.preprocessor, config.image, model_type)
+        preprocessing, notes = preprocessing_of(
+            opened.preprocessor, config.image, model_type, config.patch
+        )
         if self.cuts_rest:
             preprocessing, rest_note = _without_rest(preprocessing, config)
             notes += rest_note
@@ -178,7 +187,7 @@ class Family:
         )
 
     def _rules(self, config: ViTConfig) -> list[Rule]:
-        return encoder_rules(config, self.names, self.arrays, self.position_table(config))
+        return encoder_rules(config, self.names, self.arrays(config), self.position_table(config))
 
     # Writing
 
@@ -190,7 +199,7 @@ class Family:
             shape = [1] * (self.mask_axes - 1) + [config.width]
             tensors = {**tensors, MASK: torch.zeros(shape)}
         prefix = self.prefix
-        if config.classes:
+        if config.classes and not prefix:
             prefix = f"{self.class_of(config)[0]}."
         spelled = {}
         for name, tensor in tensors.items():
@@ -225,11 +234,13 @@ class Family:
         self, config: ViTConfig, labels: tuple[str, ...], activation: Activation
     ) -> dict:
         """config.json for Transformers."""
+        encoder = {**write_fields(config, self.fields), **self.more_fields(config)}
+        if config.classes and self.classifier_nests:
+            encoder = {self.classifier_nests: encoder}
         values = {
             "architectures": [self.architecture(config)],
             "model_type": self.class_of(config)[0],
-            **write_fields(config, self.fields),
-            **self.more_fields(config),
+            **encoder,
         }
         if config.classes:
             values |= classes_json(labels, activation)
@@ -254,13 +265,25 @@ class Family:
         arguments = {}
         if config.classes:
             answer = "logits"
-        elif self.pooler_is_optional:
+        elif config.pool == "gap":
+            answer = "mean"
+        elif self.pooler_is_optional and not config.representation:
+            answer = "class token"
+        if self.pooler_is_optional and not config.classes:
             arguments["add_pooling_layer"] = bool(config.representation)
-            if not config.representation:
-                answer = "mean"
-                if config.has_class_token:
-                    answer = "class token"
-        return _open_in_transformers(path, self.architecture(config), ANSWERS[answer], arguments)
+        library, model = _open_in_transformers(path, self.architecture(config), arguments)
+
+        def compute(images: Tensor) -> Tensor:
+            return ANSWERS[answer](model(**self.given(images, config)))
+
+        return Elsewhere(library, _Answer(model, compute))
+
+    def _pixels_elsewhere(self, path: Path, image: Image.Image) -> Tensor:
+        """What the image processor of a written directory makes of an image, (1, 3, h, w)."""
+        from transformers import AutoImageProcessor
+
+        processor = AutoImageProcessor.from_pretrained(path, local_files_only=True)
+        return self.image_of(processor(image, return_tensors="pt"))
 
 
 # Biases that a file leaves out (qkv_bias: false)
@@ -321,42 +344,37 @@ ANSWERS = {  # (B, K) or (B, D) out of the record that a model of Transformers r
 
 
 class _Answer(nn.Module):
-    """A model of Transformers that returns a tensor, as vitkit's do, and not a record."""
+    """A model of Transformers that takes images and returns a tensor, as vitkit's do."""
 
-    def __init__(self, model: nn.Module, read: Callable):
+    def __init__(self, model: nn.Module, compute: Callable[[Tensor], Tensor]):
         super().__init__()
         self.model = model
-        self.read = read
+        self.compute = compute
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.read(self.model(images))
+        return self.compute(images)
 
 
 def _open_in_transformers(
-    path: Path, architecture: str, read: Callable, arguments: dict[str, bool]
-) -> Elsewhere:
-    """A class of Transformers, opened from a written directory by Transformers itself. `read` gets
-    the answer out of the record that it returns. Raises ImportError without Transformers."""
+    path: Path, architecture: str, arguments: dict[str, bool]
+) -> tuple[str, nn.Module]:
+    """A class of Transformers, opened from a written directory by Transformers itself, and what that is
+    called. Raises ImportError without Transformers."""
     import transformers
     from transformers.utils import logging
 
     kind = getattr(transformers, architecture)
     bars = logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
     logging.disable_progress_bar()  # of a second's work, among our own sentences
+    logging.set_verbosity_error()  # as of a text tower that nobody reads
     try:
         model = kind.from_pretrained(path, local_files_only=True, **arguments)
     finally:
+        logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-    return Elsewhere(f"Transformers {transformers.__version__}", _Answer(model, read))
-
-
-def _pixels_elsewhere(path: Path, image: Image.Image) -> Tensor:
-    """What the image processor of a written directory makes of an image, (1, 3, h, w)."""
-    from transformers import AutoImageProcessor
-
-    processor = AutoImageProcessor.from_pretrained(path, local_files_only=True)
-    return processor(image, return_tensors="pt")["pixel_values"]
+    return f"Transformers {transformers.__version__}", model
 
 
 def _example(config: ViTConfig) -> str:

@@ -7,8 +7,9 @@ processor's class (`DEFAULTS`).
 import re
 from math import isfinite
 
-from vitkit.data import Preprocessing
+from vitkit.data import Preprocessing, squarest
 from vitkit.weights.formats.shapes import IMAGENET
+from vitkit.weights.hints import MOST_TOKENS
 
 # Pillow's number for an interpolation, or its name -> ours, and back.
 RESAMPLE = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
@@ -41,6 +42,7 @@ DEFAULTS = {
     "Bit": BIT,
     "CLIP": BIT,
     "Siglip": {"size": SQUARE, "default_to_square": False, "resample": 3, **HALF},
+    "Siglip2": {"patch_size": 16, "max_num_patches": 256, "resample": 2, **HALF},
     "DINOv3ViT": {"size": SQUARE, "resample": 2, **IMAGENET_JSON},
 }
 # Of a file without a class, or of no file at all, by the type of the model
@@ -50,8 +52,18 @@ FAMILIES = {
     "clip_vision_model": "CLIP",
     "siglip": "Siglip",
     "siglip_vision_model": "Siglip",
+    "siglip2": "Siglip2",
+    "siglip2_vision_model": "Siglip2",
     "dinov3_vit": "DINOv3ViT",
 }
+
+
+def sides_in_json(size: tuple[int, int]) -> int | list[int]:
+    """One number for a square, else height and width."""
+    height, width = size
+    if height == width:
+        return height
+    return [height, width]
 
 
 def processor_json(preprocessing: Preprocessing) -> dict:
@@ -59,20 +71,27 @@ def processor_json(preprocessing: Preprocessing) -> dict:
     height, width = preprocessing.size
     crops = True
     side = preprocessing.resize or max(height, width)
-    if preprocessing.rule == "shorter":  # the shorter side to `side`, then a crop
+    if preprocessing.rule == "naflex":  # whole, at its own proportions
+        processor = "Siglip2ImageProcessor"
+        sizes = {
+            "patch_size": sides_in_json(preprocessing.patch),
+            "max_num_patches": preprocessing.patches,
+        }
+        crops = False
+    elif preprocessing.rule == "shorter":  # the shorter side to `side`, then a crop
         processor = "BitImageProcessor"
-        size = {"shortest_edge": side}
+        sizes = {"size": {"shortest_edge": side}}
     elif preprocessing.resize:  # to a square, then a crop
         processor = "DeiTImageProcessor"
-        size = {"height": side, "width": side}
+        sizes = {"size": {"height": side, "width": side}}
     else:  # to the size of the model, whatever the image's proportions
         processor = "ViTImageProcessor"
-        size = {"height": height, "width": width}
+        sizes = {"size": {"height": height, "width": width}}
         crops = False
     values = {
         "image_processor_type": processor,
         "do_resize": True,
-        "size": size,
+        **sizes,
         "resample": NUMBER[preprocessing.interpolation],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
@@ -88,17 +107,24 @@ def processor_json(preprocessing: Preprocessing) -> dict:
 
 
 def preprocessing_of(
-    json: dict, image: tuple[int, int], model_type: str
+    json: dict, image: tuple[int, int], model_type: str, patch: int = 16
 ) -> tuple[Preprocessing, list[str]]:
-    """What an image processor does, and notes about what was assumed.
+    """What an image processor does, and notes about what was assumed. `image` and `patch` are the
+    model's.
 
     Without a processor, what models of this type usually have. Raises ValueError for what no
     Preprocessing does.
     """
     if not json:
         note = f"preprocessing: no preprocessor_config.json, so {model_type}'s usual one"
-        return _usual(image, model_type), [note]
-    json, notes = _with_defaults(json, model_type)
+        return _usual(image, model_type, patch), [note]
+    family, json, notes = _with_defaults(json, model_type)
+    values = _values(json)
+    if family == "Siglip2":
+        size = _size_of_patches(json, patch)
+        if not json["do_resize"]:
+            notes.append("preprocessing: the processor does not resize; images are resized here")
+        return Preprocessing(size, "naflex", patch=(patch, patch), **values), notes
 
     # The size of the result
     rule, resized, crop = _geometry(json)
@@ -122,28 +148,14 @@ def preprocessing_of(
             "preprocessing: the processor leaves images their proportions; "
             f"vitkit crops the centre of {size[0]} x {size[1]}"
         )
-
-    # Values
-    if json["resample"] not in RESAMPLE:
-        raise ValueError(
-            f"its preprocessor resizes by method {json['resample']!r}; "
-            "vitkit knows 2 (bilinear) and 3 (bicubic)"
-        )
-    mean, std = _statistics(json)
-    preprocessing = Preprocessing(
-        size=size,
-        rule=rule,
-        resize=resize,
-        interpolation=RESAMPLE[json["resample"]],
-        mean=mean,
-        std=std,
-    )
-    return preprocessing, notes
+    return Preprocessing(size, rule, resize, **values), notes
 
 
-def _usual(image: tuple[int, int], model_type: str) -> Preprocessing:
+def _usual(image: tuple[int, int], model_type: str, patch: int) -> Preprocessing:
     """The preprocessing that the published models of a type have."""
     family = FAMILIES.get(model_type)
+    if family == "Siglip2":
+        return Preprocessing(image, "naflex", patch=(patch, patch))
     if family == "CLIP":
         mean, std = OPENAI["image_mean"], OPENAI["image_std"]
         return Preprocessing(image, "shorter", interpolation="bicubic", mean=mean, std=std)
@@ -159,8 +171,8 @@ def _usual(image: tuple[int, int], model_type: str) -> Preprocessing:
     return Preprocessing(size=image, **IMAGENET)
 
 
-def _with_defaults(json: dict, model_type: str) -> tuple[dict, list[str]]:
-    """All fields, absent ones as the class has them, and a note if the class is unknown."""
+def _with_defaults(json: dict, model_type: str) -> tuple[str, dict, list[str]]:
+    """The class, all fields, absent ones as the class has them, and a note if the class is unknown."""
     # ViTImageProcessor, ViTImageProcessorFast, ViTFeatureExtractor: the same class of three times.
     # A file without a class gets that of its model (image_processing_auto.py)
     usual = FAMILIES.get(model_type, "ViT")
@@ -174,7 +186,24 @@ def _with_defaults(json: dict, model_type: str) -> tuple[dict, list[str]]:
         )
         family = "ViT"
     written = {field: value for field, value in json.items() if value is not None}
-    return {**EVERY_CLASS, **DEFAULTS[family], **written}, notes
+    return family, {**EVERY_CLASS, **DEFAULTS[family], **written}, notes
+
+
+def _size_of_patches(json: dict, patch: int) -> tuple[int, int]:
+    """The size that has as many patches as an image at its own proportions may have. Raises ValueError
+    for other patches than the model's, and for a number that no image can have."""
+    if json["patch_size"] != patch:
+        raise ValueError(
+            f"its preprocessor's patch_size is {json['patch_size']}, and the model's is {patch}; "
+            "they must be the same"
+        )
+    most = json["max_num_patches"]
+    if not 1 <= most <= MOST_TOKENS:
+        raise ValueError(
+            f"its preprocessor's max_num_patches is {most}; it is a number from 1 to {MOST_TOKENS:,}"
+        )
+    rows, columns = squarest(most)
+    return rows * patch, columns * patch
 
 
 def _geometry(json: dict) -> tuple[str, tuple[int, int], tuple[int, int] | None]:
@@ -206,6 +235,17 @@ def _pair(size) -> tuple[int, int]:
     if not numbers or len(pair) != 2:
         raise ValueError(f"its preprocessor's size is {size!r}; expected pixels")
     return tuple(pair)
+
+
+def _values(json: dict) -> dict:
+    """How pixels are resized and normalised, as settings of a Preprocessing."""
+    if json["resample"] not in RESAMPLE:
+        raise ValueError(
+            f"its preprocessor resizes by method {json['resample']!r}; "
+            "vitkit knows 2 (bilinear) and 3 (bicubic)"
+        )
+    mean, std = _statistics(json)
+    return {"interpolation": RESAMPLE[json["resample"]], "mean": mean, "std": std}
 
 
 def _statistics(json: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:

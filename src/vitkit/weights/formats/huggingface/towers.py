@@ -1,8 +1,16 @@
-"""The vision towers of Hugging Face's CLIP, SigLIP and SigLIP 2 (of one fixed size of images).
+"""The vision towers of Hugging Face's CLIP, SigLIP and SigLIP 2: of one fixed size of images, which is
+called SigLIP, and for images at their own proportions (NaFlex).
 
-Transformers' code: modeling_clip.py and modeling_siglip.py, whose encoders are the same. CLIP has a
-class token and a norm before the first block, SigLIP a MAP head.
+Transformers' code: modeling_clip.py, modeling_siglip.py and modeling_siglip2.py, whose encoders are the
+same. CLIP has a class token and a norm before the first block, SigLIP a MAP head. NaFlex takes lists of
+patches, which a dense layer projects, and a mask where images have fewer than others of their batch; here
+images of one grid are computed together, so there is nothing to mask.
 """
+
+from math import isqrt, prod
+
+import torch
+from torch import Tensor
 
 from vitkit.models import ViTConfig, as_side
 from vitkit.weights.files import Tensors
@@ -10,7 +18,7 @@ from vitkit.weights.formats.encoders import PYTORCH, Block, Names
 from vitkit.weights.formats.format import Tidied, has_end
 from vitkit.weights.formats.huggingface.family import Family
 from vitkit.weights.formats.huggingface.vit import SIZES
-from vitkit.weights.rules import TABLE, VECTOR, gist
+from vitkit.weights.rules import TABLE, VECTOR, gist, listed_patches
 
 # What lies beside the vision tower, and what an old file has that is no weight
 BESIDE = ("text_model.", "text_projection.", "visual_projection.", "logit_scale", "logit_bias")
@@ -33,7 +41,7 @@ def _tower_alone(tensors: Tensors) -> Tidied:
     if beside:
         notes.append(f"left out: {len(beside)} tensors beside the vision tower, as {min(beside)}")
 
-    # SiglipForImageClassification reads the mean, and keeps a MAP head that nobody reads
+    # SiglipForImageClassification, and that of SigLIP 2, reads the mean, and keeps a MAP head that nobody reads
     unread = [name for name in tidied if name.startswith("head.")]
     if unread and "classifier.weight" in tidied:
         tidied = {name: lazy for name, lazy in tidied.items() if name not in unread}
@@ -53,7 +61,7 @@ def _vision_json(json: dict) -> dict:
     defaults = {}
     if json["model_type"].startswith("clip"):
         defaults = CLIPS_DEFAULTS
-    vision = json.get("vision_config", json)
+    vision = json.get("vision_config") or json
     return {**defaults, **vision, "model_type": json["model_type"]}
 
 
@@ -70,11 +78,7 @@ def _settings(json: dict, tensors: Tensors) -> dict:
         pool = "token"
     elif "head.probe" in tensors:
         pool = "map"
-    patch = as_side(json.get("patch_size", 16))
-    if isinstance(patch, tuple):
-        raise ValueError(
-            f"its patch_size is {list(patch)}; Transformers' class of this model takes squares alone"
-        )
+    patch = _square_patch(json)
     side = json.get("image_size", 224)
     return {
         "patch": patch,
@@ -82,6 +86,15 @@ def _settings(json: dict, tensors: Tensors) -> dict:
         "pool": pool,
         "embedding_norm": is_clip,
     }
+
+
+def _square_patch(json: dict) -> int:
+    patch = as_side(json.get("patch_size", 16))
+    if isinstance(patch, tuple):
+        raise ValueError(
+            f"its patch_size is {list(patch)}; Transformers' class of this model takes squares alone"
+        )
+    return patch
 
 
 def _class_of(config: ViTConfig) -> tuple[str, str]:
@@ -138,24 +151,19 @@ NAMES = Names(
     pool=POOL,
     head="classifier",
 )
+FIELDS = {
+    **SIZES,
+    "gelu": ("hidden_act", "gelu_pytorch_tanh"),
+    "attention_dropout": ("attention_dropout", 0.0),
+    "eps": ("layer_norm_eps", 1e-6),
+}
 TOWERS = Family(
-    title="CLIP's vision tower",
+    title="the vision tower of CLIP and SigLIP",
     types=("clip", "clip_vision_model", "siglip", "siglip_vision_model"),
-    refused={
-        "siglip2": (
-            "it is a SigLIP 2 for images of any proportions (NaFlex), which come as lists of patches; "
-            "vitkit reads SigLIP 2's models of one size, whose config.json says siglip"
-        )
-    },
     class_of=_class_of,
     recognises=lambda tensors: has_end(tensors, "embeddings.patch_embedding.weight"),
     names=NAMES,
-    fields={
-        **SIZES,
-        "gelu": ("hidden_act", "gelu_pytorch_tanh"),
-        "attention_dropout": ("attention_dropout", 0.0),
-        "eps": ("layer_norm_eps", 1e-6),
-    },
+    fields=FIELDS,
     pools=_pools,
     settings=_settings,
     has=("embedding_norm",),
@@ -163,7 +171,103 @@ TOWERS = Family(
     tidy=_tower_alone,
     vision_json=_vision_json,
     prefix="vision_model.",
-    arrays=PYTORCH._replace(cls=VECTOR),
+    arrays=lambda config: PYTORCH._replace(cls=VECTOR),
     position_table=lambda config: TABLE,
     cuts_rest=True,
+)
+
+
+# SigLIP 2's NaFlex
+
+
+PATCHES = f"{NAMES.patches}.weight"
+
+
+def _naflex_settings(json: dict, tensors: Tensors) -> dict:
+    """The image that its square table of positions is for. Raises ValueError if that is no square."""
+    patch = _square_patch(json)
+    patches = json.get("num_patches", 256)
+    side = isqrt(max(patches, 0))
+    if side < 1 or side**2 != patches:
+        raise ValueError(
+            f"its num_patches is {patches}; Transformers' class of this model has positions of a square"
+        )
+    pool = "gap"
+    if "head.probe" in tensors:
+        pool = "map"
+    return {"patch": patch, "image": side * patch, "pool": pool, "resample": "siglip2"}
+
+
+def _naflex_fields(config: ViTConfig) -> dict:
+    """Its classifier reads the mean, and needs no MAP head."""
+    return {"num_patches": prod(config.grid), "vision_use_head": config.pool == "map"}
+
+
+def _naflex_class(config: ViTConfig) -> tuple[str, str]:
+    if config.classes:
+        return "siglip2", "Siglip2"
+    return "siglip2_vision_model", "Siglip2Vision"
+
+
+def _naflex_pools(config: ViTConfig) -> tuple[str, ...]:
+    if config.classes:
+        return ("gap",)
+    return ("map", "gap")
+
+
+def _naflex_lacks(config: ViTConfig) -> dict[str, object]:
+    rows, columns = config.grid
+    return {
+        "a class token": config.has_class_token,
+        "registers": config.registers,
+        f"positions of {rows} x {columns} patches, no square": rows != columns,
+        f"positions that are resampled as {config.resample} does": config.resample != "siglip2",
+    }
+
+
+def _as_lists(images: Tensor, config: ViTConfig) -> dict[str, Tensor]:
+    """Normalised images (B, C, h, w) -> what Transformers' class takes: lists of patches (B, N, P P C), no
+    patch of which is filled in, and the grid of each image."""
+    side = config.patch
+    patches = images.unfold(2, side, side).unfold(3, side, side)  # (B, C, rows, columns, P, P)
+    rows, columns = patches.shape[2:4]
+    patches = patches.permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(1, 2)  # (B, N, P P C)
+    grids = torch.tensor([[rows, columns]] * len(images))
+    mask = torch.ones(patches.shape[:2], dtype=torch.int32)
+    return {"pixel_values": patches, "pixel_attention_mask": mask, "spatial_shapes": grids}
+
+
+def _as_image(batch: dict[str, Tensor]) -> Tensor:
+    """The image, (1, 3, h, w), that Transformers' processor has made a list of patches of."""
+    rows, columns = batch["spatial_shapes"][0].tolist()
+    patches = batch["pixel_values"][:, : rows * columns]  # (1, N, P P 3)
+    side = isqrt(patches.shape[2] // 3)
+    patches = patches.unflatten(2, (side, side, 3)).unflatten(1, (rows, columns))
+    return patches.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
+
+
+NAFLEX = Family(
+    title="SigLIP 2's vision tower (NaFlex)",
+    types=("siglip2", "siglip2_vision_model"),
+    images=("naflex",),
+    class_of=_naflex_class,
+    recognises=lambda tensors: any(
+        name.endswith(PATCHES) and len(lazy.shape) == 2 for name, lazy in tensors.items()
+    ),
+    names=NAMES,
+    fields={setting: field for setting, field in FIELDS.items() if setting != "image"},
+    pools=_naflex_pools,
+    settings=_naflex_settings,
+    more_fields=_naflex_fields,
+    cannot=_naflex_lacks,
+    tidy=_tower_alone,
+    vision_json=_vision_json,
+    classifier_nests="vision_config",
+    prefix="vision_model.",
+    arrays=lambda config: PYTORCH._replace(
+        cls=VECTOR, convolution=listed_patches(config.patches.size)
+    ),
+    position_table=lambda config: TABLE,
+    given=_as_lists,
+    image_of=_as_image,
 )

@@ -11,7 +11,7 @@ from torch import Tensor
 from vitkit.models import ViTConfig
 from vitkit.weights.files import Tensors, joined, lazy_zeros
 from vitkit.weights.formats.encoders import Block, Names
-from vitkit.weights.formats.format import Tidied, without_prefix
+from vitkit.weights.formats.format import Tidied, has_end, without_prefix
 from vitkit.weights.formats.resnets import ResNetNames
 from vitkit.weights.pretraining import decoder_of, mask_of
 from vitkit.weights.rules import SAME, gist
@@ -62,6 +62,9 @@ OTHER_MODELS = {
     r"blocks\.\d+\.attn\.(q_norm|k_norm)\.": "normalised queries and keys",
     r"blocks\.\d+\.attn\.norm\.": "a norm within attention",
     r".*relative_position_bias_table": "a table of biases for offsets (BEiT)",
+    r"(.*\.)?embeds\.proj\.weight": (
+        "a list of patches as its input (NaFlexVit; of SigLIP 2's NaFlex, Hugging Face's files are read)"
+    ),
     r"patch_embed\.norm\.": "a norm of patches",
     r"patch_embed\.backbone\.(?!(stem\.)?(conv|norm)\.|stages\.)": "a stem that is not a BiT ResNet",
 }
@@ -94,7 +97,8 @@ ROOT_ALONE = RESNET._replace(root="conv.weight", root_norm="norm")
 def recognises(tensors: Tensors) -> bool:
     """Whether these are a Vision Transformer's names in this format."""
     ends = (PATCHES, ".conv.weight")
-    return any(name.endswith(ends) and "patch_embed." in name for name in tensors)
+    of_images = any(name.endswith(ends) and "patch_embed." in name for name in tensors)
+    return of_images or has_end(tensors, "embeds.proj.weight")  # NaFlexVit, which `tidy` refuses
 
 
 def tidy(tensors: Tensors) -> Tidied:
