@@ -9,11 +9,11 @@ from vitkit.acceleration.figures import draw as draw
 from vitkit.acceleration.figures import write_page as write_page
 from vitkit.acceleration.heads import Head as Head
 from vitkit.acceleration.heads import head_of as head_of
-from vitkit.acceleration.line import Line as Line
-from vitkit.acceleration.line import Point as Point
 from vitkit.acceleration.losses import Judge as Judge
 from vitkit.acceleration.losses import Judged as Judged
 from vitkit.acceleration.losses import Loss as Loss
+from vitkit.acceleration.pareto import Line as Line
+from vitkit.acceleration.pareto import Point as Point
 from vitkit.acceleration.searching import Found as Found
 from vitkit.acceleration.searching import LIBRARIES as LIBRARIES
 from vitkit.acceleration.searching import Wanted as Wanted

@@ -39,7 +39,6 @@ from vitkit.acceleration.bodies import (
     whole,
 )
 from vitkit.acceleration.heads import check_own, head_of
-from vitkit.acceleration.line import Line, Point
 from vitkit.acceleration.losses import (
     SAME,
     Judge,
@@ -51,11 +50,12 @@ from vitkit.acceleration.losses import (
     needed,
     times_more,
 )
+from vitkit.acceleration.pareto import Line, Point
 from vitkit.acceleration.subjects import Subject
 from vitkit.benching import Contender, Plan, is_worth_measuring, measure
 from vitkit.runtimes import folder_of
+from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
-from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted
 from vitkit.system.storage.files import check_types, parse_json, write_json
 from vitkit.weights import Classifier

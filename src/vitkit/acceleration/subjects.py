@@ -17,7 +17,7 @@ import numpy as np
 from vitkit.data import Source, fingerprint, open_parts, open_source, subset
 from vitkit.evaluation import Probing, align
 from vitkit.quick import CLOSED_FORM, is_quick, question
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.training import HELD_OUT, open_learned, open_part, read_run
 from vitkit.weights import Classifier
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from vitkit.acceleration.bodies import CPU, Body, calibration, wanted
 from vitkit.acceleration.heads import head_of, with_head
-from vitkit.acceleration.line import Point
+from vitkit.acceleration.pareto import Point
 from vitkit.acceleration.searching import LIBRARIES, Found
 from vitkit.acceleration.subjects import Subject
 from vitkit.data import Source, subset

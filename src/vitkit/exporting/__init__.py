@@ -7,7 +7,7 @@ _FILES = {
         "Agreement Trial agree own_trial prepared_images sample_trial to_calibrate trial_on"
     ),
     "bounds": "LEAST conclusion keeps_accuracy wrong",
-    "browser": "find_web_runtime",
+    "browser": "WebRuntime find_web_runtime",
     "exporting": (
         "ENDINGS Export FILES check described export missing_packages needs_calibration size_of "
         "write written_whole"

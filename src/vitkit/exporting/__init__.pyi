@@ -12,6 +12,7 @@ from vitkit.exporting.bounds import LEAST as LEAST
 from vitkit.exporting.bounds import conclusion as conclusion
 from vitkit.exporting.bounds import keeps_accuracy as keeps_accuracy
 from vitkit.exporting.bounds import wrong as wrong
+from vitkit.exporting.browser import WebRuntime as WebRuntime
 from vitkit.exporting.browser import find_web_runtime as find_web_runtime
 from vitkit.exporting.exporting import ENDINGS as ENDINGS
 from vitkit.exporting.exporting import Export as Export

@@ -22,7 +22,7 @@ from PIL import Image
 from vitkit.prediction import LIKELY
 from vitkit.runtimes import Exported
 from vitkit.system.console.text import counted_kind, printable_name
-from vitkit.system.limits import MAX_PIXELS
+from vitkit.system.environment import MAX_PIXELS
 from vitkit.system.storage.files import MARK, parse_json
 
 PARTS = Path(__file__).with_name("browser_page")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from vitkit.curation import LEAVE_OUT, RELABEL
 from vitkit.labelling.answers import Answer, Answers, Difference, Journal
-from vitkit.labelling.sitting import Decision, Progress, Question, class_name
+from vitkit.labelling.sitting import Decision, Question, SittingProgress, class_name
 from vitkit.system.storage.files import write_whole
 
 LIST = "reviewed.txt"
@@ -149,7 +149,7 @@ class Checking:
         with self._lock:
             return self.answers.differences()
 
-    def progress(self) -> Progress:
+    def progress(self) -> SittingProgress:
         """How far it is; its classes are those that photographs are said to have instead of their own."""
         with self._lock:
             counts = Counter(label for _, label in self._other_classes())
@@ -157,7 +157,7 @@ class Checking:
             # Decisions of an earlier review may be of photographs that this one does not name
             aside = {name: said for name, said in aside.items() if name in self._checks}
             decided = len({*self.answers.labels, *aside} & self._checks.keys())
-            return Progress(
+            return SittingProgress(
                 len(self._checks),
                 len(self._checks),
                 decided,

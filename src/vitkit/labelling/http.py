@@ -22,7 +22,7 @@ from PIL import Image
 from vitkit.data import BadImage, open_image, picture_to_look_at
 from vitkit.labelling.answers import Answer
 from vitkit.labelling.checking import Checking
-from vitkit.labelling.sitting import MORE, Progress, Question, Sitting
+from vitkit.labelling.sitting import MORE, Question, Sitting, SittingProgress
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.storage.files import parse_json
 
@@ -256,7 +256,7 @@ def _progress(table: Table) -> dict:
     }
 
 
-def sentences(progress: Progress) -> list[str]:
+def sentences(progress: SittingProgress) -> list[str]:
     """How good the model is, and what more labels would gain."""
     said = []
     estimate = progress.estimate

@@ -2,7 +2,7 @@
 
 A question is about one photograph, or a screen of photographs that the model takes for the same class. One in
 RANDOM single photographs is drawn at random, so that how good the model is can be told (estimate.py); the
-others are those that teach most (asking.py). After every few single ones comes a screen, as soon as the
+others are those that teach most (active_learning.py). After every few single ones comes a screen, as soon as the
 model is sure enough of one.
 
 All methods may be called from several threads at once.
@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
+from vitkit.labelling.active_learning import Cover
 from vitkit.labelling.answers import (
     LONGEST,
     Answer,
@@ -31,7 +32,6 @@ from vitkit.labelling.answers import (
     Journal,
     write_labels,
 )
-from vitkit.labelling.asking import Cover
 from vitkit.labelling.estimate import LATEST, Drawn, Estimate, share_right
 from vitkit.labelling.head import Head, solve, unsureness
 from vitkit.system.console.text import printable
@@ -73,7 +73,7 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Progress:
+class SittingProgress:
     """How far a sitting is."""
 
     photographs: int
@@ -563,7 +563,7 @@ class Sitting:
 
     # How far it is
 
-    def progress(self) -> Progress:
+    def progress(self) -> SittingProgress:
         """How far it is, and how good the model is on what has no label."""
         with self._lock:
             labels = self.answers.labels
@@ -571,7 +571,7 @@ class Sitting:
             if not self._is_estimated:  # it is asked for every other second
                 self._estimated = self._estimate()
                 self._is_estimated = True
-            return Progress(
+            return SittingProgress(
                 len(self._names),
                 int(self._is_seen.sum()),
                 len(labels),

@@ -29,7 +29,7 @@ from vitkit.prediction.items import Examples, FileNames, Item, Pictures
 from vitkit.prediction.predictions import Answered, Prediction, least_open
 from vitkit.prediction.rows import ParquetRows
 from vitkit.runtimes import Identity, Runtime, identity_of
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.storage.files import MARK, parse_json, remove_unfinished, write_whole
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 from vitkit.prediction.predictions import Prediction
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.storage.files import MARK, cache_dir, check_replaceable, write_whole
 

@@ -19,8 +19,8 @@ from vitkit.evaluation import (
     write_report,
 )
 from vitkit.quick.candidates import CLOSED_FORM
+from vitkit.quick.fine_tuning import RUN
 from vitkit.quick.plan import PLAN, Plan, Work, read_plan
-from vitkit.quick.tuning import RUN
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.storage.files import write_json, write_whole
 from vitkit.training import (

@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 from vitkit.data import Columns
 from vitkit.runtimes import RuntimeName
 from vitkit.system import machine
-from vitkit.system.console.saying import say_detail
+from vitkit.system.console.messages import say_detail
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.storage.files import check_can_be_made, check_replaceable

@@ -21,7 +21,7 @@ from vitkit.data.images.native import computed_by_size, grid_of, image_of, put, 
 from vitkit.data.images.pictures import Picture
 from vitkit.data.images.pixels import BadImage, Box, as_bytes, as_floats, grey
 from vitkit.system.console.text import counted
-from vitkit.system.limits import MAX_PIXELS
+from vitkit.system.environment import MAX_PIXELS
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from tempfile import TemporaryDirectory
 
 from vitkit.serving.http.server import Plan, Server, gets_signals, prepare_process
-from vitkit.serving.http.watch import SHARED, log, start_logs
+from vitkit.serving.http.telemetry import SHARED, log, start_logs
 from vitkit.system.machine import cpus
 
 LOOK = 0.2  # seconds between two looks at signals

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from vitkit.curation import Packed, Packing
 from vitkit.curation import pack as packed_to
 from vitkit.data import Columns, open_parts
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import cpus
 from vitkit.verbs.arguments import Data, DataColumns, OkIfUnreadable, status_of

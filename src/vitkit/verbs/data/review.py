@@ -32,8 +32,8 @@ from vitkit.evaluation import (
     write_review,
     wrong_labels,
 )
+from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
-from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.machine import cpus, pick_device
 from vitkit.system.storage.files import check_replaceable

@@ -31,8 +31,8 @@ from vitkit.data import (
     write_list,
 )
 from vitkit.inspection import Tile, contact_sheet
+from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
-from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, printable, printable_name
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import check_replaceable

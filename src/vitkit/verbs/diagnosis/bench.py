@@ -42,8 +42,8 @@ from vitkit.exporting import (
     trial_on,
 )
 from vitkit.runtimes import PACKAGES, VERSIONED, Fastest, check_less_work, threads
-from vitkit.system.console.saying import say
-from vitkit.system.console.terminal import terminal_width
+from vitkit.system.console.messages import say
+from vitkit.system.console.text import terminal_width
 from vitkit.system.matmul import processor
 from vitkit.system.storage.files import MARK, check_replaceable, write_json
 from vitkit.system.storage.private import public

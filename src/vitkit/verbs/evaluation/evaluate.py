@@ -38,7 +38,7 @@ from vitkit.evaluation import (
     shot_notes,
 )
 from vitkit.runtimes import is_exported
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group

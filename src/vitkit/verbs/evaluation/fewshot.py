@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.data import Columns, Splits
 from vitkit.evaluation import Fewshot, Form, Metric, Part, Subject, best_ranked, shot_notes
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import process_group

@@ -20,9 +20,8 @@ from vitkit.evaluation import (
     write_report,
 )
 from vitkit.inspection import contact_sheet
-from vitkit.system.console.saying import say
-from vitkit.system.console.terminal import fill
-from vitkit.system.console.text import as_word, printable, printable_name
+from vitkit.system.console.messages import say
+from vitkit.system.console.text import as_word, fill, printable, printable_name
 from vitkit.system.storage.files import MARK, check_can_be_made, check_replaceable, write_where_said
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result

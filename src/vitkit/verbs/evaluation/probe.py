@@ -28,7 +28,7 @@ from vitkit.evaluation import (
     with_probe,
     write_memory,
 )
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group

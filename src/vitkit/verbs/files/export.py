@@ -1,7 +1,7 @@
 """A model as a file for another program, tried on real images."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +13,7 @@ from vitkit.exporting import (
     Agreement,
     Export,
     Trial,
+    WebRuntime,
     check,
     conclusion,
     find_web_runtime,
@@ -34,11 +35,11 @@ from vitkit.runtimes import (
     tie,
     was_kept,
 )
-from vitkit.system.console.saying import say, say_detail
+from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import parse_json
-from vitkit.training import Recorded, is_run, open_part, read_run
+from vitkit.training import Recorded, open_part, read_run
 from vitkit.verbs.arguments import Model, ModelHints
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import alone, result, verb
@@ -105,6 +106,8 @@ class ExportedModel:
     """Images that gave the ranges of int8; 0 if none did."""
     learned: bool = False
     """Whether the model has learned from these."""
+    web_runtime: WebRuntime | None = None
+    """The onnxruntime-web in a page."""
 
     @property
     def path(self) -> Path:
@@ -155,7 +158,7 @@ class ExportedModel:
 
     def _page_shown(self) -> Iterator[str]:
         """What is in a page, and what to do with it."""
-        runtime = find_web_runtime(self.settings.onnxruntime_web)
+        runtime = self.web_runtime
         yield f"it holds the model and onnxruntime-web {runtime.version} of {runtime.folder} (MIT)"
         if self.precision != "int8":
             yield "--precision int8 makes it smaller; some in a hundred of its answers are others (docs/export.md)"
@@ -195,6 +198,8 @@ def export(settings: ExportModel) -> ExportedModel:
         raise ValueError(f"--limit is {settings.limit}; it is a number of images, at least 1")
     if settings.calibrate and not (settings.data and precision == "int8"):
         raise ValueError("--calibrate goes with --precision int8, and --data to try the file on")
+    if settings.onnxruntime_web and to != "page":
+        raise ValueError("onnxruntime-web is for a page: give --output a name that ends in .html")
     wanted = Export(
         to,
         precision,
@@ -202,11 +207,12 @@ def export(settings: ExportModel) -> ExportedModel:
         calibrated=bool(settings.calibrate),
         merge=settings.merge,
         least=settings.agreement,
-        onnxruntime_web=settings.onnxruntime_web,
     )
     before = _files_of_run(settings, wanted)
     classifier = classifier_of(settings.model, settings.hints)
     check(classifier, settings.output, wanted)
+    if to == "page":
+        wanted = replace(wanted, web_runtime=find_web_runtime(settings.onnxruntime_web))
     trial = _trial(settings, wanted, classifier)
 
     # Write it, and compare
@@ -217,16 +223,22 @@ def export(settings: ExportModel) -> ExportedModel:
         tie(settings.output, before, digest_of_classifier(classifier))
     calibrated_on = len(trial.for_calibration) if needs_calibration(wanted) else 0
     return ExportedModel(
-        settings, classifier, to, precision, agreement, trial.name, calibrated_on, trial.learned
+        settings,
+        classifier,
+        to,
+        precision,
+        agreement,
+        trial.name,
+        calibrated_on,
+        trial.learned,
+        wanted.web_runtime,
     )
 
 
 def _files_of_run(settings: ExportModel, wanted: Export) -> str:
     """The digest of the files of a run's model, if what is to be written is the file that the run keeps for
-    answers without PyTorch (runtimes/kept.py); else nothing."""
-    if not isinstance(settings.model, str | Path):
-        return ""
-    run_dir = run_of(Path(settings.model))
+    answers without PyTorch (runtimes/onnx_of_run.py); else nothing."""
+    run_dir = run_of(settings.model)
     if run_dir is None or settings.hints != Hints() or wanted.preprocessing or wanted.merge:
         return ""
     own = kept_file(run_dir)
@@ -277,7 +289,7 @@ def _own_or_sample_trial(settings: ExportModel, wanted: Export, classifier: Clas
     if wanted.precision != "int8":
         return sample_trial()
     why = ""
-    run_dir = run_that_made(settings.model)
+    run_dir = run_of(settings.model)
     if run_dir is not None:
         try:
             return _own_trial(read_run(run_dir), classifier, settings.limit)
@@ -289,16 +301,6 @@ def _own_or_sample_trial(settings: ExportModel, wanted: Export, classifier: Clas
         f"ONNX Runtime's int8 is calibrated and judged on images like those to come{why}: name some with "
         "--data DATA"
     )
-
-
-def run_that_made(model: str | Classifier) -> Path | None:
-    """The directory of the run that made a model, if the word names it, or the model in it."""
-    if not isinstance(model, str):
-        return None
-    for folder in (Path(model), Path(model).resolve().parent):
-        if is_run(folder):
-            return folder
-    return None
 
 
 def _own_trial(run: Recorded, classifier: Classifier, tried: int) -> Trial:

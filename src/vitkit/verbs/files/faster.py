@@ -28,13 +28,13 @@ from vitkit.acceleration import (
     write,
     write_page,
 )
-from vitkit.system.console.saying import say
+from vitkit.runtimes import run_of
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, readable
 from vitkit.system.storage.files import check_can_be_made, check_replaceable, write_json
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import alone, result, verb
-from vitkit.verbs.files.export import run_that_made
 from vitkit.weights import Classifier, Hints, check_savable
 
 DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h)?\s*")
@@ -164,7 +164,7 @@ def faster(settings: Faster) -> FasterModel:
     # The model, and the images
     classifier = classifier_of(settings.model, settings.hints)
     check(classifier)
-    run_dir = run_that_made(settings.model)
+    run_dir = run_of(settings.model)
     if settings.output is not None:
         check_can_be_made(settings.output)
         if not settings.output.suffix:

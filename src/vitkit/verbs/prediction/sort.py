@@ -10,7 +10,7 @@ from vitkit.prediction import Sorter
 from vitkit.runtimes import Runtime
 from vitkit.verbs.arguments import check_folder, check_rows, check_sheet, word_of
 from vitkit.verbs.definition import verb
-from vitkit.verbs.prediction.answering import (
+from vitkit.verbs.prediction.common import (
     Answering,
     answers_of,
     answers_to_names,

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vitkit.prediction import arrivals
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.verbs.arguments import check_folder, check_rows, word_of
 from vitkit.verbs.definition import verb
-from vitkit.verbs.prediction.answering import (
+from vitkit.verbs.prediction.common import (
     Answering,
     answers_to_names,
     batch_for,

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.exporting import open_runtime
 from vitkit.runtimes import is_exported, of_file
-from vitkit.system.console.saying import announce
+from vitkit.system.console.messages import announce
 from vitkit.system.machine import pick_device
 from vitkit.verbs.arguments import Device, ModelHints, ModelOrFile, Runtime, short_name, word_of
 from vitkit.verbs.computing import classifier_of, runtime_of_file

@@ -26,8 +26,8 @@ from vitkit.serving import (
     check_installed,
     prepare_process,
 )
-from vitkit.system.console.saying import announce
-from vitkit.system.limits import VARIABLE, max_pixels
+from vitkit.system.console.messages import announce
+from vitkit.system.environment import MAX_PIXELS_VARIABLE, max_pixels
 from vitkit.system.machine import pick_device
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.verbs.arguments import (
@@ -155,16 +155,16 @@ def _check_no_loop() -> None:
 def _limits_of_a_server() -> Iterator[None]:
     """A block in which images have a server's limit of pixels, which its workers find in the
     environment; a program's own comes back after it."""
-    before = os.environ.get(VARIABLE)
+    before = os.environ.get(MAX_PIXELS_VARIABLE)
     pixels = Image.MAX_IMAGE_PIXELS
-    os.environ.setdefault(VARIABLE, str(PIXELS))
+    os.environ.setdefault(MAX_PIXELS_VARIABLE, str(PIXELS))
     try:
         max_pixels()  # raises if it is not a number
         yield
     finally:
         Image.MAX_IMAGE_PIXELS = pixels
         if before is None:
-            del os.environ[VARIABLE]
+            del os.environ[MAX_PIXELS_VARIABLE]
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from vitkit.labelling import (
     PHOTOGRAPHS,
     Check,
     Checking,
-    Progress,
-    Reading,
+    FeatureThread,
     Sitting,
+    SittingProgress,
     Table,
     application,
     save_model,
@@ -31,7 +31,7 @@ from vitkit.labelling import (
     sort_into,
 )
 from vitkit.recipes import choose_pretrained
-from vitkit.system.console.saying import announce, say
+from vitkit.system.console.messages import announce, say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.machine import pick_device
 from vitkit.system.storage.files import (
@@ -100,7 +100,7 @@ class Labelled:
     """The table of the labels: path, label, how it was given, by whom."""
     model: Path | None
     """The directory of the model, if one was written."""
-    progress: Progress
+    progress: SittingProgress
     unreadable: tuple[str, ...]
 
     def rows(self) -> list[dict]:
@@ -138,7 +138,7 @@ class Checked:
     settings: Label
     path: Path
     """The list of those that are not to stay as they are."""
-    progress: Progress
+    progress: SittingProgress
 
     def rows(self) -> list[dict]:
         """A row for each class that photographs belong to instead of their own."""
@@ -356,8 +356,10 @@ def _labelled(
     name, loaded = _loaded(settings)
     classifier, _ = adopt(loaded, labels=("0", "1"), new_head=True)
     precision = pick_precision(settings.precision, device)
-    reading = Reading(sitting, classifier.to(device).for_inference(), root, precision, find)
-    reading.take_up()
+    feature_thread = FeatureThread(
+        sitting, classifier.to(device).for_inference(), root, precision, find
+    )
+    feature_thread.take_up()
     written: list[Path] = []
     one_at_a_time = threading.Lock()  # two people may press Finish
 
@@ -365,12 +367,12 @@ def _labelled(
         with one_at_a_time:
             return _finished(settings, sitting, root, classifier, precision, name, links, written)
 
-    reading.start()
+    feature_thread.start()
     try:
-        _serve(settings, Table(sitting, root, finish, lambda: reading.problem), listener)
+        _serve(settings, Table(sitting, root, finish, lambda: feature_thread.problem), listener)
     finally:
         with suppress(KeyboardInterrupt):
-            reading.end()
+            feature_thread.end()
     unreadable = tuple(sitting.unreadable())
     model = written[-1] if written else None
     return Labelled(settings, sitting.folder / LABELS, model, sitting.progress(), unreadable)

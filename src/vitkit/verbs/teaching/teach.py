@@ -27,7 +27,7 @@ from vitkit.evaluation import (
     save_taught,
     undone,
 )
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.machine import pick_device
 from vitkit.verbs.arguments import Device, Model, ModelHints, Precision, pick_precision, word_of

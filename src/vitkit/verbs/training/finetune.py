@@ -12,10 +12,9 @@ from vitkit.quick import RUN
 from vitkit.recipes import PRESETS, SIDES, SWEEP, TABLE_4, Like, choose_pretrained, vtab_task
 from vitkit.recipes import finetune as recipe_of
 from vitkit.studies import transfer
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import is_first, say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import pick_device
-from vitkit.system.processes.first import is_first
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span

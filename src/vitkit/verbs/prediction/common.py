@@ -23,7 +23,7 @@ from vitkit.prediction import (
     spread,
 )
 from vitkit.runtimes import Runtime, is_exported, takes_pictures
-from vitkit.system.console.saying import brief, say
+from vitkit.system.console.messages import brief, say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.machine import pick_device
 from vitkit.verbs import arguments
