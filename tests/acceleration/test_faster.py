@@ -13,7 +13,7 @@ import vitkit
 from vitkit.acceleration import Arithmetic, Body, Shape, Wanted, head_of, of_data, of_run, search
 from vitkit.acceleration.bodies import Reads, model_of, operations, own_reading, reading_of, shapes
 from vitkit.acceleration.heads import distilled, keeps_head
-from vitkit.acceleration.searching import Race, Round
+from vitkit.acceleration.races import Race, Round
 from vitkit.cli import main
 from vitkit.data import Preprocessing, open_source, subset
 from vitkit.evaluation import features, rounded
@@ -48,8 +48,8 @@ def place(tmp_path_factory):
 def quickly(monkeypatch):
     """Speeds are measured in no time: these tests do not look at them."""
     shortest = Round(1, 1e-6, 1.2)
-    monkeypatch.setattr("vitkit.acceleration.searching.RACE", shortest)
-    monkeypatch.setattr("vitkit.acceleration.searching.ROUNDS", (shortest, shortest))
+    monkeypatch.setattr("vitkit.acceleration.races.RACE", shortest)
+    monkeypatch.setattr("vitkit.acceleration.races.ROUNDS", (shortest, shortest))
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_search_that_was_cut_short_goes_on_to_the_same_end(place, monkeypatch,
     def nothing(*_, **__):
         raise AssertionError("it is computed again")
 
-    monkeypatch.setattr("vitkit.acceleration.searching.measure", nothing)
+    monkeypatch.setattr("vitkit.acceleration.races.measure", nothing)
     monkeypatch.setattr("vitkit.evaluation.probes.features._compute", nothing)
     assert searched(place).line == other.line
 

@@ -191,7 +191,7 @@ def test_a_photograph_that_cannot_be_shown_is_not_asked_about(page):
 def test_a_screen(page):
     x = np.eye(2, 4)[[0, 1, 0, 1]]
     page.sitting.see(NAMES, x)
-    page.sitting._give(
+    page.sitting._given_out.give(
         "me", page.sitting.ask("me")._replace(how="screen", label="cat", photographs=NAMES)
     )
     question = page.post("ask")[1]["question"]

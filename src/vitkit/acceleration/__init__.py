@@ -8,7 +8,8 @@ _FILES = {
     "heads": "Head head_of",
     "pareto": "Line Point",
     "losses": "Judge Judged Loss",
-    "searching": "LIBRARIES Found Wanted check search",
+    "races": "LIBRARIES Wanted",
+    "searching": "Found check search",
     "subjects": "Subject of_data of_run",
     "writing": "ending_of library_of write",
 }

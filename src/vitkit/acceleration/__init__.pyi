@@ -14,9 +14,9 @@ from vitkit.acceleration.losses import Judged as Judged
 from vitkit.acceleration.losses import Loss as Loss
 from vitkit.acceleration.pareto import Line as Line
 from vitkit.acceleration.pareto import Point as Point
+from vitkit.acceleration.races import LIBRARIES as LIBRARIES
+from vitkit.acceleration.races import Wanted as Wanted
 from vitkit.acceleration.searching import Found as Found
-from vitkit.acceleration.searching import LIBRARIES as LIBRARIES
-from vitkit.acceleration.searching import Wanted as Wanted
 from vitkit.acceleration.searching import check as check
 from vitkit.acceleration.searching import search as search
 from vitkit.acceleration.subjects import Subject as Subject

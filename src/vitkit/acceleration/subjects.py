@@ -9,6 +9,7 @@ Legend: N images, K classes, D width.
 """
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +18,9 @@ import numpy as np
 from vitkit.data import Source, fingerprint, open_parts, open_source, subset
 from vitkit.evaluation import Probing, align
 from vitkit.quick import CLOSED_FORM, is_quick, question
+from vitkit.runtimes import folder_of
 from vitkit.system.console.messages import say
+from vitkit.system.storage.files import check_types, parse_json, write_json
 from vitkit.training import HELD_OUT, open_learned, open_part, read_run
 from vitkit.weights import Classifier
 
@@ -192,3 +195,27 @@ def _spread(source: Source, most: int) -> Source:
     """At most so many of the images, evenly from all."""
     count = min(len(source), most)
     return subset(source, np.arange(count) * len(source) // count)
+
+
+class Known:
+    """What was judged and measured of a model on some images, kept in a file of the cache: of this machine,
+    as `folder_of` tells machines apart."""
+
+    def __init__(self, subject: Subject):
+        digest = hashlib.sha256(subject.digest().encode()).hexdigest()[:16]
+        self.file = folder_of(subject.classifier) / f"faster-{digest}.json"
+        self.judged: dict[str, dict] = {}
+        self.races: dict[str, dict] = {}
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            values = parse_json(self.file.read_text())
+            judged, races = values["judged"], values["races"]
+            check_types(values, {"judged": dict, "races": dict})
+            self.judged, self.races = judged, races
+
+    def keep(self) -> None:
+        """Write it down; what cannot be written is only not kept."""
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.file, {"judged": self.judged, "races": self.races})
+        except OSError as error:
+            say(f"what was measured is not kept for the next time: {error}")

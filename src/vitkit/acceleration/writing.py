@@ -11,7 +11,8 @@ import numpy as np
 from vitkit.acceleration.bodies import CPU, Body, calibration, wanted
 from vitkit.acceleration.heads import head_of, with_head
 from vitkit.acceleration.pareto import Point
-from vitkit.acceleration.searching import LIBRARIES, Found
+from vitkit.acceleration.races import LIBRARIES
+from vitkit.acceleration.searching import Found
 from vitkit.acceleration.subjects import Subject
 from vitkit.data import Source, subset
 from vitkit.exporting import ENDINGS, check, export, prepared_images, written_whole

@@ -10,7 +10,8 @@ _FILES = {
     "estimate": "Estimate",
     "http": "Table application sentences",
     "feature_thread": "FeatureThread",
-    "sitting": "PHOTOGRAPHS SittingProgress Question Sitting",
+    "questions": "Question",
+    "sitting": "PHOTOGRAPHS Sitting SittingProgress",
     "saving": "TakenHome save_model sort_into",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -13,10 +13,10 @@ from vitkit.labelling.feature_thread import FeatureThread as FeatureThread
 from vitkit.labelling.http import Table as Table
 from vitkit.labelling.http import application as application
 from vitkit.labelling.http import sentences as sentences
+from vitkit.labelling.questions import Question as Question
 from vitkit.labelling.saving import TakenHome as TakenHome
 from vitkit.labelling.saving import save_model as save_model
 from vitkit.labelling.saving import sort_into as sort_into
 from vitkit.labelling.sitting import PHOTOGRAPHS as PHOTOGRAPHS
-from vitkit.labelling.sitting import Question as Question
 from vitkit.labelling.sitting import Sitting as Sitting
 from vitkit.labelling.sitting import SittingProgress as SittingProgress

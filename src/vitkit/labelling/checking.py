@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from vitkit.curation import LEAVE_OUT, RELABEL
 from vitkit.labelling.answers import Answer, Answers, Difference, Journal
-from vitkit.labelling.sitting import Decision, Question, SittingProgress, class_name
+from vitkit.labelling.questions import GivenOut, Question
+from vitkit.labelling.sitting import Decision, SittingProgress, class_name
 from vitkit.system.storage.files import write_whole
 
 LIST = "reviewed.txt"
@@ -54,8 +55,7 @@ class Checking:
         self._beside = {check.beside for check in checks if check.beside}
         self._classes = tuple(classes)
         self._lock = threading.RLock()
-        self._given: dict[str, Question] = {}
-        self._asked = 0
+        self._given_out = GivenOut()
 
     @property
     def answers(self) -> Answers:
@@ -78,11 +78,11 @@ class Checking:
     def ask(self, by: str) -> Question | None:
         """What to decide next: the same until it is decided. None if all is."""
         with self._lock:
-            if by in self._given:
-                return self._given[by]
+            question = self._given_out.current(by)
+            if question is not None:
+                return question
             decided = {*self.answers.labels, *self.answers.set_aside}
-            for question in self._given.values():
-                decided.update(question.photographs)
+            decided |= self._given_out.photographs()
             for check in self._checks.values():
                 if check.photograph not in decided:
                     return self._give(by, check)
@@ -102,9 +102,7 @@ class Checking:
         Raises ValueError for a question that they were not given, or a class without a name; OSError.
         """
         with self._lock:
-            asked = self._given.get(by)
-            if asked is None or asked.number != question:
-                raise ValueError("this question was answered already, or given to somebody else")
+            asked = self._given_out.to_answer(by, question)
             if decision == "class":
                 label = class_name(label)
                 if label not in {*self._classes, self._checks[asked.photographs[0]].label}:
@@ -116,7 +114,7 @@ class Checking:
             number = self.answers.last + 1
             answer = Answer(number, by, "check", decision, label, asked.photographs)
             self.journal.add(answer)
-            del self._given[by]
+            self._given_out.done(by)
             self._write()
             return answer
 
@@ -180,18 +178,11 @@ class Checking:
         return found
 
     def _give(self, by: str, check: Check) -> Question:
-        self._asked += 1
         guesses = ((check.guess, 1.0),) if check.guess else ()
-        self._given[by] = Question(
-            self._asked,
-            "check",
-            (check.photograph,),
-            check.label,
-            guesses,
-            check.reason,
-            check.beside,
+        question = Question(
+            "check", (check.photograph,), check.label, guesses, check.reason, check.beside
         )
-        return self._given[by]
+        return self._given_out.give(by, question)
 
     def write(self) -> None:
         """Write the list of all that is not to stay as it is; `problem` says if it could not be."""

@@ -22,7 +22,8 @@ from PIL import Image
 from vitkit.data import BadImage, open_image, picture_to_look_at
 from vitkit.labelling.answers import Answer
 from vitkit.labelling.checking import Checking
-from vitkit.labelling.sitting import MORE, Question, Sitting, SittingProgress
+from vitkit.labelling.questions import Question
+from vitkit.labelling.sitting import MORE, Sitting, SittingProgress
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.storage.files import parse_json
 
