@@ -7,6 +7,7 @@ _FILES = {
     "answers": "Answer Answers Difference JOURNAL kappa",
     "active_learning": "next_to_label",
     "checking": "Check Checking",
+    "directory": "folder_of_sitting open_for_one record_sitting",
     "estimate": "Estimate",
     "http": "Table application sentences",
     "feature_thread": "FeatureThread",

@@ -8,6 +8,9 @@ from vitkit.labelling.answers import JOURNAL as JOURNAL
 from vitkit.labelling.answers import kappa as kappa
 from vitkit.labelling.checking import Check as Check
 from vitkit.labelling.checking import Checking as Checking
+from vitkit.labelling.directory import folder_of_sitting as folder_of_sitting
+from vitkit.labelling.directory import open_for_one as open_for_one
+from vitkit.labelling.directory import record_sitting as record_sitting
 from vitkit.labelling.estimate import Estimate as Estimate
 from vitkit.labelling.feature_thread import FeatureThread as FeatureThread
 from vitkit.labelling.http import Table as Table

@@ -53,6 +53,25 @@ Groups = Annotated[
     ),
 ]
 Device = Annotated[str, arg(help="cpu, cuda, cuda:1 or mps; auto takes the best there is.")]
+Host = Annotated[
+    str,
+    arg(
+        help="Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets everyone in who can "
+        "reach it."
+    ),
+]
+PagePort = Annotated[int, arg(help="Port to serve at; if it is taken, the next free one.")]
+OpenPage = Annotated[bool, arg(help="Open the page in the browser.")]
+SplitSeed = Annotated[
+    int,
+    arg(
+        help="Seed of the test part that is made if the data set has none; give vitkit train the same "
+        "number as --data.split-seed."
+    ),
+]
+DecodingWorkers = Annotated[
+    int, arg(help="Processes that decode images; -1 follows the CPU quota.")
+]
 OnBadImage = Annotated[
     Literal["fail", "skip"],
     arg(help="What to do with a broken image: stop, or skip it and print its name."),

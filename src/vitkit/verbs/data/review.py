@@ -38,7 +38,7 @@ from vitkit.system.console.text import as_word, counted, printable, printable_na
 from vitkit.system.machine import cpus, pick_device
 from vitkit.system.storage.files import check_replaceable
 from vitkit.training import adapted_to
-from vitkit.verbs.arguments import Data, DataColumns, Device, Groups, ModelHints, word_of
+from vitkit.verbs.arguments import Data, DataColumns, Device, Groups, ModelHints, SplitSeed, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.words import MODEL
@@ -67,9 +67,7 @@ class Review:
     Look through it first: each line has its reason."""
     columns: DataColumns = field(default_factory=Columns)
     groups: Groups = "auto"
-    split_seed: int = 0
-    """Seed of the test part that is made if the data set has none; give `vitkit train` the same
-    number as --data.split-seed."""
+    split_seed: SplitSeed = 0
     device: Device = "auto"
     apply: Path | None = None
     """List that was saved on the page: say which files of DATA, a folder of classes, go where. No

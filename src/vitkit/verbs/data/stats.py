@@ -39,8 +39,10 @@ from vitkit.system.storage.files import check_replaceable
 from vitkit.verbs.arguments import (
     Data,
     DataColumns,
+    DecodingWorkers,
     Groups,
     OkIfUnreadable,
+    SplitSeed,
     check_sheet,
     status_of,
 )
@@ -67,12 +69,9 @@ class Stats:
     sheet: Path | None = None
     """Draw pairs of near-duplicates into this PNG file."""
     columns: DataColumns = field(default_factory=Columns)
-    workers: int = -1
-    """Processes that decode images; -1 follows the CPU quota."""
+    workers: DecodingWorkers = -1
     groups: Groups = "auto"
-    split_seed: int = 0
-    """Seed of the test part that is made if the data set has none; give `vitkit train` the same
-    number as --data.split-seed."""
+    split_seed: SplitSeed = 0
     json: bool = False
     """Print everything as one line of JSON."""
     ok_if_unreadable: OkIfUnreadable = False

@@ -45,6 +45,7 @@ from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.verbs.arguments import (
     Data,
     DataColumns,
+    DecodingWorkers,
     Device,
     ModelHints,
     ModelOrFile,
@@ -104,8 +105,7 @@ class Evaluate:
     how many they are."""
     batch: int = 64
     """Images per forward pass."""
-    workers: int = -1
-    """Processes that decode images; -1 follows the CPU quota."""
+    workers: DecodingWorkers = -1
     runtime: Runtime = "auto"
     precision: Precision = "float32"
     """A measurement is float32 unless told, so that it does not depend on the machine."""

@@ -32,6 +32,7 @@ from vitkit.system.machine import pick_device
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.verbs.arguments import (
     Device,
+    Host,
     ModelHints,
     ModelOrFile,
     Precision,
@@ -64,9 +65,7 @@ class Serve:
     """
 
     model: ModelOrFile
-    host: str = "127.0.0.1"
-    """Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets everyone in who can
-    reach it."""
+    host: Host = "127.0.0.1"
     port: int = 8000
     """Port to serve at; 0 is any that is free."""
     workers: int = 1
