@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from vitkit.inspection import working_style
 from vitkit.prediction import LIKELY
 from vitkit.runtimes import Exported
 from vitkit.system.console.text import counted_kind, printable_name
@@ -136,7 +137,7 @@ def page(
 
     # All that is not markup goes into elements whose text is never read as such
     script = "\n".join(_part(name) for name in ("preprocessing.js", "page.js"))
-    style = _part("page.css")
+    style = working_style() + _part("page.css")
     body = [_part("page.html")]
     for name, content in packed.items():
         text = base64.b64encode(gzip.compress(content, mtime=0)).decode()

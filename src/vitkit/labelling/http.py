@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from vitkit.data import BadImage, open_image, picture_to_look_at
+from vitkit.inspection import working_style
 from vitkit.labelling.answers import Answer
 from vitkit.labelling.checking import Checking
 from vitkit.labelling.questions import Question
@@ -66,8 +67,8 @@ def application(table: Table, secret: str) -> "Starlette":
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Mount, Route
 
-    def served(name: str, kind: str) -> Callable:
-        text = files("vitkit.labelling").joinpath("page", name).read_text("utf-8")
+    def served(name: str, kind: str, before: str = "") -> Callable:
+        text = before + files("vitkit.labelling").joinpath("page", name).read_text("utf-8")
 
         def get(request: "Request") -> Response:
             return Response(text, media_type=kind, headers=HEADERS)
@@ -108,7 +109,7 @@ def application(table: Table, secret: str) -> "Starlette":
 
     routes = [
         Route("/", served("page.html", "text/html")),
-        Route("/page.css", served("page.css", "text/css")),
+        Route("/page.css", served("page.css", "text/css", working_style())),
         Route("/page.js", served("page.js", "text/javascript")),
         Route("/photograph", photograph),
         Route("/progress", progress),

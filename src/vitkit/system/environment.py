@@ -3,7 +3,8 @@ docs/command-line.md print."""
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -110,3 +111,18 @@ def max_pixels() -> int:
             f"(--max-pixels, or {MAX_PIXELS_VARIABLE} in the environment)"
         )
     return int(re.sub("[_,]", "", text))
+
+
+@contextmanager
+def variables_set_to(values: Mapping[str, str]) -> Iterator[None]:
+    """A block in which environment variables have these values, for processes that it starts too."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
