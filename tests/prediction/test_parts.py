@@ -231,7 +231,7 @@ def test_a_folder_of_an_earlier_version_goes_on_and_says_what_it_cannot_tell(
     (answers / "part-0000003.parquet").unlink()
     about = json.loads((answers / "_answers.json").read_text())
     del about["model"], about["computed"]
-    about["outputs"] = parts._outputs(eager(MODEL, "cpu")).round(4).tolist()
+    about["outputs"] = parts._logits_of_noise(eager(MODEL, "cpu")).round(4).tolist()
     (answers / "_answers.json").write_text(json.dumps(about))
     capsys.readouterr()
     assert predict(model, photos, "--parts", str(answers)) == 0

@@ -68,17 +68,18 @@ class Wanted:
 
 
 def arithmetics_here(libraries: Sequence[str]) -> list[Arithmetic]:
-    """What can compute a model on this machine."""
-    found = []
+    """The libraries and precisions that can compute a model on this machine."""
+    arithmetics = []
     for library in libraries:
         for precision in ("float32", "bfloat16", "int8"):
-            if (library, precision) == ("torch", "float32"):  # what others are compared with
-                found.append(REFERENCE)
-            elif is_worth_measuring(library, precision):
-                found.append(Arithmetic(library, precision))
-                if (library, precision) == ("openvino", "int8"):
-                    found.append(Arithmetic(library, precision, True))
-    return found
+            arithmetic = Arithmetic(library, precision)
+            if arithmetic == REFERENCE or is_worth_measuring(library, precision):
+                arithmetics.append(arithmetic)
+    if (
+        Arithmetic("openvino", "int8") in arithmetics
+    ):  # which computes int8 without calibration, too
+        arithmetics.append(Arithmetic("openvino", "int8", is_calibrated=True))
+    return arithmetics
 
 
 class Speeds:

@@ -152,13 +152,14 @@ def _bodies(
             of_body = [shape for shape in own if (shape.image, shape.merge) == (image, merge)]
             found.append((Body(subject, arithmetic, image, merge), of_body))
 
-    def order(entry: tuple[Body, list[Shape]]) -> int:
+    def turn(entry: tuple[Body, list[Shape]]) -> int:
         body, _ = entry
-        if (body.image, body.merge) != (full.image, 0):
-            return 2
-        return int(body.arithmetic != exact)
+        is_whole = body.image == full.image and body.merge == 0
+        if is_whole and body.arithmetic == exact:
+            return 0
+        return 1 if is_whole else 2
 
-    return sorted(found, key=order)
+    return sorted(found, key=turn)
 
 
 def _judge_all(

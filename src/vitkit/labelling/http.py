@@ -187,10 +187,10 @@ async def _body(request: "Request") -> dict:
 
 
 def _person(values: dict) -> str:
-    """Who says it. Raises Wrong."""
+    """The name of the person whose request it is. Raises Wrong if the page did not send one."""
     by = values.get("by")
     if not isinstance(by, str) or not by.strip():
-        raise Wrong("nobody says this: `by` is missing")
+        raise Wrong("the request does not say whose it is: `by` is missing")
     return printable(by.strip())[:NAME]
 
 

@@ -288,6 +288,7 @@ def _partial(path: Path) -> Path:
 
 
 def _note_of(path: Path) -> Path:
+    """The file in the cache that is there if vitkit wrote a file with these bytes."""
     with path.open("rb") as file:
         return cache_dir() / "written" / hashlib.file_digest(file, "sha256").hexdigest()
 

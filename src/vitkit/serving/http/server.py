@@ -317,13 +317,15 @@ class Listener(socket.socket):
         """When it last said that there are too many, in seconds of the monotonic clock."""
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Raises OSError with EMFILE for one too many, as the system does: asyncio then looks again
-        after a second. It goes on asking at once, up to BACKLOG times: there BlockingIOError says that
-        nobody waits, or each of these would be a line of the log and another look."""
-        is_open = [
-            each.fileno() >= 0 for each in self.accepted
-        ]  # cycles keep closed ones for a while
-        if sum(is_open) >= self.most:
+        """The next connection. Raises OSError with EMFILE for one too many, as the system does: asyncio then
+        tries again after a second.
+
+        Before that it asks up to BACKLOG times more, and each EMFILE would be a line of the log and another
+        try. So for a moment BlockingIOError says that nobody waits.
+        """
+        # Reference cycles keep connections for a while after they are closed
+        count = sum(connection.fileno() >= 0 for connection in self.accepted)
+        if count >= self.most:
             now = time.monotonic()
             if now - self.full_since < MOMENT_OF_ASKING:
                 raise BlockingIOError
