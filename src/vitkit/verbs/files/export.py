@@ -48,8 +48,8 @@ from vitkit.weights import Classifier, Hints
 
 @dataclass(frozen=True)
 class ExportModel:
-    """Write a model as a file that needs no vitkit and no Python, and measure on real images that it
-    answers as the model does. A file that does not is not written. As a page, photos.html, it answers
+    """Write a model as a file that needs neither vitkit nor Python, and measure on real images that the
+    file gives the model's answers. If it does not, no file is written. As a page, photos.html, it answers
     photographs in a browser, without a server and without the network."""
 
     model: Model
@@ -63,9 +63,9 @@ class ExportModel:
     """Numbers of the weights. float16 and bfloat16 halve the file; with bfloat16 OpenVINO also computes
     in it, and with int8 in int8. Default: float32, and float16 for a page."""
     preprocessing: bool = False
-    """Put the preprocessing inside: pictures of any size go in, uint8 (batch, height, width, 3), and
-    probabilities come out. vitkit prepares images faster itself, in other processes: its own commands
-    are quicker with files without it."""
+    """Put the preprocessing into the file: pictures of any size go in, uint8 (batch, height, width, 3), and
+    probabilities come out. vitkit's own commands are faster without this, because they prepare images in
+    other processes."""
     merge: int = 0
     """Merge so many tokens in every block: less work, and answers that differ a little. The file is
     held to the bounds of int8."""
@@ -73,18 +73,18 @@ class ExportModel:
     """Images to try the file on: the test part of a data set. Default: parts of two photographs that
     come with scikit-learn; for int8 of a run, the images that the run left out."""
     calibrate: Annotated[str, arg(metavar="DATA")] = ""
-    """int8 by fixed ranges, which these images give, 300 at most: faster in OpenVINO than by the ranges
-    of each image, and somewhat less exact. ONNX Runtime needs it, and small models may not pass then;
-    its default is the training part of --data, and if that has but one part, every second image, and
-    the file is tried on the others; without --data, the images that the run has learned from."""
+    """Fix the ranges of int8 by these images, 300 at most: faster in OpenVINO than ranges for each image,
+    and a little less exact. ONNX Runtime needs fixed ranges, and small models may then fail. Its default is
+    the training part of --data, or, of a single part, every second image (the file is tried on the others);
+    without --data, the images that the run has learned from."""
     limit: int = 500
     """Largest number of images to try the file on, spread evenly."""
     onnxruntime_web: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Of a page: the folder of onnxruntime-web, which computes it, as npm install onnxruntime-web writes
-    it. Default: node_modules here or in a folder above."""
+    """For a page: the folder of onnxruntime-web, which the page contains, as npm install onnxruntime-web
+    writes it. Default: node_modules here or in a folder above."""
     agreement: float | None = None
-    """Least share of the images with the model's own answer. Default: 0.99, 0.95 for bfloat16, 0.9
-    for int8; and what the other answers cost is bounded too (docs/export.md). 0 accepts anything."""
+    """Smallest accepted share of images with the model's own answer. Default: 0.99, 0.95 for bfloat16, 0.9
+    for int8; the accuracy that the other answers cost is bounded too (docs/export.md). 0 accepts anything."""
     hints: ModelHints = field(default_factory=Hints)
 
 

@@ -54,14 +54,13 @@ class Faster:
     """Images to judge by that the model has not learned from: the test part of a data set whose classes
     are the model's. Default: those of the model's run."""
     lose: float = 0.5
-    """Points of accuracy that may be lost, at 95 % confidence, as far as so many images can promise
-    that."""
+    """Points of accuracy that the model may lose, at 95 % confidence, if there are enough images to show it."""
     at_most: str = ""
-    """A time instead, such as 15ms an image: the most accurate model within it."""
+    """Instead of --lose: the most accurate model that takes no longer than this for an image, such as 15ms."""
     purpose: Annotated[Literal["latency", "throughput"], arg(name="for")] = "latency"
     """latency: one image at a time; throughput: 32."""
     budget: str = "10m"
-    """How long to look, about: 90s, 10m or 1h."""
+    """Roughly how long to search: 90s, 10m or 1h."""
     output: Annotated[Path | None, arg(aliases=["-o"])] = None
     """What to write: a file that ends in .onnx or .xml, or without an ending a directory for PyTorch.
     Then only what can be written so is looked at. Default: faster, with the ending of the fastest, in the

@@ -25,8 +25,8 @@ from vitkit.verbs.prediction.terminal import ImageCounter
 @dataclass(frozen=True)
 class Batch(Answering):
     """Write the answers to very many images into a folder, as parquet files of some thousand rows.
-    The same command goes on after any end, and several processes share the work: by torchrun, or
-    --shard."""
+    The same command
+    continues after any interruption, and several processes can share the work, by torchrun or --shard."""
 
     images: arguments.Images
     into: Path = Path("answers")

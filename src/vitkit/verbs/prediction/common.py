@@ -75,8 +75,7 @@ class Answering:
     """Answer an image after half of the blocks, or later, as soon as a class has this probability: less
     work, and answers that differ a little. vitkit bench --exit measures how much."""
     calibrate: Annotated[str, arg(metavar="DATA")] = ""
-    """Images that --exit is fitted on, 300 at most, such as those of the training; their classes do
-    not matter."""
+    """Images that --exit is fitted on, 300 at most, such as training images; their classes do not matter."""
     runtime: arguments.Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"

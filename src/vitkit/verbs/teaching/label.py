@@ -49,30 +49,29 @@ MINUTES = 2.0  # the time in mind when a model is chosen, as `vitkit finetune` d
 
 @dataclass(frozen=True)
 class Label:
-    """Sort a folder of photographs into classes on a page of this machine: a model looks at all of
-    them, asks about those that teach it most, and shows those that it takes for the same class, to be
-    confirmed together. Photographs stay where they are. What was answered is kept at once; the same
-    command goes on."""
+    """Sort a folder of photographs into classes, on a page of this machine: a model looks at all of
+    them, asks about those that teach it most, and shows those that it believes to be of one class, for
+    you to confirm together. Photographs stay where they are. Every answer is kept at once, and the same
+    command continues."""
 
     photographs: Annotated[
         Positional[str], arg(metavar="PHOTOS", help="A folder of photographs, at any depth.")
     ]
     classes: tuple[str, ...] = ()
-    """Classes that are known already, as in cat,dog or cat dog. Others are made on the page, by typing their names."""
+    """Classes to begin with, as in cat,dog or cat dog. You add others on the page by typing their names."""
     model: Annotated[
         str, arg(metavar="MODEL", help=f"{MODEL} Default: as vitkit finetune chooses.")
     ] = ""
     workdir: Path | None = None
-    """Directory of the labels and the model. Default: one in runs/, called after the folder."""
+    """Directory of the labels and the model. Default: one in runs/, named after the folder."""
     check: bool = False
-    """PHOTOS has classes already, a folder each: go through what `vitkit data review` finds, wrong
-    labels, copies and odd ones, photograph by photograph."""
+    """PHOTOS already has a folder for each class: go through what `vitkit data review` finds (wrong
+    labels, copies and odd ones), photograph by photograph."""
     sort_into: Path | None = None
-    """When the page is finished, file links to the photographs in this directory, a folder for each
-    class."""
+    """After Finish, make links to the photographs in this directory, with a folder for each class."""
     host: str = "127.0.0.1"
-    """Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets others label too, who get
-    the page's address, with its secret, from you."""
+    """Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets others label too, if you give
+    them the page's address with its secret."""
     port: PagePort = 7870
     open: OpenPage = False
     precision: Precision = "auto"
@@ -162,10 +161,10 @@ def _again(settings: Label) -> str:
 @verb
 def label(settings: Label) -> Labelled | Checked:
     """Serve a page on which people say what photographs show, until it is ended by Ctrl-C. With `check`,
-    what a review of photographs that have classes found.
+    they decide on what a review of photographs with classes has found.
 
-    Raises ValueError for a folder without photographs, one that another process labels, or a port that
-    is none.
+    Raises ValueError for a folder without photographs, for one that is being labelled already, and for a
+    number that is not a port.
     """
     # What can be wrong, before anything is loaded
     _check(settings)
