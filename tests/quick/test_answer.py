@@ -423,7 +423,7 @@ def test_look_alikes_are_found_by_their_features():
     [
         ({"cat/1.png": 20, "cat/2.png": 20}, "has one class, cat"),
         ({"1.png": 20, "2.png": 20}, "has no classes: put its photographs into a folder a class"),
-        ({f"{k}/{i}.png": 0 for k in "ab" for i in range(3)}, "not one of the"),
+        ({f"{k}/{i}.png": 0 for k in "ab" for i in range(3)}, "none of the images of"),
     ],
 )
 def test_images_that_teach_nothing(files, sentence, folder, pretrained, tmp_path):

@@ -288,7 +288,7 @@ def test_two_threads_do_not_label_one_folder(place):
 
 
 def test_a_folder_without_classes_is_not_checked(place):
-    with pytest.raises(ValueError, match="my photos has no classes"):
+    with pytest.raises(ValueError, match="my photos has no class folders"):
         vitkit.label("my photos", model="model", check=True)
 
 

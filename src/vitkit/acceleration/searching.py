@@ -54,18 +54,18 @@ def check(classifier: Classifier) -> None:
     """Raises ValueError for a model that cannot be made faster here."""
     if classifier.activation != "softmax" or not classifier.labels:
         raise ValueError(
-            "vitkit faster judges by how often the answer is the right class, and the outputs of this model "
-            f"are not one class an image (its activation is {classifier.activation!r})"
+            "vitkit faster judges by how often the answer is the right class, and this model does not answer "
+            f"with one class an image (its activation is {classifier.activation!r})"
         )
     if classifier.preprocessing.is_native:
         raise ValueError(
-            "vitkit faster tries models on images of one size, and this one reads images at their own "
+            "vitkit faster needs models that read images of one size, and this one reads images at their own "
             "proportions; vitkit finetune DATA --crop centre makes one that crops"
         )
     channels = getattr(classifier.model.config, "channels", 3)
     if channels != 3 or classifier.preprocessing.values != "uint8":
         raise ValueError(
-            f"vitkit faster tries models for red, green and blue of 8 bits, and this one takes images of "
+            f"vitkit faster needs models for red, green and blue of 8 bits, and this one takes images of "
             f"{counted(channels, 'channel')} in {classifier.preprocessing.values}"
         )
 

@@ -80,7 +80,7 @@ def of_run(classifier: Classifier, run_dir: Path) -> Subject:
         if len(learned.labels) != len(classifier.labels):
             raise ValueError(
                 f"the model has {len(classifier.labels)} classes and the images of {run_dir} "
-                f"{len(learned.labels)}: it was taught since; name images of all classes that it has not "
+                f"{len(learned.labels)}: it was taught afterwards; name images of all classes that it has not "
                 "learned from with --data"
             )
         balanced = run.recipe.get("objective", {}).get("class_weights") == "balanced"
@@ -91,7 +91,7 @@ def of_run(classifier: Classifier, run_dir: Path) -> Subject:
     # Its weights have learned from the training part, or there are more images than are needed
     if not parts:
         raise ValueError(
-            f"{run_dir} has learned from all its images, so none can tell what a faster model loses; name "
+            f"{run_dir} has learned from all its images, so none of them can show what a faster model loses; name "
             "others, sorted into folders of their classes, with --data"
         )
     judged = open_part(run, parts[0])
@@ -147,7 +147,7 @@ def _unseen(judged: Source, learned: Source, data: str, run_dir: Path) -> Source
     if len(unseen) < FEWEST:
         raise ValueError(
             f"{run_dir} has learned from {len(judged) - len(unseen):,} of the {len(judged):,} images of "
-            f"{data}, and {FEWEST} others are the least that say anything"
+            f"{data}, and {FEWEST} others are needed at least"
         )
     say(
         f"left out: {len(judged) - len(unseen):,} images of {data}, from which {run_dir} has learned"
@@ -172,7 +172,7 @@ def _check_target(source: Source, where: str) -> None:
         )
     if len(source) < FEWEST:
         raise ValueError(
-            f"{where} has {len(source):,} images to judge by, and {FEWEST} are the least that say anything"
+            f"{where} has {len(source):,} images to judge by; at least {FEWEST} are needed"
         )
 
 
@@ -184,8 +184,7 @@ def _in_classes_of(source: Source, classifier: Classifier, data: str) -> Source:
     known = np.flatnonzero(targets >= 0)
     if len(known) < FEWEST:
         raise ValueError(
-            f"{len(known):,} images of {data} have a class of the model, and {FEWEST} are the least that "
-            "say anything"
+            f"{len(known):,} images of {data} have a class of the model; at least {FEWEST} are needed"
         )
     renamed = replace(source, targets=targets, labels=classifier.labels)
     return subset(renamed, known)

@@ -106,6 +106,6 @@ def _check(same: float, output: Path) -> None:
     """Raises ValueError if too few answers are the candidate's."""
     if same < LEAST_SAME:
         raise ValueError(
-            f"{output} was not written: {same:.1%} of its answers are those that were judged, and "
-            f"{LEAST_SAME:.0%} is the least that is accepted"
+            f"{output} was not written: {same:.1%} of its answers agree with those that were judged, and at least "
+            f"{LEAST_SAME:.0%} have to"
         )

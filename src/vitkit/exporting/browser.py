@@ -113,7 +113,7 @@ def _checked(folder: Path) -> WebRuntime:
         path = folder / "dist" / file
         if not path.is_file() or path.stat().st_size > LARGEST_PROGRAM:
             raise ValueError(
-                f"{PACKAGE} {version} in {folder} has no dist/{file} as the versions have that vitkit "
+                f"{PACKAGE} {version} in {folder} has no dist/{file} as in the versions that vitkit "
                 f"knows; type: npm install {PACKAGE}@1.30.0"
             )
     return WebRuntime(folder, version)

@@ -108,7 +108,7 @@ def record_sitting(folder: Path, root: Path, check: bool) -> None:
     if is_moved:
         say(
             printable(
-                f"{folder} has answers about {before}; it is taken that {root} is what was there"
+                f"{folder} has answers about {before}, which is gone; {root} is assumed to be the same folder, moved"
             )
         )
     elif not _is_of(folder, root):

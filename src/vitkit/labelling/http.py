@@ -129,14 +129,14 @@ def _ask(table: Table, by: str, values: dict) -> dict:
 def _answer(table: Table, by: str, values: dict) -> dict:
     decision = values.get("decision")
     if decision not in ("class", "leave out", "not sure"):
-        raise Wrong(f"the decision is {decision!r}")
+        raise Wrong(f"the decision is {decision!r}; it is 'class', 'leave out' or 'not sure'")
     number = values.get("question")
     label = values.get("label", "")
     others = values.get("others", [])
     if not isinstance(label, str) or not isinstance(number, int):
-        raise Wrong("an answer has a question, by its number, and a class")
+        raise Wrong("an answer needs the number of a question, and a class")
     if not isinstance(others, list) or not all(isinstance(name, str) for name in others):
-        raise Wrong("the photographs that do not belong are a list of names")
+        raise Wrong("`others`, the photographs that do not belong, is a list of names")
     answer = table.sitting.say(by, number, decision, label, others)
     return _next(table, by) | {"said": _words(answer)}
 
@@ -176,13 +176,13 @@ async def _body(request: "Request") -> dict:
     async for piece in request.stream():
         data += piece
         if len(data) > LARGEST:
-            raise Wrong("that is too much at once")
+            raise Wrong("the request is too large")
     try:
         values = parse_json(data)
     except ValueError as error:
-        raise Wrong(f"that is not JSON: {error}") from None
+        raise Wrong(f"the request is not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise Wrong("that is not an object")
+        raise Wrong("the request is not a JSON object")
     return values
 
 

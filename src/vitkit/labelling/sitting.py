@@ -193,7 +193,7 @@ class Sitting:
             apart = tuple(name for name in asked.photographs if name in set(others))
             kept = tuple(name for name in asked.photographs if name not in set(others))
             if asked.how != "screen" and apart:
-                raise ValueError("one photograph is of a class, or not; say which")
+                raise ValueError("one photograph has one class: name it, and leave `others` empty")
             answer = Answer(
                 self.answers.last + 1,
                 by,

@@ -103,7 +103,7 @@ def open_photographs(data: Data) -> Photographs:
             notes += [f"left out: {sentence}" for _, sentence in broken]
     if sources["train"] is None:
         raise ValueError(
-            f"not one of the images of {data.source} to learn from can be read "
+            f"none of the images of {data.source} to learn from can be read "
             f"({notes[-1].removeprefix('left out: ')})"
         )
     _check_classes(sources["train"], data)

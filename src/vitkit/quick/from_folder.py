@@ -98,7 +98,7 @@ def answer(
     run; Interrupted after SIGTERM.
     """
     if not 0 < minutes < math.inf:
-        raise ValueError(f"--minutes is {minutes:g}; it is a time above 0, such as 5")
+        raise ValueError(f"--minutes is {minutes:g}; give a time above 0, such as 5")
     check_packages(recipe)
     began = time.monotonic()
     with locked(run_dir):

@@ -143,7 +143,7 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path | None:
     chosen = run.lines[-1]["evaluator"]
     plan = read_plan(run_dir)
     if plan is None:
-        raise ValueError(f"{run_dir / PLAN} is damaged, so nothing says how the model was made")
+        raise ValueError(f"{run_dir / PLAN} is damaged, so it is not known how the model was made")
     facts = {
         "command": _command(init, data, plan),
         "model": f"{chosen}, from {init}",

@@ -137,7 +137,7 @@ def kept_runtime(
     if kept is None:
         if was_kept(path):
             say_detail(
-                f"{path} is damaged, or of another model than this or another version of vitkit, so PyTorch "
+                f"{path} is damaged, or belongs to another model or another version of vitkit, so PyTorch "
                 f"computes; vitkit export {as_word(name)} -o {as_word(path)} writes it again"
             )
         return None

@@ -161,7 +161,7 @@ class ExportedModel:
         runtime = self.web_runtime
         yield f"it holds the model and onnxruntime-web {runtime.version} of {runtime.folder} (MIT)"
         if self.precision != "int8":
-            yield "--precision int8 makes it smaller; some in a hundred of its answers are others (docs/export.md)"
+            yield "--precision int8 makes it smaller; a few in a hundred of its answers will differ (docs/export.md)"
         yield f"next: open {as_word(self.path)} in a browser, and drop a photograph on it"
 
 
@@ -217,7 +217,7 @@ def export(settings: ExportModel) -> ExportedModel:
 
     # Write it, and compare
     tried = counted(len(trial.items), "image")
-    say(f"exporting; then the file is tried on {tried}")
+    say(f"exporting; the file will then be tried on {tried}")
     agreement = write(classifier, settings.output, wanted, trial)
     if before:
         tie(settings.output, before, digest_of_classifier(classifier))
@@ -257,7 +257,7 @@ def keep(run_dir: Path) -> None:
     if not is_cpu("auto") or not auto_is_float32() or missing_packages(Export()) or is_kept(path):
         return
     if path.exists() and not was_kept(path):
-        say_detail(f"{path} stays as it is, so predict and serve answer by PyTorch")
+        say_detail(f"{path} stays as it is, so predict and serve use PyTorch")
         return
     say(f"exporting the model to {path}, for answers without PyTorch")
     try:
@@ -271,7 +271,7 @@ def keep(run_dir: Path) -> None:
         say_detail(f"no {path} is kept for answers without PyTorch: {reason}")
         return
     say(
-        f"{path} is kept beside the model: predict and serve answer by it without PyTorch, which is sooner"
+        f"{path} is kept beside the model: with it, predict and serve answer sooner, without PyTorch"
     )
 
 
@@ -307,7 +307,7 @@ def _own_trial(run: Recorded, classifier: Classifier, tried: int) -> Trial:
     """The images of a run. Raises ValueError if they are not there, or are others now; OSError."""
     parts = [name for name in ("test", "val") if name in run.data["counts"]]
     if not parts:
-        raise ValueError("it left out none")
+        raise ValueError("it held out none")
     left_out = open_part(run, parts[0])
     learned = open_part(run, "train")
     return own_trial(left_out, learned, classifier.labels, str(run.data["source"]), tried)

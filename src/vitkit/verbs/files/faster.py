@@ -117,7 +117,7 @@ class FasterModel:
             precision = f" --precision {self.chosen.precision}"
         yield f"next: vitkit predict {word} IMAGE...{precision}, or vitkit serve {word}{precision}"
         if other := self.other():
-            yield f"another point of the line: {other}"
+            yield f"another model of the line: {other}"
 
     def other(self) -> str:
         """The command for a faster point of the line, or for a slower one; "" if there is no other."""
@@ -218,7 +218,7 @@ def choose(line: Line, lose: float, most: float | None) -> Point:
     if chosen is None:
         fastest = min(line.points, key=lambda point: point.milliseconds)
         raise ValueError(
-            f"nothing takes {most:g} ms or less: the fastest is {fastest.name}, with "
+            f"no model takes {most:g} ms or less: the fastest is {fastest.name}, with "
             f"{fastest.milliseconds:.3g} ms an image"
         )
     return chosen
@@ -230,7 +230,7 @@ def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
     yield f"chosen: {chosen.name}, {chosen.times:.2f} times as fast as the whole model in PyTorch"
     loss = chosen.loss
     if loss.at_most == 0:
-        yield "it computes the same numbers to rounding, so it loses nothing"
+        yield "it computes the same numbers up to rounding, so it loses nothing"
     else:
         how_much = f"loses {100 * loss.at_most:.2f} points at most"
         if loss.at_most < NOTHING:
@@ -246,8 +246,8 @@ def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
         yield from _not_promised(settings.lose, found)
     if line.left_out:
         yield (
-            f"the time did not suffice for {counted(len(line.left_out), 'part')} of the search, such as "
-            f"{line.left_out[0]}; the same command goes on"
+            f"there was no time for {counted(len(line.left_out), 'part')} of the search, such as "
+            f"{line.left_out[0]}; the same command continues"
         )
 
 
@@ -264,11 +264,11 @@ def _not_promised(lose: float, found: Found) -> Iterator[str]:
     )
     images = found.needed(failing, lose / 100)
     if images is None:
-        yield f"{sentence}, and more would hardly show it: it seems to lose as much"
+        yield f"{sentence}, and more would hardly show it, because it seems to lose that much"
     elif images <= found.line.images:
-        yield f"{sentence}; other images might show it, and so might more"
+        yield f"{sentence}; other images, or more of them, might show it"
     else:
-        yield f"{sentence}; about {images:,} could, to judge by"
+        yield f"{sentence}; about {images:,} images could"
 
 
 def _report(path: Path, settings: Faster, line: Line, chosen: Point, sentences: list[str]) -> None:

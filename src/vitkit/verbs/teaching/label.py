@@ -203,7 +203,7 @@ def _check(settings: Label) -> None:
         check_can_be_made(settings.sort_into)
     if settings.check and (settings.sort_into is not None or settings.classes):
         raise ValueError(
-            "--check goes through classes that are there; --classes and --sort-into make some"
+            "--check is for photographs that have classes already; --classes and --sort-into are for others"
         )
 
 
@@ -258,10 +258,7 @@ def _checked(settings: Label, folder: Path, root: Path, listener: socket.socket)
     """Serve the page of what a review found; when it is ended, say what was decided."""
     splits = open_splits(str(root))
     if splits.target_kind != "class":
-        raise ValueError(
-            f"{root} has no classes, a folder of photographs each, that could be checked; label it without "
-            "--check"
-        )
+        raise ValueError(f"{root} has no class folders to check; label it without --check")
     _, loaded = _loaded(settings)
     findings, facts = look_through(splits, loaded.to(pick_device(settings.device)).for_inference())
     for fact in facts:
