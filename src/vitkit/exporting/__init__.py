@@ -13,7 +13,7 @@ _FILES = {
         "write written_whole"
     ),
     "int8": "calibrated_openvino load_nncf quantise_onnx",
-    "temporary": "exported_temporarily features_on open_runtime",
+    "temporary": "features_on open_runtime",
     "writers": "LARGEST_BATCH OPSET quiet",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -28,7 +28,6 @@ from vitkit.exporting.exporting import written_whole as written_whole
 from vitkit.exporting.int8 import calibrated_openvino as calibrated_openvino
 from vitkit.exporting.int8 import load_nncf as load_nncf
 from vitkit.exporting.int8 import quantise_onnx as quantise_onnx
-from vitkit.exporting.temporary import exported_temporarily as exported_temporarily
 from vitkit.exporting.temporary import features_on as features_on
 from vitkit.exporting.temporary import open_runtime as open_runtime
 from vitkit.exporting.writers import LARGEST_BATCH as LARGEST_BATCH
