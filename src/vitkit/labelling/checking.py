@@ -6,8 +6,9 @@ left out. What is decided is kept in a journal, as in a sitting, and written as 
 """
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +41,14 @@ class Checking:
     """Photographs with classes, and what people decided on them. All methods may be called from several
     threads at once."""
 
-    def __init__(self, checks: Sequence[Check], classes: Sequence[str], folder: Path, heading: str):
+    def __init__(
+        self,
+        checks: Sequence[Check],
+        classes: Sequence[str],
+        folder: Path,
+        heading: str,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         """checks: a photograph each, in the order in which they are asked. folder: of the decisions; it is
         there. heading: the first line of the list, by which its readers know whose it is.
 
@@ -55,7 +63,7 @@ class Checking:
         self._beside = {check.beside for check in checks if check.beside}
         self._classes = tuple(classes)
         self._lock = threading.RLock()
-        self._given_out = GivenOut()
+        self._given_out = GivenOut(clock)
 
     @property
     def answers(self) -> Answers:
