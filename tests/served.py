@@ -13,8 +13,8 @@ from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, create
 from vitkit.runtimes import eager
 from vitkit.serving.http.body import Limits
-from vitkit.serving.http.desk import Settings
 from vitkit.serving.http.server import Plan, Server, bound_socket
+from vitkit.serving.http.service import Settings
 from vitkit.weights import Classifier
 
 LABELS = ("cat", "dog", "newt", "owl", "bat")
@@ -83,7 +83,7 @@ class Running:
 
     @property
     def room(self):
-        return self.server.desk.room
+        return self.server.service.room
 
     def connect(self):
         return closing(http.client.HTTPConnection(*self.address, timeout=PATIENCE))

@@ -35,7 +35,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from vitkit.data import Columns
-from vitkit.system.console.saying import Progress
+from vitkit.system.console.messages import Progress
 from vitkit.system.span import Span
 from vitkit.weights import Classifier
 """

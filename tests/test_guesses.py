@@ -11,7 +11,7 @@ import pytest
 from pictures import encoded, make_photographs, photograph
 
 from vitkit.cli import main
-from vitkit.commands import COMMANDS, WrongWords, foreign
+from vitkit.commands import COMMANDS, WrongWords, other_tools
 from vitkit.commands.guesses import meant
 from vitkit.verbs.settings import options
 
@@ -266,10 +266,10 @@ def test_images_may_follow_the_options(words, taken):
     assert meant(NAMES[name], rest) == taken.split()
 
 
-@pytest.mark.parametrize("name", foreign.SETTINGS)
+@pytest.mark.parametrize("name", other_tools.SETTINGS)
 def test_every_foreign_name_stands_for_something_that_a_command_has(name):
     """A renamed setting is not forgotten in the table."""
-    for template in foreign.SETTINGS[name]:
+    for template in other_tools.SETTINGS[name]:
         first, *_ = template.split()
         option = first.removeprefix("--")
         if option == first:
@@ -279,11 +279,11 @@ def test_every_foreign_name_stands_for_something_that_a_command_has(name):
 
 
 def test_other_names_are_no_names_of_ours():
-    assert not foreign.COMMANDS.keys() & NAMES.keys()
-    assert set(foreign.COMMANDS.values()) <= NAMES.keys()
-    assert not foreign.COMMAND_ANSWERS.keys() & (NAMES.keys() | foreign.COMMANDS.keys())
-    assert set(foreign.SAME_COMMAND.values()) <= foreign.COMMAND_ANSWERS.keys()
-    assert set(foreign.SAME_ANSWER.values()) <= foreign.ANSWERS.keys()
+    assert not other_tools.COMMANDS.keys() & NAMES.keys()
+    assert set(other_tools.COMMANDS.values()) <= NAMES.keys()
+    assert not other_tools.COMMAND_ANSWERS.keys() & (NAMES.keys() | other_tools.COMMANDS.keys())
+    assert set(other_tools.SAME_COMMAND.values()) <= other_tools.COMMAND_ANSWERS.keys()
+    assert set(other_tools.SAME_ANSWER.values()) <= other_tools.ANSWERS.keys()
 
 
 QUICK = (

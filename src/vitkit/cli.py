@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vitkit.commands import COMMANDS, DATA, MODEL, Command, WordsMissing, WrongWords
-from vitkit.system.limits import VARIABLE, max_pixels
+from vitkit.system.environment import MAX_PIXELS_VARIABLE, max_pixels
 
 # The commands that someone with a folder of photographs needs, in the order of need
 FIRST_HOUR = ("finetune", "predict", "evaluate", "app", "data stats", "doctor")
@@ -138,14 +138,14 @@ def _take_max_pixels(words: list[str]) -> list[str]:
         if name != MAX_PIXELS:
             others.append(word)
             continue
-        os.environ[VARIABLE] = value if has_value else next(waiting, "nothing")
+        os.environ[MAX_PIXELS_VARIABLE] = value if has_value else next(waiting, "nothing")
     return others
 
 
 def overview(commands: Sequence[Command] = COMMANDS) -> str:
     """What `vitkit` says without a command: these commands, from the table, those of the first hour
     before the others."""
-    from vitkit.system.console.terminal import fill, titled, two_columns
+    from vitkit.system.console.text import fill, titled, two_columns
 
     # The commands
     rows = {}

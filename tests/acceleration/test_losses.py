@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from vitkit.acceleration.line import Line, Point
 from vitkit.acceleration.losses import (
     SAME,
     Evidence,
@@ -18,6 +17,7 @@ from vitkit.acceleration.losses import (
     sum_at_most,
     times_more,
 )
+from vitkit.acceleration.pareto import Line, Point
 
 CLASSES = 5
 

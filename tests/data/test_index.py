@@ -15,7 +15,8 @@ from stored import PICTURES, shard
 from vitkit.curation import Packing, pack
 from vitkit.data import Columns, from_dataset, open_source
 from vitkit.data.formats import index as shard_index
-from vitkit.data.formats.index import index_beside, read_index, write_index
+from vitkit.data.formats.index import index_beside, write_index
+from vitkit.data.formats.tar_shard import read_index
 from vitkit.system.processes import sharing
 from vitkit.system.processes.ranks import from_every_rank, process_group, world
 

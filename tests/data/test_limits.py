@@ -10,7 +10,7 @@ from PIL import Image
 from vitkit.cli import main
 from vitkit.data import BadImage, open_image
 from vitkit.data.images import jpeg, pillow
-from vitkit.system.limits import max_pixels
+from vitkit.system.environment import max_pixels
 
 SIDE = 64
 SCAN = b"\xff\xda"

@@ -42,7 +42,7 @@ from vitkit.data.loading.order import permutation
 from vitkit.data.sources import stores
 from vitkit.data.sources.source import stratified
 from vitkit.data.sources.stores import Names, RowRanges
-from vitkit.system.storage import attempts, remote
+from vitkit.system.storage import remote, retries
 from vitkit.system.storage.files import cache_dir
 
 
@@ -346,7 +346,7 @@ def test_a_connection_that_drops_is_tried_again(tmp_path, served, monkeypatch):
         return None
 
     monkeypatch.setattr(Ranges, "do_GET", half)
-    monkeypatch.setattr(attempts.time, "sleep", lambda _: None)
+    monkeypatch.setattr(retries.time, "sleep", lambda _: None)
     monkeypatch.setattr(stores, "KEEP", 10)
     monkeypatch.setattr(tars, "RANGE", 8192)
     check(open_source(f"{served}/x.parquet"))
@@ -357,8 +357,8 @@ def test_a_connection_that_drops_is_tried_again(tmp_path, served, monkeypatch):
 def pauses(monkeypatch):
     """How long was waited, instead of waiting."""
     seconds = []
-    monkeypatch.setattr(attempts.time, "sleep", seconds.append)
-    monkeypatch.setattr(attempts, "_told", set())
+    monkeypatch.setattr(retries.time, "sleep", seconds.append)
+    monkeypatch.setattr(retries, "_told", set())
     return seconds
 
 
@@ -410,7 +410,7 @@ def test_a_server_that_says_when_is_waited_for(tmp_path, served, monkeypatch, pa
     assert pauses == [17]
     answering(monkeypatch, 429, times=1, retry_after="86400")
     assert remote.read_range(f"{served}/x.parquet?again", 0, 4) == b"PAR1"
-    assert max(pauses) == attempts.LONGEST
+    assert max(pauses) == retries.LONGEST
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_what_a_server_answers_is_named(tmp_path, served, monkeypatch, pauses, s
         remote.open_file(f"{served}/x.parquet")
     with pytest.raises(OSError, match=sentence):
         remote.read_range(f"{served}/x.parquet", 0, 10)
-    assert len(pauses) == 2 * (attempts.BUSY_ATTEMPTS - 1) * (status in attempts.BUSY)
+    assert len(pauses) == 2 * (retries.BUSY_ATTEMPTS - 1) * (status in retries.BUSY)
     if status in (403, 404):  # of a file that need not be there
         assert not remote.exists(f"{served}/x.parquet")
     else:
@@ -495,7 +495,7 @@ def test_an_object_store(tmp_path):
 
 
 def test_what_cannot_be_fetched_is_one_sentence(served, tmp_path, monkeypatch):
-    monkeypatch.setattr(attempts.time, "sleep", lambda _: None)
+    monkeypatch.setattr(retries.time, "sleep", lambda _: None)
     for where, message in [
         (f"{served}/none.tar", "there is no http"),
         (f"{served}/none.parquet", "^there is no http"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitkit.data import Augmentation, Preprocessing, from_dataset
-from vitkit.evaluation.survival import surviving
+from vitkit.evaluation.label_preservation import surviving
 from vitkit.models import create, vit
 from vitkit.training.choices import sentence
 from vitkit.weights import Classifier

@@ -222,7 +222,7 @@ def test_what_makes_no_page_is_refused(words, sentence, package, tmp_path, monke
 
 def test_a_model_that_no_browser_would_open_is_refused(package, tmp_path, monkeypatch):
     path = tmp_path / "large.html"
-    wanted = Export("page", "float32", onnxruntime_web=package())
+    wanted = Export("page", "float32", web_runtime=find_web_runtime(package()))
     check(classifier(), path, wanted)
     monkeypatch.setattr(exporting, "LARGEST_NETWORK", 10_000)
     with pytest.raises(ValueError, match="bytes in float32, and a page holds 10,000; choose"):

@@ -17,10 +17,10 @@ from served import form, make_classifier
 
 from fuzzing.subject import Subject
 from vitkit.runtimes import eager
-from vitkit.serving.answering import Room, Served
+from vitkit.serving.batching import Room, Served
 from vitkit.serving.http.application import application
 from vitkit.serving.http.body import Limits
-from vitkit.serving.http.desk import Desk, Settings
+from vitkit.serving.http.service import Service, Settings
 
 PATIENCE = 10.0  # seconds that a request may take; an attempt may take twice as many
 LIMITS = Limits(size=1 << 20, images=8, seconds=PATIENCE)
@@ -48,11 +48,11 @@ def _requests(folder: Path) -> None:
 
 
 @cache
-def _desk(process: int) -> Desk:
-    """A server's desk, with its threads, in this process."""
-    desk = Desk(Settings(LIMITS, batch=4), Room(64, 4 * LIMITS.size), ThreadPoolExecutor(2))
-    desk.serve(Served("tiny", eager(make_classifier(), "cpu"), ""))
-    return desk
+def _service(process: int) -> Service:
+    """A server's service, with its threads, in this process."""
+    service = Service(Settings(LIMITS, batch=4), Room(64, 4 * LIMITS.size), ThreadPoolExecutor(2))
+    service.serve(Served("tiny", eager(make_classifier(), "cpu"), ""))
+    return service
 
 
 @cache
@@ -60,7 +60,7 @@ def _config(process: int):
     import uvicorn
 
     config = uvicorn.Config(
-        application(_desk(process)),
+        application(_service(process)),
         http="h11",
         log_config=None,
         access_log=False,
@@ -119,7 +119,7 @@ def _ask(folder: Path) -> None:
     """What a client gets: an answer with numbers, or a sentence; and nothing is held after it."""
     for path in sorted(folder.iterdir()):
         answer = asyncio.run(_exchange(path.read_bytes()))
-        room = _desk(os.getpid()).room
+        room = _service(os.getpid()).room
         until = time.monotonic() + ENDED
         while (room.held_images, room.held_bytes) != (0, 0):
             assert time.monotonic() < until, (room.held_images, room.held_bytes)

@@ -74,7 +74,7 @@ def test_a_line_that_was_not_written_whole_is_left_out(tmp_path, cut):
 @pytest.mark.parametrize("line", ["{", "[]", '{"number": 1}', '{"undo": [1]}', "\xff"])
 def test_another_line_is_refused(tmp_path, line):
     (tmp_path / JOURNAL).write_text(f"{line}\n", "latin-1")
-    with pytest.raises(ValueError, match="line 1 is no answer") as error:
+    with pytest.raises(ValueError, match="line 1 is not an answer") as error:
         Journal(tmp_path)
     assert LABELS in str(error.value)
 

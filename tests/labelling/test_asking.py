@@ -7,7 +7,7 @@ from sklearn.linear_model import Ridge
 
 from vitkit.evaluation import fit_temperature
 from vitkit.labelling import next_to_label
-from vitkit.labelling.asking import Cover
+from vitkit.labelling.active_learning import Cover
 from vitkit.labelling.head import L2, solve, unsureness
 
 
@@ -107,8 +107,8 @@ def test_first_ones_are_typical_of_the_largest_groups():
 
 
 def test_of_many_a_sample_is_looked_at(monkeypatch):
-    monkeypatch.setattr("vitkit.labelling.asking.MEASURED", 50)
-    monkeypatch.setattr("vitkit.labelling.asking.CANDIDATES", 80)
+    monkeypatch.setattr("vitkit.labelling.active_learning.MEASURED", 50)
+    monkeypatch.setattr("vitkit.labelling.active_learning.CANDIDATES", 80)
     x, _ = clusters([300, 200])
     labels = np.full(len(x), -1)
     asked = []

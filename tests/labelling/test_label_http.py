@@ -124,8 +124,8 @@ def test_questions_and_answers(page):
         ({"question": 99, "decision": "class", "label": "cat"}, "answered already"),
         ({"question": 1, "decision": "delete"}, "the decision is 'delete'"),
         ({"question": 1, "decision": "class", "label": ""}, "needs a name"),
-        ({"question": 1, "decision": "class", "label": 3}, "by its number, and a class"),
-        ({"question": "1", "decision": "class"}, "by its number, and a class"),
+        ({"question": 1, "decision": "class", "label": 3}, "the number of a question, and a class"),
+        ({"question": "1", "decision": "class"}, "the number of a question, and a class"),
         ({"question": 1, "decision": "class", "others": "1.jpg"}, "a list of names"),
         ({"question": 1, "decision": "class", "others": [["1.jpg"]]}, "a list of names"),
     ],
@@ -144,10 +144,10 @@ def test_an_answer_that_means_nothing(page, values, words):
         (b"", "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b"\xff\xfe", "not JSON"),
-        (b"[]", "not an object"),
+        (b"[]", "not a JSON object"),
         (b"{}", "`by` is missing"),
         (b'{"by": " "}', "`by` is missing"),
-        (b"x" * (2 << 20), "too much"),
+        (b"x" * (2 << 20), "too large"),
     ],
     ids=["nothing", "deep", "bytes", "list", "nobody", "blank", "large"],
 )
@@ -191,7 +191,7 @@ def test_a_photograph_that_cannot_be_shown_is_not_asked_about(page):
 def test_a_screen(page):
     x = np.eye(2, 4)[[0, 1, 0, 1]]
     page.sitting.see(NAMES, x)
-    page.sitting._give(
+    page.sitting._given_out.give(
         "me", page.sitting.ask("me")._replace(how="screen", label="cat", photographs=NAMES)
     )
     question = page.post("ask")[1]["question"]

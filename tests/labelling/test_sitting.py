@@ -5,7 +5,7 @@ import pytest
 
 from vitkit.labelling import Sitting, save_model
 from vitkit.labelling.answers import JOURNAL
-from vitkit.labelling.sitting import BETWEEN, GIVEN_OUT, RANDOM
+from vitkit.labelling.questions import BETWEEN, GIVEN_OUT, RANDOM
 from vitkit.training import LABELS
 
 CLASSES = ("cat", "dog", "bird")
@@ -28,9 +28,14 @@ class Clock:
 
 
 @pytest.fixture
-def sat(tmp_path):
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def sat(tmp_path, clock):
     names, x, _ = photographs()
-    sitting = Sitting(names, tmp_path, clock=Clock())
+    sitting = Sitting(names, tmp_path, clock=clock)
     sitting.see(names, x)
     return sitting
 
@@ -70,12 +75,12 @@ def test_a_sitting_to_its_end(sat, tmp_path):
     assert again.labels() == class_of
 
 
-def test_each_person_has_questions_of_their_own(sat):
+def test_each_person_has_questions_of_their_own(sat, clock):
     first, second = sat.ask("a"), sat.ask("b")
     assert set(first.photographs).isdisjoint(second.photographs)
     with pytest.raises(ValueError, match="answered already, or given to somebody else"):
         sat.say("b", first.number, "class", "cat")
-    sat._clock.now += GIVEN_OUT + 1
+    clock.now += GIVEN_OUT + 1
     third = sat.ask("b")
     assert third.photographs in (first.photographs, second.photographs)
 

@@ -24,7 +24,7 @@ from vitkit.prediction import parts
 from vitkit.prediction.items import pictures
 from vitkit.prediction.parts import Chosen, Parts
 from vitkit.runtimes import eager
-from vitkit.serving.answering import warm_up
+from vitkit.serving.batching import warm_up
 from vitkit.weights import Classifier, save
 
 MODEL = make_classifier()
@@ -35,7 +35,7 @@ SLOW = """
 import sys, time
 from vitkit.data import Preprocessing
 from vitkit.prediction import parts
-from vitkit.serving.answering import warm_up
+from vitkit.serving.batching import warm_up
 from vitkit.cli import main
 parts.SIZE = 4
 write = parts.Parts.write
@@ -231,7 +231,7 @@ def test_a_folder_of_an_earlier_version_goes_on_and_says_what_it_cannot_tell(
     (answers / "part-0000003.parquet").unlink()
     about = json.loads((answers / "_answers.json").read_text())
     del about["model"], about["computed"]
-    about["outputs"] = parts._outputs(eager(MODEL, "cpu")).round(4).tolist()
+    about["outputs"] = parts._logits_of_noise(eager(MODEL, "cpu")).round(4).tolist()
     (answers / "_answers.json").write_text(json.dumps(about))
     capsys.readouterr()
     assert predict(model, photos, "--parts", str(answers)) == 0

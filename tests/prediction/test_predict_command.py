@@ -19,7 +19,7 @@ from vitkit.models import create, vit
 from vitkit.prediction.predictions import Prediction
 from vitkit.verbs.prediction import terminal as answer_table
 from vitkit.verbs.prediction.output import AnswerTable
-from vitkit.verbs.prediction.terminal import Progress
+from vitkit.verbs.prediction.terminal import ImageCounter
 from vitkit.weights import Classifier, save
 
 LABELS = ("cat", "dog", "a name of a class that is much longer than those of the others")
@@ -248,7 +248,7 @@ def test_progress_has_a_rate_and_is_plain_in_a_log(monkeypatch):
     now = iter([0, 3, 3.1, 40, 80, 120])
     monkeypatch.setattr("time.monotonic", lambda: next(now))
     terminal = Terminal()
-    progress = Progress(1000, terminal)
+    progress = ImageCounter(1000, terminal)
     progress.count(300, 1)
     progress.count(1, 0)  # too soon for another line
     assert terminal.getvalue() == (
@@ -258,7 +258,7 @@ def test_progress_has_a_rate_and_is_plain_in_a_log(monkeypatch):
     assert terminal.getvalue().endswith("\r\x1b[K")
 
     log = io.StringIO()
-    progress = Progress(None, log)
+    progress = ImageCounter(None, log)
     progress.count(400, 0)
     progress.count(0, 0)  # nothing new to tell
     assert log.getvalue() == "400 images, 10 a second\n"

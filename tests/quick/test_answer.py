@@ -126,7 +126,9 @@ def test_the_solved_head_is_compared_as_it_is_saved(recipe, tmp_path):
 
 @pytest.mark.slow
 def test_images_of_few_pixels_are_fine_tuned_at_a_smaller_size(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitkit.quick.tuning.SMALL", 5)  # 4 for patches of 2; the digits have 8 x 8
+    monkeypatch.setattr(
+        "vitkit.quick.fine_tuning.SMALL", 5
+    )  # 4 for patches of 2; the digits have 8 x 8
     said = []
     reached = answer(recipe, tmp_path / "run", 1, CPU, said.append)
     sizes = [each.classifier.model.config.image for each in reached.candidates]
@@ -224,7 +226,7 @@ def test_a_call_that_was_stopped_goes_on(recipe, tmp_path, monkeypatch):
         answer(recipe, tmp_path / "two", 1, CPU, lambda text: None)
     assert vitkit.load(tmp_path / "two", quiet=True).labels == tuple(map(str, range(10)))
     monkeypatch.undo()
-    monkeypatch.setattr("vitkit.quick.tuning.seconds_of_a_step", None)  # the plan is kept
+    monkeypatch.setattr("vitkit.quick.fine_tuning.seconds_of_a_step", None)  # the plan is kept
     again = answer(recipe, tmp_path / "two", 1, CPU, lambda text: None)
     for one, other in zip(undisturbed.candidates, again.candidates, strict=True):
         assert (one.name, one.held_out, one.loss) == (other.name, other.held_out, other.loss)
@@ -256,7 +258,7 @@ def stop_at(monkeypatch, step: int, number: int) -> None:
 
 
 def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitkit.quick.tuning.seconds_of_a_step", lambda *_: 1.0)
+    monkeypatch.setattr("vitkit.quick.fine_tuning.seconds_of_a_step", lambda *_: 1.0)
     monkeypatch.setattr("vitkit.quick.plan.Work.spent", lambda self: 0.0)
     by_time = replace(recipe, length=Span(0, "steps"))
     said = []
@@ -264,7 +266,7 @@ def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
     assert "too long for 18 seconds: --minutes 4 would do" in " ".join(said)
     assert not (tmp_path / "short" / "fine-tuned").exists()
 
-    monkeypatch.setattr("vitkit.quick.tuning.train", stopped)
+    monkeypatch.setattr("vitkit.quick.fine_tuning.train", stopped)
     with pytest.raises(Interrupted):
         answer(by_time, tmp_path / "long", 2, CPU, said.append)
     plan = json.loads((tmp_path / "long" / "plan.json").read_text())
@@ -274,7 +276,7 @@ def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_minutes_are_those_of_the_whole_command(recipe, tmp_path, monkeypatch):
     """Features that took a minute leave the other one for the fine-tuning and its last answers."""
-    monkeypatch.setattr("vitkit.quick.tuning.seconds_of_a_step", lambda *_: 1.0)
+    monkeypatch.setattr("vitkit.quick.fine_tuning.seconds_of_a_step", lambda *_: 1.0)
     monkeypatch.setattr("vitkit.quick.plan.Work.spent", lambda self: 61.0)
     deadlines = []
 
@@ -282,7 +284,7 @@ def test_minutes_are_those_of_the_whole_command(recipe, tmp_path, monkeypatch):
         deadlines.append(ends.deadline.at - time.monotonic())
         raise Interrupted
 
-    monkeypatch.setattr("vitkit.quick.tuning.train", train)
+    monkeypatch.setattr("vitkit.quick.fine_tuning.train", train)
     by_time = replace(recipe, length=Span(0, "steps"))
     with pytest.raises(Interrupted):
         answer(by_time, tmp_path / "run", 2, CPU, lambda text: None)
@@ -421,7 +423,7 @@ def test_look_alikes_are_found_by_their_features():
     [
         ({"cat/1.png": 20, "cat/2.png": 20}, "has one class, cat"),
         ({"1.png": 20, "2.png": 20}, "has no classes: put its photographs into a folder a class"),
-        ({f"{k}/{i}.png": 0 for k in "ab" for i in range(3)}, "not one of the"),
+        ({f"{k}/{i}.png": 0 for k in "ab" for i in range(3)}, "none of the images of"),
     ],
 )
 def test_images_that_teach_nothing(files, sentence, folder, pretrained, tmp_path):

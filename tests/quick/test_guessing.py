@@ -9,7 +9,7 @@ from vitkit.evaluation import Metric
 from vitkit.evaluation.metrics.metric import SHARE
 from vitkit.models import create, vit
 from vitkit.quick.candidates import question
-from vitkit.quick.first import guess
+from vitkit.quick.first_model import guess
 from vitkit.weights import Classifier, save
 
 

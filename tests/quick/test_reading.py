@@ -7,7 +7,15 @@ import torch
 from vitkit.evaluation import Features, row_products
 from vitkit.models import ViTConfig, create, vit
 from vitkit.quick.candidates import question, solved
-from vitkit.quick.reading import STATES, TOKEN, Kind, kinds_for, part_of, shared_products, widest_of
+from vitkit.quick.head_inputs import (
+    STATES,
+    TOKEN,
+    Kind,
+    kinds_for,
+    part_of,
+    shared_products,
+    widest_of,
+)
 
 
 def features_of(kind, images, width=8):
@@ -60,7 +68,7 @@ def test_each_state_is_multiplied_once(monkeypatch):
         columns.append(x.shape[1])
         return row_products(x)
 
-    monkeypatch.setattr("vitkit.quick.reading.row_products", counted)
+    monkeypatch.setattr("vitkit.quick.head_inputs.row_products", counted)
     kinds = KINDS[0]
     shared_products(features_of(kinds[-1], 30), kinds[-1], kinds, 8)
     assert sum(columns) == kinds[-1].numbers(8)

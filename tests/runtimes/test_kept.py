@@ -13,10 +13,10 @@ from pictures import encoded, photograph
 from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.runtimes import Eager, FileRuntime, is_kept, kept, kept_runtime, libraries
+from vitkit.runtimes import Eager, FileRuntime, is_kept, kept_runtime, libraries, onnx_of_run
 from vitkit.system import machine
 from vitkit.verbs.files import export
-from vitkit.verbs.prediction.answering import runtime_of
+from vitkit.verbs.prediction.common import runtime_of
 from vitkit.verbs.prediction.predict import Predict
 from vitkit.verbs.serving.serve import Serve, open_model
 from vitkit.weights import Classifier, save
@@ -235,17 +235,17 @@ def test_a_damaged_file_is_not_used(run_dir, damage, monkeypatch):
     if damage == "record":
         record.write_text('{"kept": []}')
     if damage == "version":
-        monkeypatch.setattr(kept, "__version__", "0.0.1")
+        monkeypatch.setattr(onnx_of_run, "__version__", "0.0.1")
     if damage == "metadata":  # even if the record is of these bytes
         file.write_bytes(b"no network")
         written = json.loads(record.read_text())
-        kept.tie(file, written["kept"]["files"], written["kept"]["made_of"])
+        onnx_of_run.tie(file, written["kept"]["files"], written["kept"]["made_of"])
     assert opened(run_dir) is None
 
 
 def test_a_library_that_cannot_be_imported_leaves_it_to_pytorch(run_dir, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    for module in (kept, libraries):
+    for module in (onnx_of_run, libraries):
         monkeypatch.setattr(module, "is_installed", lambda _: True)
     assert opened(run_dir) is None
 
@@ -271,7 +271,7 @@ def test_a_run_writes_it_at_its_end(run_dir, monkeypatch, capsys):
     save(classifier(seed=1), run_dir / "model")
     export.keep(run_dir)
     assert is_kept(file) and opened(run_dir) is not None
-    assert "answer by it without PyTorch" in capsys.readouterr().err
+    assert "answer sooner, without PyTorch" in capsys.readouterr().err
 
     # Nothing is written where answers would not be computed by it, and a model without an answer has none
     file.unlink()

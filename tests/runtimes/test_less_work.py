@@ -13,7 +13,7 @@ from vitkit.data import Preprocessing
 from vitkit.exporting.exporting import Export, export
 from vitkit.models import create, vit
 from vitkit.runtimes import eager
-from vitkit.runtimes.less_work import check_less_work, merging
+from vitkit.runtimes.approximations import check_less_work, merging
 from vitkit.runtimes.libraries import open_file
 from vitkit.weights import Classifier, save
 

@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from vitkit.serving.answering import Batcher, Job
+from vitkit.serving.batching import Batcher, Job
 
 LONG = 60  # seconds that no test waits
 

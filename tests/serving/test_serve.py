@@ -17,7 +17,7 @@ from vitkit.runtimes import eager
 from vitkit.serving.http import body as http_body
 from vitkit.serving.http import server as http_connections
 from vitkit.serving.http.body import Limits
-from vitkit.system.limits import VARIABLE
+from vitkit.system.environment import MAX_PIXELS_VARIABLE
 
 CLASSIFIER = make_classifier()
 PHOTOGRAPHS = [encoded(photograph(40, 30 + i, i)) for i in range(12)]
@@ -133,7 +133,7 @@ def test_metrics_count_every_request_and_image():
 
 def test_what_is_held_is_told_at_once(server):
     """Another process may be the next that is asked, and reads what this one has told."""
-    registry = server.server.desk.metrics.registry
+    registry = server.server.service.metrics.registry
 
     def held():
         kinds = ("images", "bytes")
@@ -197,7 +197,7 @@ def test_wrong_paths_methods_and_numbers_get_a_sentence(server):
 
 
 def test_an_image_beyond_the_pixels_that_are_taken(server, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "1000")
+    monkeypatch.setenv(MAX_PIXELS_VARIABLE, "1000")
     answer = server.post(PHOTOGRAPHS[0])
     assert answer.status == 422 and "1000 pixels" in answer.error
 

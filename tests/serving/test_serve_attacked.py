@@ -13,8 +13,8 @@ from served import form, make_classifier, running, with_model
 
 from vitkit.runtimes import eager
 from vitkit.serving.http.body import Limits
-from vitkit.serving.http.desk import Settings
 from vitkit.serving.http.server import Plan, Server, bound_socket
+from vitkit.serving.http.service import Settings
 
 PHOTOGRAPH = encoded(photograph(40, 30))
 JSON = "application/json"
@@ -140,7 +140,7 @@ def test_of_two_servers_that_begin_at_one_address_the_second_ends_with_a_sentenc
     with pytest.raises(ValueError, match="cannot be served at any more: .*; choose another --port"):
         server.run()
     assert words == []
-    server.desk.answering.close()
+    server.service.answering.close()
     first.close()
     second.close()
 

@@ -31,8 +31,8 @@ VITKIT = ("-m", "vitkit")
 HANGING = """
 import sys, time
 from vitkit.cli import main
-from vitkit.serving import answering
-answering._prepared = lambda runtime, image: time.sleep(600)
+from vitkit.serving import batching
+batching._prepared = lambda runtime, image: time.sleep(600)
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -11,7 +11,7 @@ from pictures import encoded
 from vitkit.data import Columns, open_parts
 from vitkit.suites import VTAB, Outcome
 from vitkit.suites.images import find, select_from, where_is
-from vitkit.suites.run import _deviations
+from vitkit.suites.running import _deviations
 from vitkit.suites.task import Original, Place
 from vitkit.weights.hints import Hints
 

@@ -15,7 +15,7 @@ from vitkit.models import create, vit
 from vitkit.recipes.table_4 import TASKS
 from vitkit.suites import VTAB, Outcome, Suite, Task, read_suite, run_suite
 from vitkit.suites.measurements import Frozen
-from vitkit.suites.run import LIGHT, PAPER, FineTuning
+from vitkit.suites.running import LIGHT, PAPER, FineTuning
 from vitkit.suites.table import cell, lines, markdown, mean, over_seeds
 from vitkit.suites.vtab import clevr_count, clevr_distance, dsprites_class, kitti_distance
 from vitkit.weights import Classifier, load, save

@@ -16,9 +16,10 @@ from pictures import encoded, photograph
 
 import vitkit
 from vitkit.data import Preprocessing, open_parts
+from vitkit.labelling import open_for_one, record_sitting
 from vitkit.models import create, vit
 from vitkit.training import Occupied
-from vitkit.verbs.teaching.label import _only_here, _photographs
+from vitkit.verbs.teaching.label import _photographs
 from vitkit.weights import Classifier, save
 
 pytest.importorskip("uvicorn", reason="needs uvicorn: pip install 'vitkit[serve]'")
@@ -279,15 +280,15 @@ def test_what_is_refused(place):
 
 
 def test_two_threads_do_not_label_one_folder(place):
-    with (
-        _only_here(Path("runs/my-photos-labels")),
-        pytest.raises(Occupied, match="my photos is being labelled already"),
-    ):
-        vitkit.label("my photos", model="model")
+    folder, root = Path("runs/my-photos-labels"), Path("my photos")
+    with open_for_one(folder, root):
+        record_sitting(folder, root, False)
+        with pytest.raises(Occupied, match="my photos is being labelled already"):
+            vitkit.label("my photos", model="model")
 
 
 def test_a_folder_without_classes_is_not_checked(place):
-    with pytest.raises(ValueError, match="my photos has no classes"):
+    with pytest.raises(ValueError, match="my photos has no class folders"):
         vitkit.label("my photos", model="model", check=True)
 
 

@@ -8,9 +8,9 @@ import pytest
 import vitkit
 from vitkit import Classifier, create
 from vitkit.data import Preprocessing
-from vitkit.system.console.saying import Progress, heard_by
+from vitkit.system.console.messages import Progress, heard_by
 from vitkit.verbs.prediction import terminal as progress
-from vitkit.verbs.prediction.terminal import Progress as Counting
+from vitkit.verbs.prediction.terminal import ImageCounter
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 40, 48, 3), np.uint8)
 
@@ -61,7 +61,7 @@ def test_a_listener_is_told_how_far_it_is(monkeypatch, capsys):
     monkeypatch.setattr(progress, "PATIENCE", 0)
     told = []
     with heard_by(told.append):
-        Counting(8).count(3, 0)
-        Counting(None).count(2, 1)
+        ImageCounter(8).count(3, 0)
+        ImageCounter(None).count(2, 1)
     assert told == [Progress("answering", 3, 8), Progress("answering", 2, 0)]
     assert not capsys.readouterr().err

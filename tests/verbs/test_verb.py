@@ -18,7 +18,7 @@ from tyro.conf import Positional, arg
 
 import vitkit
 from vitkit.commands import COMMANDS
-from vitkit.system.console.saying import Progress, heard_by, progress_of, say
+from vitkit.system.console.messages import Progress, heard_by, progress_of, say
 from vitkit.verbs import result, verb
 from vitkit.verbs.definition import alone
 

@@ -6,9 +6,10 @@ _FILES = {
     "bodies": "Arithmetic Body Shape",
     "figures": "HEADER cells draw write_page",
     "heads": "Head head_of",
-    "line": "Line Point",
+    "pareto": "Line Point",
     "losses": "Judge Judged Loss",
-    "searching": "LIBRARIES Found Wanted check search",
+    "races": "LIBRARIES Wanted",
+    "searching": "Found check search",
     "subjects": "Subject of_data of_run",
     "writing": "ending_of library_of write",
 }

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitkit.acceleration.line import Line, Point
+from vitkit.acceleration.pareto import Line, Point
 from vitkit.inspection import (
     LIGHT,
     Block,

@@ -114,8 +114,8 @@ def check_own(subject: Subject, head: Head, x: np.ndarray) -> None:
     same = (own == head.logits(subject.classifier, x).argmax(1)).double().mean().item()
     if same < LEAST_OWN:
         raise ValueError(
-            f"the model gives the answer of the one that its run solved for to {same:.0%} of the images, so "
-            "it was changed since; name images that it has not learned from with --data"
+            f"the model agrees with the one that its run solved for on {same:.0%} of the images only, so "
+            "it was changed afterwards; name images that it has not learned from with --data"
         )
 
 

@@ -112,13 +112,15 @@ class Judge:
     """Judges candidates beside a reference on N images."""
 
     def __init__(self, reference: Tensor, truth: np.ndarray, groups: np.ndarray | None = None):
-        """The reference's logits, (N, K), and the right classes, (N,).
-
-        groups: images with the same number, (N,), are no more than one.
+        """reference: its logits, (N, K). truth: the right classes, (N,). groups: the number of each
+        image's group, (N,); the images of a group count as one.
         """
         self.truth = truth
         self.answers = reference.argmax(1).numpy()
         self.right = self.answers == truth
+
+        # Probabilities (N, K), calibrated on these images; and sharper ones, close to the answers
+        # themselves, by whose differences candidates are put in order
         self.temperature = fit_temperature(reference.double(), torch.from_numpy(truth))
         scaled = reference.double() / self.temperature
         self.probabilities = scaled.softmax(1).numpy()

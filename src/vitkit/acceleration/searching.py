@@ -13,112 +13,59 @@ computed is kept: states in the cache of features, speeds in a file under a dige
 machine. A search that is given again goes on where it ended.
 """
 
-import hashlib
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Literal
-
-import numpy as np
 
 from vitkit.acceleration.bodies import (
     Arithmetic,
     Body,
     Candidate,
     Shape,
-    calibration,
-    model_of,
-    opened,
-    operations,
-    reading_of,
     shapes,
     whole,
 )
 from vitkit.acceleration.heads import check_own, head_of
-from vitkit.acceleration.line import Line, Point
 from vitkit.acceleration.losses import (
     SAME,
     Judge,
     Judged,
-    Loss,
     independent,
     is_ordering,
     losses,
     needed,
     times_more,
 )
-from vitkit.acceleration.subjects import Subject
-from vitkit.benching import Contender, Plan, is_worth_measuring, measure
-from vitkit.runtimes import folder_of
+from vitkit.acceleration.pareto import Line, Point
+from vitkit.acceleration.races import EXACT, Speeds, Wanted
+from vitkit.acceleration.subjects import Known, Subject
 from vitkit.system.console.progress import bar
-from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted
-from vitkit.system.storage.files import check_types, parse_json, write_json
 from vitkit.weights import Classifier
 
-Purpose = Literal["latency", "throughput"]
-BATCH = {"latency": 1, "throughput": 32}
-LIBRARIES = ("torch", "onnx", "openvino")
-EXACT = "float32"
-REFERENCE = Arithmetic("torch", EXACT)
-GAIN = 1.03  # times as fast, at least, for an arithmetic whose answers differ to be tried
-FORETOLD = 1.25  # times as long as the line a candidate may be by its operations, to be measured
 HOPELESS = 0.05  # of the images: a shape that loses more ends its size, as less of it loses more
-CALIBRATED = 16  # images that give the ranges of int8 where only its speed is measured
 FOR_STATES = 0.6  # of the time; the rest is for speeds
 FOR_FILES = 0.85
-
-
-@dataclass(frozen=True)
-class Round:
-    """How long the speeds are measured, and who stays."""
-
-    turns: int
-    seconds: float
-    slower: float
-    """How many times as long as the line a candidate may take to stay."""
-
-
-RACE = Round(3, 0.2, 1.0)
-ROUNDS = (Round(2, 0.15, 1.2), Round(3, 0.3, 1.08), Round(5, 0.4, 1.0))
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What to look for."""
-
-    purpose: Purpose = "latency"
-    seconds: float = 600.0
-    """The time for all of it, about."""
-    libraries: tuple[str, ...] = LIBRARIES
-    """What may compute the model."""
-
-    @property
-    def batch(self) -> int:
-        """Images of a forward pass."""
-        return BATCH[self.purpose]
 
 
 def check(classifier: Classifier) -> None:
     """Raises ValueError for a model that cannot be made faster here."""
     if classifier.activation != "softmax" or not classifier.labels:
         raise ValueError(
-            "vitkit faster judges by how often the answer is the right class, and the outputs of this model "
-            f"are not one class an image (its activation is {classifier.activation!r})"
+            "vitkit faster judges by how often the answer is the right class, and this model does not answer "
+            f"with one class an image (its activation is {classifier.activation!r})"
         )
     if classifier.preprocessing.is_native:
         raise ValueError(
-            "vitkit faster tries models on images of one size, and this one reads images at their own "
+            "vitkit faster needs models that read images of one size, and this one reads images at their own "
             "proportions; vitkit finetune DATA --crop centre makes one that crops"
         )
     channels = getattr(classifier.model.config, "channels", 3)
     if channels != 3 or classifier.preprocessing.values != "uint8":
         raise ValueError(
-            f"vitkit faster tries models for red, green and blue of 8 bits, and this one takes images of "
+            f"vitkit faster needs models for red, green and blue of 8 bits, and this one takes images of "
             f"{counted(channels, 'channel')} in {classifier.preprocessing.values}"
         )
 
@@ -157,7 +104,7 @@ def search(subject: Subject, wanted: Wanted) -> Found:
         return _searched(subject, wanted, known, speeds)
 
 
-def _searched(subject: Subject, wanted: Wanted, known: "Known", speeds: "Speeds") -> Found:
+def _searched(subject: Subject, wanted: Wanted, known: Known, speeds: Speeds) -> Found:
     """The same, with what measures speeds."""
     began = time.monotonic()
 
@@ -192,20 +139,6 @@ def _searched(subject: Subject, wanted: Wanted, known: "Known", speeds: "Speeds"
     return Found(line, candidates, exact, by_name, independent(images, groups))
 
 
-def arithmetics_here(libraries: Sequence[str]) -> list[Arithmetic]:
-    """What can compute a model on this machine."""
-    found = []
-    for library in libraries:
-        for precision in ("float32", "bfloat16", "int8"):
-            if (library, precision) == ("torch", "float32"):  # what others are compared with
-                found.append(REFERENCE)
-            elif is_worth_measuring(library, precision):
-                found.append(Arithmetic(library, precision))
-                if (library, precision) == ("openvino", "int8"):
-                    found.append(Arithmetic(library, precision, True))
-    return found
-
-
 def _bodies(
     subject: Subject, arithmetics: Sequence[Arithmetic], exact: Arithmetic
 ) -> list[tuple[Body, list[Shape]]]:
@@ -219,18 +152,19 @@ def _bodies(
             of_body = [shape for shape in own if (shape.image, shape.merge) == (image, merge)]
             found.append((Body(subject, arithmetic, image, merge), of_body))
 
-    def order(entry: tuple[Body, list[Shape]]) -> int:
+    def turn(entry: tuple[Body, list[Shape]]) -> int:
         body, _ = entry
-        if (body.image, body.merge) != (full.image, 0):
-            return 2
-        return int(body.arithmetic != exact)
+        is_whole = body.image == full.image and body.merge == 0
+        if is_whole and body.arithmetic == exact:
+            return 0
+        return 1 if is_whole else 2
 
-    return sorted(found, key=order)
+    return sorted(found, key=turn)
 
 
 def _judge_all(
     subject: Subject,
-    known: "Known",
+    known: Known,
     bodies: Sequence[tuple[Body, list[Shape]]],
     exact: Arithmetic,
     until: float,
@@ -269,229 +203,3 @@ def _judge(subject: Subject, body: Body, exact: Arithmetic) -> Judge:
     reference = head_of(subject, body, full, exact)
     check_own(subject, reference, body.read(body.states(subject.judged), full, reference.reads))
     return Judge(reference.answers, subject.judged.targets, subject.judged.groups)
-
-
-class Known:
-    """What was judged and measured of a model on some images, kept in a file of the cache: of this machine,
-    as `folder_of` tells machines apart."""
-
-    def __init__(self, subject: Subject):
-        digest = hashlib.sha256(subject.digest().encode()).hexdigest()[:16]
-        self.file = folder_of(subject.classifier) / f"faster-{digest}.json"
-        self.judged: dict[str, dict] = {}
-        self.races: dict[str, dict] = {}
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            values = parse_json(self.file.read_text())
-            judged, races = values["judged"], values["races"]
-            check_types(values, {"judged": dict, "races": dict})
-            self.judged, self.races = judged, races
-
-    def keep(self) -> None:
-        """Write it down; what cannot be written is only not kept."""
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.file, {"judged": self.judged, "races": self.races})
-        except OSError as error:
-            say(f"what was measured is not kept for the next time: {error}")
-
-
-# Speeds
-
-
-class Speeds:
-    """Measures speeds in turns. A race that is known is not run again."""
-
-    def __init__(self, subject: Subject, wanted: Wanted, known: Known, files: Path):
-        """files: a folder for exported candidates, while they are measured."""
-        self.subject = subject
-        self.wanted = wanted
-        self.full = whole(subject.classifier)
-        self.files = files
-        self.contenders: dict[Candidate, tuple[Contender, float]] = {}
-        self.left_out: list[str] = []
-        self.known = known
-
-    def name(self, candidate: Candidate) -> str:
-        """What a candidate is called."""
-        if candidate.shape == self.full:
-            return str(candidate.arithmetic)
-        return f"{candidate.arithmetic}, {candidate.shape.text(self.full)}"
-
-    def of_arithmetics(self) -> list[Arithmetic]:
-        """The fastest library of each precision, the fastest first; those whose answers differ only if
-        they are faster than float32. Raises ValueError if nothing can compute the model."""
-        candidates = []
-        for arithmetic in arithmetics_here(self.wanted.libraries):
-            candidates.append(Candidate(arithmetic, self.full))
-        if not any(each.arithmetic.precision == EXACT for each in candidates):
-            raise ValueError(
-                f"nothing that is installed computes {' or '.join(self.wanted.libraries)}: pip install "
-                "'vitkit[export]'"
-            )
-        race = self._race(candidates, RACE)
-        best: dict[str, tuple[Arithmetic, float]] = {}
-        for candidate in sorted(candidates, key=race.milliseconds):
-            arithmetic = candidate.arithmetic
-            best.setdefault(arithmetic.precision, (arithmetic, race.milliseconds(candidate)))
-        of_exact = best[EXACT][1]
-        chosen = []
-        for arithmetic, milliseconds in best.values():
-            if arithmetic.precision == EXACT or GAIN * milliseconds < of_exact:
-                chosen.append(arithmetic)
-        return chosen
-
-    def of_candidates(
-        self, loss_of: dict[Candidate, Loss], arithmetics: Sequence[Arithmetic], until: float
-    ) -> tuple[Point, list[Point]]:
-        """The whole model in PyTorch, and the points of the candidates that may be on the line, by
-        successive halving."""
-        # Those that their operations foretell to be near the line
-        wholes = [Candidate(arithmetic, self.full) for arithmetic in arithmetics]
-        everything = arithmetics_here(self.wanted.libraries)  # those of the first race
-        first = self._race([Candidate(each, self.full) for each in everything], RACE)
-        of_full = operations(self.subject.classifier, self.full)
-        foretold = {}
-        for candidate in loss_of:
-            share = operations(self.subject.classifier, candidate.shape) / of_full
-            of_whole = first.milliseconds(Candidate(candidate.arithmetic, self.full))
-            foretold[candidate] = of_whole * share
-        staying = _near_line(foretold, loss_of, FORETOLD)
-        staying = [each for each in loss_of if each in staying or each in wholes]
-
-        # Rounds, each for longer
-        for number, each_round in enumerate(ROUNDS):
-            race = self._race(staying, each_round, until if number == 0 else None)
-            staying = [each for each in staying if each in race.ratios]
-            if number < len(ROUNDS) - 1:
-                measured = {each: race.milliseconds(each) for each in staying}
-                near = _near_line(measured, loss_of, each_round.slower)
-                staying = [each for each in staying if each in near or each in wholes]
-        reference = self._point(Candidate(REFERENCE, self.full), race, SAME)
-        return reference, [self._point(each, race, loss_of[each]) for each in staying]
-
-    def _point(self, candidate: Candidate, race: "Race", loss: Loss) -> Point:
-        """A candidate that was measured."""
-        arithmetic, shape = candidate
-        return Point(
-            self.name(candidate),
-            arithmetic.library,
-            arithmetic.precision,
-            shape.image,
-            shape.blocks,
-            shape.merge,
-            race.milliseconds(candidate),
-            1 / race.ratios.get(candidate, 1.0),
-            race.megabytes[candidate],
-            loss,
-        )
-
-    # A race
-
-    def _race(
-        self, candidates: Sequence[Candidate], each_round: Round, until: float | None = None
-    ) -> "Race":
-        """Measure candidates in turns, beside the whole model in PyTorch; or what was measured before.
-        What cannot be written to a file until then does not take part."""
-        reference = Candidate(REFERENCE, self.full)
-        named = {candidate.key: candidate for candidate in [reference, *candidates]}
-        facts = [self.wanted.batch, each_round.turns, each_round.seconds]
-        for known in self.known.races.values():  # one with others beside them is as good
-            if known["facts"] == facts and named.keys() <= known["ratios"].keys():
-                return Race.from_json(known, named)
-
-        # Open all, then in turns
-        present = []
-        for candidate in bar("preparing")(list(named.values()), len(named)):
-            is_whole = candidate.shape == self.full  # what all are compared with is never left out
-            is_late = until is not None and time.monotonic() > until
-            if is_late and not is_whole and candidate not in self.contenders:
-                self.left_out.append(self.name(candidate))
-                continue
-            self._open(candidate)
-            present.append(candidate)
-        contenders = [self.contenders[candidate][0] for candidate in present]
-        black = np.zeros((self.wanted.batch, 3, *self.full.image), np.uint8)  # each has its own
-        plan = Plan((self.wanted.batch,), 1, each_round.seconds)
-        seconds: dict[Candidate, list[float]] = {candidate: [] for candidate in present}
-        turns = range(each_round.turns)
-        for _ in bar("measuring in turns")(turns, len(turns)):
-            for candidate, speed in zip(present, measure(contenders, black, plan), strict=True):
-                seconds[candidate].append(1 / speed.images_per_second[self.wanted.batch])
-            present.reverse()  # who came last begins the next turn
-            contenders.reverse()
-
-        # The ratios of each turn, in which all were disturbed alike
-        of_reference = seconds[reference]
-        ratios = {}
-        for candidate in present:
-            pairs = zip(seconds[candidate], of_reference, strict=True)
-            ratios[candidate] = median(own / other for own, other in pairs)
-        megabytes = {candidate: self.contenders[candidate][1] for candidate in present}
-        race = Race(1000 * median(of_reference), ratios, megabytes)
-        if len(present) == len(named):
-            key = hashlib.sha256(repr([facts, sorted(named)]).encode()).hexdigest()[:16]
-            self.known.races[key] = race.to_json() | {"facts": facts}
-            self.known.keep()
-        return race
-
-    def _open(self, candidate: Candidate) -> None:
-        """Open what computes a candidate, with a head of zeros if it has one of its own: the numbers do
-        not change its speed."""
-        if candidate in self.contenders:
-            return
-        arithmetic, shape = candidate
-        reads = reading_of(self.subject.classifier, shape, len(self.subject.fitted))
-        model = model_of(self.subject.classifier, shape, reads)
-        folder = self.files / str(len(self.contenders))
-        trial = calibration(self.subject, CALIBRATED)
-        runtime, megabytes = opened(model, arithmetic, shape.merge, folder, trial)
-        generator = np.random.default_rng(0)
-        size = (self.wanted.batch, 3, *shape.image)
-        images = generator.integers(0, 256, size, dtype=np.uint8)
-        contender = Contender(
-            str(arithmetic), arithmetic.precision, lambda _: runtime.logits(images)
-        )
-        self.contenders[candidate] = (contender, megabytes)
-
-
-@dataclass(frozen=True)
-class Race:
-    """What was measured in turns."""
-
-    reference: float
-    """Milliseconds of an image, of the whole model in PyTorch."""
-    ratios: dict[Candidate, float]
-    """How many times as long each takes, the median of all turns."""
-    megabytes: dict[Candidate, float]
-
-    def milliseconds(self, candidate: Candidate) -> float:
-        """Of an image."""
-        return self.reference * self.ratios[candidate]
-
-    def to_json(self) -> dict:
-        """Plain values."""
-        return {
-            "reference": self.reference,
-            "ratios": {each.key: ratio for each, ratio in self.ratios.items()},
-            "megabytes": {each.key: size for each, size in self.megabytes.items()},
-        }
-
-    @classmethod
-    def from_json(cls, values: dict, named: dict[str, Candidate]) -> "Race":
-        """The way back, for the candidates of `named`, which has them by their keys."""
-        ratios = {candidate: values["ratios"][key] for key, candidate in named.items()}
-        megabytes = {candidate: values["megabytes"][key] for key, candidate in named.items()}
-        return cls(values["reference"], ratios, megabytes)
-
-
-def _near_line(
-    milliseconds: dict[Candidate, float], loss_of: dict[Candidate, Loss], slower: float
-) -> set[Candidate]:
-    """The candidates that no other, which loses no more, beats by more than so many times."""
-    near = set()
-    for candidate, own in milliseconds.items():
-        loss = loss_of[candidate].expected
-        others = [other for each, other in milliseconds.items() if loss_of[each].expected <= loss]
-        if own <= slower * min(others):
-            near.add(candidate)
-    return near

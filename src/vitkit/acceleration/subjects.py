@@ -9,6 +9,7 @@ Legend: N images, K classes, D width.
 """
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,8 +18,10 @@ import numpy as np
 from vitkit.data import Source, fingerprint, open_parts, open_source, subset
 from vitkit.evaluation import Probing, align
 from vitkit.quick import CLOSED_FORM, is_quick, question
+from vitkit.runtimes import folder_of
+from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
-from vitkit.system.console.saying import say
+from vitkit.system.storage.files import check_types, parse_json, write_json
 from vitkit.training import HELD_OUT, open_learned, open_part, read_run
 from vitkit.weights import Classifier
 
@@ -78,7 +81,7 @@ def of_run(classifier: Classifier, run_dir: Path) -> Subject:
         if len(learned.labels) != len(classifier.labels):
             raise ValueError(
                 f"the model has {len(classifier.labels)} classes and the images of {run_dir} "
-                f"{len(learned.labels)}: it was taught since; name images of all classes that it has not "
+                f"{len(learned.labels)}: it was taught afterwards; name images of all classes that it has not "
                 "learned from with --data"
             )
         balanced = run.recipe.get("objective", {}).get("class_weights") == "balanced"
@@ -89,7 +92,7 @@ def of_run(classifier: Classifier, run_dir: Path) -> Subject:
     # Its weights have learned from the training part, or there are more images than are needed
     if not parts:
         raise ValueError(
-            f"{run_dir} has learned from all its images, so none can tell what a faster model loses; name "
+            f"{run_dir} has learned from all its images, so none of them can show what a faster model loses; name "
             "others, sorted into folders of their classes, with --data"
         )
     judged = open_part(run, parts[0])
@@ -145,7 +148,7 @@ def _unseen(judged: Source, learned: Source, data: str, run_dir: Path) -> Source
     if len(unseen) < FEWEST:
         raise ValueError(
             f"{run_dir} has learned from {len(judged) - len(unseen):,} of the {len(judged):,} images of "
-            f"{data}, and {FEWEST} others are the least that say anything"
+            f"{data}, and {FEWEST} others are needed at least"
         )
     say(
         f"left out: {len(judged) - len(unseen):,} images of {data}, from which {run_dir} has learned"
@@ -179,7 +182,7 @@ def _check_target(source: Source, where: str) -> None:
         )
     if len(source) < FEWEST:
         raise ValueError(
-            f"{where} has {len(source):,} images to judge by, and {FEWEST} are the least that say anything"
+            f"{where} has {len(source):,} images to judge by; at least {FEWEST} are needed"
         )
 
 
@@ -191,8 +194,7 @@ def _in_classes_of(source: Source, classifier: Classifier, data: str) -> Source:
     known = np.flatnonzero(targets >= 0)
     if len(known) < FEWEST:
         raise ValueError(
-            f"{len(known):,} images of {data} have a class of the model, and {FEWEST} are the least that "
-            "say anything"
+            f"{len(known):,} images of {data} have a class of the model; at least {FEWEST} are needed"
         )
     renamed = replace(source, targets=targets, labels=classifier.labels)
     return subset(renamed, known)
@@ -202,3 +204,27 @@ def _spread(source: Source, most: int) -> Source:
     """At most so many of the images, evenly from all."""
     count = min(len(source), most)
     return subset(source, np.arange(count) * len(source) // count)
+
+
+class Known:
+    """What was judged and measured of a model on some images, kept in a file of the cache: of this machine,
+    as `folder_of` tells machines apart."""
+
+    def __init__(self, subject: Subject):
+        digest = hashlib.sha256(subject.digest().encode()).hexdigest()[:16]
+        self.file = folder_of(subject.classifier) / f"faster-{digest}.json"
+        self.judged: dict[str, dict] = {}
+        self.races: dict[str, dict] = {}
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            values = parse_json(self.file.read_text())
+            judged, races = values["judged"], values["races"]
+            check_types(values, {"judged": dict, "races": dict})
+            self.judged, self.races = judged, races
+
+    def keep(self) -> None:
+        """Write it down; what cannot be written is only not kept."""
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.file, {"judged": self.judged, "races": self.races})
+        except OSError as error:
+            say(f"what was measured is not kept for the next time: {error}")

@@ -10,8 +10,9 @@ import numpy as np
 
 from vitkit.acceleration.bodies import CPU, Body, calibration, wanted
 from vitkit.acceleration.heads import head_of, with_head
-from vitkit.acceleration.line import Point
-from vitkit.acceleration.searching import LIBRARIES, Found
+from vitkit.acceleration.pareto import Point
+from vitkit.acceleration.races import LIBRARIES
+from vitkit.acceleration.searching import Found
 from vitkit.acceleration.subjects import Subject
 from vitkit.data import Source, subset
 from vitkit.exporting import ENDINGS, check, export, prepared_images, written_whole
@@ -105,6 +106,6 @@ def _check(same: float, output: Path) -> None:
     """Raises ValueError if too few answers are the candidate's."""
     if same < LEAST_SAME:
         raise ValueError(
-            f"{output} was not written: {same:.1%} of its answers are those that were judged, and "
-            f"{LEAST_SAME:.0%} is the least that is accepted"
+            f"{output} was not written: {same:.1%} of its answers agree with those that were judged, and at least "
+            f"{LEAST_SAME:.0%} have to"
         )

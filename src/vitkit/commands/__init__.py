@@ -61,13 +61,13 @@ class Command(NamedTuple):
         not the same."""
         import sys
 
-        from vitkit.system.console.saying import (
+        from vitkit.system.console.messages import (
             heard_by,
+            is_first,
             printing_to,
             to_standard_error,
             to_standard_output,
         )
-        from vitkit.system.processes.first import is_first
         from vitkit.verbs import print_result
 
         listener = to_standard_output if self.narrates else to_standard_error

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitkit.commands import DATA, MODEL, Command, WrongWords, foreign
+from vitkit.commands import DATA, MODEL, Command, WrongWords, other_tools
 from vitkit.commands.translation import leading, slots_of, tell, translated
 from vitkit.system.console.text import as_word
 from vitkit.verbs import ARCHIVES, IMAGE_FILES, is_images, is_model, kind_of
@@ -31,12 +31,12 @@ OF_A_RUN = ("--workdir", "--device", "--patience")
 def other_command(name: str, words: list[str]) -> list[str] | None:
     """The words of the command that an unknown name must mean; None if it is none for certain. Raises
     WrongWords, with what to do, for one that there is none of."""
-    answer = foreign.COMMAND_ANSWERS.get(foreign.SAME_COMMAND.get(name, name))
+    answer = other_tools.COMMAND_ANSWERS.get(other_tools.SAME_COMMAND.get(name, name))
     if answer is not None:
         given = shlex.join(leading(words))
         raise WrongWords(re.sub(r"{(.*?)}", lambda slot: given or slot[1], answer))
-    if name in foreign.COMMANDS:
-        meant = foreign.COMMANDS[name]
+    if name in other_tools.COMMANDS:
+        meant = other_tools.COMMANDS[name]
         tell(name, f"vitkit {meant}")
         return [*meant.split(), *words]
     first, _, second = name.partition(" ")
@@ -107,7 +107,9 @@ def _trained(words: list[str]) -> tuple[str, list[str]]:
     others = words[1:]
     if not equals and others:
         value, *others = others
-    if foreign.SETTINGS.get(option.lstrip("-")) != foreign.SETTINGS["data"] or not is_images(value):
+    if other_tools.SETTINGS.get(option.lstrip("-")) != other_tools.SETTINGS[
+        "data"
+    ] or not is_images(value):
         return "train", words
     data = as_word(value)
     tell(f"train {option} {data}", f"vitkit finetune {data}")

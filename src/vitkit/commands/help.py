@@ -6,7 +6,7 @@ Commands with a few settings have one level: they are not in the table.
 from typing import Any
 
 from vitkit.commands import Command
-from vitkit.system.console.terminal import fill, paragraphs, titled, two_columns
+from vitkit.system.console.text import fill, paragraphs, titled, two_columns
 from vitkit.system.span import Span
 from vitkit.verbs import MISSING, Option, options
 

@@ -27,7 +27,7 @@ from tyro.constructors import (
 )
 
 from vitkit.commands import WrongWords
-from vitkit.system.console.terminal import fill, paragraphs
+from vitkit.system.console.text import fill, paragraphs
 from vitkit.system.span import Span
 from vitkit.verbs import MISSING, default_of, docstrings, is_word, mark, options
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from vitkit.commands import Defaults, WordsMissing
 from vitkit.recipes import RECIPES, listing
-from vitkit.system.console.terminal import fill
-from vitkit.system.console.text import as_word
+from vitkit.system.console.text import as_word, fill
 from vitkit.system.scripts import functions_of
 from vitkit.system.span import Span
 from vitkit.training import Recipe

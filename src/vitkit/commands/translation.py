@@ -1,11 +1,11 @@
-"""The options of other tools as vitkit calls them, by the table in foreign.py."""
+"""The options of other tools as vitkit calls them, by the table in other_tools.py."""
 
 import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
-from vitkit.commands import Command, WrongWords, foreign
+from vitkit.commands import Command, WrongWords, other_tools
 from vitkit.system.console.text import printable
 from vitkit.verbs import kind_of
 
@@ -27,14 +27,14 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
         if name == "device":
             others += _device(word, value, waiting)
             continue
-        if name in foreign.WORDS and "DATA" in slots_of(command):
-            (template,) = foreign.WORDS[name]
+        if name in other_tools.WORDS and "DATA" in slots_of(command):
+            (template,) = other_tools.WORDS[name]
             text = _filled(template, _values(word, template, value, waiting))
             _place(placed, text[0], text[1])
             tell(f"--{name} {text[1]}", " ".join(text))
             continue
         name = _name_in(command, name)
-        if name not in foreign.SETTINGS and name not in foreign.ANSWERS:
+        if name not in other_tools.SETTINGS and name not in other_tools.ANSWERS:
             others.append(word)
             continue
 
@@ -50,7 +50,7 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
 
         # One that nothing has, or only other commands, which is the parser's to refuse
         template = _template(command, name, own)
-        if template is None and name in foreign.ANSWERS:
+        if template is None and name in other_tools.ANSWERS:
             _refuse(command, name, value or next(iter(waiting), ""), words)
         if template is None:
             others.append(word)
@@ -78,7 +78,7 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
 def _name_in(command: Command, name: str) -> str:
     """The name of a foreign setting in the tables: after the command's, if it is one of its own."""
     own = f"{command.name} {name}"
-    if own in foreign.SETTINGS or own in foreign.ANSWERS:
+    if own in other_tools.SETTINGS or own in other_tools.ANSWERS:
         return own
     return name
 
@@ -94,7 +94,7 @@ def _option(word: str) -> tuple[str, str]:
     if not has_dashes and not is_assignment:
         return "", ""
     name = name.lstrip("-").replace("_", "-")
-    return foreign.SAME_ANSWER.get(name, name), value
+    return other_tools.SAME_ANSWER.get(name, name), value
 
 
 def _device(word: str, value: str, waiting: list[str]) -> list[str]:
@@ -127,7 +127,7 @@ def _template(command: Command, name: str, own: set[str]) -> str | None:
     own: the names of the command's options, as `_own_options` gives them.
     """
     slots = slots_of(command)
-    for template in foreign.SETTINGS.get(name, ()):
+    for template in other_tools.SETTINGS.get(name, ()):
         first = template.split()[0]
         if not first.startswith("--"):
             if first in slots:
@@ -154,7 +154,7 @@ def _has_owner(option: str, own: set[str]) -> bool:
 
 def _refuse(command: Command, name: str, value: str, words: list[str]) -> None:
     """Raises WrongWords for an option that has no counterpart."""
-    answer = foreign.ANSWERS[name].replace("{words}", f"{command.name} ...")
+    answer = other_tools.ANSWERS[name].replace("{words}", f"{command.name} ...")
     answer = answer.replace("{leading}", shlex.join(leading(words)))
     raise WrongWords(answer.replace("{}", value or "N"))
 

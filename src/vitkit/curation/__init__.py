@@ -6,7 +6,7 @@ Training does not need this room.
 from vitkit.system.lazy import lazily
 
 _FILES = {
-    "corrections": "LEAVE_OUT RELABEL Correction Move left_out_folder move moves moves_back read_corrections",
+    "corrections": "LEAVE_OUT RELABEL Correction Move move moves moves_back read_corrections",
     "duplicates": "Pair different",
     "packing": "Packed Packing pack",
     "statistics": (

@@ -4,7 +4,6 @@ from vitkit.curation.corrections import Correction as Correction
 from vitkit.curation.corrections import LEAVE_OUT as LEAVE_OUT
 from vitkit.curation.corrections import Move as Move
 from vitkit.curation.corrections import RELABEL as RELABEL
-from vitkit.curation.corrections import left_out_folder as left_out_folder
 from vitkit.curation.corrections import move as move
 from vitkit.curation.corrections import moves as moves
 from vitkit.curation.corrections import moves_back as moves_back

@@ -51,7 +51,7 @@ def read_corrections(path: Path) -> list[Correction]:
     return corrections
 
 
-def left_out_folder(root: Path) -> Path:
+def _left_out_folder(root: Path) -> Path:
     """Where photographs go that are left out: beside the folder of the data set, where it is no class."""
     if root.name in ("", ".."):
         root = root.resolve()
@@ -104,7 +104,7 @@ def _destination(root: Path, correction: Correction) -> Path:
             f"{path} lies in no folder {correction.label!r}; labels that a table gives are changed there"
         )
     if not correction.other:
-        return left_out_folder(root).joinpath(*parts)
+        return _left_out_folder(root).joinpath(*parts)
 
     # The folder of the other class, beside that of its own
     place = parts.index(correction.label)

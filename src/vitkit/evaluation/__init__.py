@@ -53,6 +53,6 @@ _FILES = {
     ),
     "reports.report": "Report mistakes report",
     "reports.review": "Finding KINDS outliers unusual_looks write_review",
-    "survival": "Survival Trial surviving",
+    "label_preservation": "Survival Trial surviving",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -40,6 +40,9 @@ from vitkit.evaluation.evaluator import summed as summed
 from vitkit.evaluation.evaluators import EVALUATORS as EVALUATORS
 from vitkit.evaluation.evaluators import EvaluatorName as EvaluatorName
 from vitkit.evaluation.evaluators import USUAL as USUAL
+from vitkit.evaluation.label_preservation import Survival as Survival
+from vitkit.evaluation.label_preservation import Trial as Trial
+from vitkit.evaluation.label_preservation import surviving as surviving
 from vitkit.evaluation.metrics.answers import Answers as Answers
 from vitkit.evaluation.metrics.answers import Kept as Kept
 from vitkit.evaluation.metrics.answers import answers as answers
@@ -155,6 +158,3 @@ from vitkit.evaluation.reports.review import KINDS as KINDS
 from vitkit.evaluation.reports.review import outliers as outliers
 from vitkit.evaluation.reports.review import unusual_looks as unusual_looks
 from vitkit.evaluation.reports.review import write_review as write_review
-from vitkit.evaluation.survival import Survival as Survival
-from vitkit.evaluation.survival import Trial as Trial
-from vitkit.evaluation.survival import surviving as surviving

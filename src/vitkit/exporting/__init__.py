@@ -7,13 +7,13 @@ _FILES = {
         "Agreement Trial agree own_trial prepared_images sample_trial to_calibrate trial_on"
     ),
     "bounds": "LEAST conclusion keeps_accuracy wrong",
-    "browser": "find_web_runtime",
+    "browser": "WebRuntime find_web_runtime",
     "exporting": (
         "ENDINGS Export FILES check described export missing_packages needs_calibration size_of "
         "write written_whole"
     ),
     "int8": "calibrated_openvino load_nncf quantise_onnx",
-    "temporary": "exported_temporarily features_on open_runtime",
+    "temporary": "features_on open_runtime",
     "writers": "LARGEST_BATCH OPSET quiet",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

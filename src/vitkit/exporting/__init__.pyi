@@ -12,6 +12,7 @@ from vitkit.exporting.bounds import LEAST as LEAST
 from vitkit.exporting.bounds import conclusion as conclusion
 from vitkit.exporting.bounds import keeps_accuracy as keeps_accuracy
 from vitkit.exporting.bounds import wrong as wrong
+from vitkit.exporting.browser import WebRuntime as WebRuntime
 from vitkit.exporting.browser import find_web_runtime as find_web_runtime
 from vitkit.exporting.exporting import ENDINGS as ENDINGS
 from vitkit.exporting.exporting import Export as Export
@@ -27,7 +28,6 @@ from vitkit.exporting.exporting import written_whole as written_whole
 from vitkit.exporting.int8 import calibrated_openvino as calibrated_openvino
 from vitkit.exporting.int8 import load_nncf as load_nncf
 from vitkit.exporting.int8 import quantise_onnx as quantise_onnx
-from vitkit.exporting.temporary import exported_temporarily as exported_temporarily
 from vitkit.exporting.temporary import features_on as features_on
 from vitkit.exporting.temporary import open_runtime as open_runtime
 from vitkit.exporting.writers import LARGEST_BATCH as LARGEST_BATCH

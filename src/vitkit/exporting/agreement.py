@@ -297,10 +297,12 @@ def prepared_answers(
 def picture_answers(
     file: FileRuntime, images: np.ndarray, items: Sequence[Item]
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The same of the pictures themselves, by a file with its preprocessing inside."""
+    """The answers of a file that prepares images itself: it gets each picture as it is, and not `images`.
+    Probabilities (N, K), and how strange each is, (N,), if the file says that."""
     probabilities = []
     strangeness = []
-    for item in items:
+    for item in items:  # one by one, as their sizes differ
+        # From such a file come probabilities, where others give logits
         of_one, strange = logits_and_strangeness(file, pixels_of(item)[None])
         probabilities.append(of_one)
         strangeness.append(strange)

@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from vitkit.inspection import working_style
 from vitkit.prediction import LIKELY
 from vitkit.runtimes import Exported
 from vitkit.system.console.text import counted_kind, printable_name
-from vitkit.system.limits import MAX_PIXELS
+from vitkit.system.environment import MAX_PIXELS
 from vitkit.system.storage.files import MARK, parse_json
 
 PARTS = Path(__file__).with_name("browser_page")
@@ -112,7 +113,7 @@ def _checked(folder: Path) -> WebRuntime:
         path = folder / "dist" / file
         if not path.is_file() or path.stat().st_size > LARGEST_PROGRAM:
             raise ValueError(
-                f"{PACKAGE} {version} in {folder} has no dist/{file} as the versions have that vitkit "
+                f"{PACKAGE} {version} in {folder} has no dist/{file} as in the versions that vitkit "
                 f"knows; type: npm install {PACKAGE}@1.30.0"
             )
     return WebRuntime(folder, version)
@@ -136,7 +137,7 @@ def page(
 
     # All that is not markup goes into elements whose text is never read as such
     script = "\n".join(_part(name) for name in ("preprocessing.js", "page.js"))
-    style = _part("page.css")
+    style = working_style() + _part("page.css")
     body = [_part("page.html")]
     for name, content in packed.items():
         text = base64.b64encode(gzip.compress(content, mtime=0)).decode()

@@ -20,7 +20,7 @@ import numpy as np
 
 from vitkit.exporting.agreement import Agreement, Trial, agree, prepared_images, sample_trial
 from vitkit.exporting.bounds import LEAST, conclusion, wrong
-from vitkit.exporting.browser import LARGEST_NETWORK, PACKAGE, find_web_runtime, page
+from vitkit.exporting.browser import LARGEST_NETWORK, PACKAGE, WebRuntime, page
 from vitkit.exporting.graph import Graph, PictureGraph, check_any_grid
 from vitkit.exporting.int8 import (
     ONNX_BITS,
@@ -107,9 +107,8 @@ class Export:
     least: float | None = None
     """Least share of the images with the model's own answer; by default what such a precision
     reaches."""
-    onnxruntime_web: Path | None = None
-    """Of a page: the folder of onnxruntime-web, which npm has written. Default: a node_modules in the
-    current directory or above it."""
+    web_runtime: WebRuntime | None = None
+    """Of a page, which holds it: onnxruntime-web, as `find_web_runtime` finds it."""
 
 
 def check(classifier: Classifier, path: Path, wanted: Export) -> None:
@@ -145,9 +144,6 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
                 f"the model's weights are {weights:,} bytes in {wanted.precision}, and a page holds "
                 f"{LARGEST_NETWORK:,}; choose a smaller model, or --precision float16 or int8"
             )
-        find_web_runtime(wanted.onnxruntime_web)
-    elif wanted.onnxruntime_web is not None:
-        raise ValueError("onnxruntime-web is for a page: give --output a name that ends in .html")
     if wanted.calibrated and wanted.precision != "int8":
         raise ValueError(
             f"images calibrate int8, and the file is to be in {wanted.precision}; leave them out"
@@ -255,6 +251,8 @@ def export(
     path = Path(path)
     trial = trial or sample_trial()
     check(classifier, path, wanted)
+    if wanted.to == "page" and wanted.web_runtime is None:
+        raise ValueError(f"a page holds {PACKAGE}: give the Export what find_web_runtime() returns")
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     exported = described(classifier, wanted)
     with written_whole(path) as folder:
@@ -274,9 +272,8 @@ def export(
                 sentence += ". --data DATA tries it on images like yours"
             raise ValueError(sentence)
         if wanted.to == "page":
-            runtime = find_web_runtime(wanted.onnxruntime_web)
             about = _about(classifier, exported, agreement)
-            text = page(path.stem, exported, network.read_bytes(), runtime, about)
+            text = page(path.stem, exported, network.read_bytes(), wanted.web_runtime, about)
             new.write_text(text, "utf-8")
             network.unlink()
         write_json(folder / f"{path.name}.json", report(classifier, wanted, agreement, new, least))
@@ -407,7 +404,7 @@ def report(
     packages = ["torch", *needed(wanted)]
     versions = {package: version(package) for package in packages}
     if wanted.to == "page":
-        versions[PACKAGE] = find_web_runtime(wanted.onnxruntime_web).version
+        versions[PACKAGE] = wanted.web_runtime.version
     return {
         "made": MARK,
         "file": path.name,

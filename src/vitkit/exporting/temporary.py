@@ -53,10 +53,10 @@ def open_runtime(
         return eager(model, device, precision)
     if runtime == "compiled":
         return compiled(model, device, precision)
-    return exported_temporarily(model, runtime, precision)
+    return _exported_temporarily(model, runtime, precision)
 
 
-def exported_temporarily(
+def _exported_temporarily(
     classifier: Classifier, library: str, precision: PrecisionChoice = "float32"
 ) -> FileRuntime:
     """A classifier as another library computes it, through a file that is deleted once it is open."""

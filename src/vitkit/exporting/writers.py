@@ -4,7 +4,6 @@ torch.export, and hold no Python.
 Legend: B batch, K classes, h w pixels of what the model gets.
 """
 
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -17,6 +16,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from vitkit.runtimes import DIGEST_KEY, KEY, NO_DIGEST, STRANGENESS, Exported, with_digest
+from vitkit.system.environment import variables_set_to
 from vitkit.system.storage.files import MARK
 
 UNTOLD = {"CI": "true", "NNCF_CI": "1"}
@@ -56,18 +56,9 @@ def quiet() -> Iterator[None]:
     """A block in which exporters neither print nor warn: what they say is for their developers, and
     what they have written is measured. Nor do they tell their makers of their use, which OpenVINO and
     NNCF do unasked, but not in continuous integration."""
-    before = {name: os.environ.get(name) for name in UNTOLD}
-    os.environ.update(UNTOLD)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    with variables_set_to(UNTOLD), warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def output_names(exported: Exported, looks: bool = False) -> list[str]:

@@ -28,7 +28,7 @@ _FILES = {
     "pages.explorer": "write_explorer",
     "pages.html": (
         "Active Block bullets columns drawing folded gallery join marking matrix pairs paragraph "
-        "picture section table tag themed_figure write_page"
+        "picture section table tag themed_figure working_style write_page"
     ),
     "photographs": (
         "Tile captioned contact_sheet darkened draw_looked image_rows membership over_image "

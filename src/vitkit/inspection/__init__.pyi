@@ -65,6 +65,7 @@ from vitkit.inspection.pages.html import section as section
 from vitkit.inspection.pages.html import table as table
 from vitkit.inspection.pages.html import tag as tag
 from vitkit.inspection.pages.html import themed_figure as themed_figure
+from vitkit.inspection.pages.html import working_style as working_style
 from vitkit.inspection.pages.html import write_page as write_page
 from vitkit.inspection.photographs import Tile as Tile
 from vitkit.inspection.photographs import captioned as captioned

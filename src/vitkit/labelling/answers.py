@@ -243,7 +243,7 @@ def _read(path: Path) -> tuple[Answers, int]:
             answer = Answer(**values)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(
-                f"{path}: line {number} is no answer ({error}); the labels so far are in {LABELS} beside "
+                f"{path}: line {number} is not an answer ({error}); the labels so far are in {LABELS} beside "
                 "it; move both away to begin again"
             ) from error
         standing[answer.number] = answer

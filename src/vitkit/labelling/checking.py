@@ -6,14 +6,16 @@ left out. What is decided is kept in a journal, as in a sitting, and written as 
 """
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.curation import LEAVE_OUT, RELABEL
 from vitkit.labelling.answers import Answer, Answers, Difference, Journal
-from vitkit.labelling.sitting import Decision, Progress, Question, class_name
+from vitkit.labelling.questions import GivenOut, Question
+from vitkit.labelling.sitting import Decision, SittingProgress, class_name
 from vitkit.system.storage.files import write_whole
 
 LIST = "reviewed.txt"
@@ -39,7 +41,14 @@ class Checking:
     """Photographs with classes, and what people decided on them. All methods may be called from several
     threads at once."""
 
-    def __init__(self, checks: Sequence[Check], classes: Sequence[str], folder: Path, heading: str):
+    def __init__(
+        self,
+        checks: Sequence[Check],
+        classes: Sequence[str],
+        folder: Path,
+        heading: str,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         """checks: a photograph each, in the order in which they are asked. folder: of the decisions; it is
         there. heading: the first line of the list, by which its readers know whose it is.
 
@@ -54,8 +63,7 @@ class Checking:
         self._beside = {check.beside for check in checks if check.beside}
         self._classes = tuple(classes)
         self._lock = threading.RLock()
-        self._given: dict[str, Question] = {}
-        self._asked = 0
+        self._given_out = GivenOut(clock)
 
     @property
     def answers(self) -> Answers:
@@ -78,11 +86,11 @@ class Checking:
     def ask(self, by: str) -> Question | None:
         """What to decide next: the same until it is decided. None if all is."""
         with self._lock:
-            if by in self._given:
-                return self._given[by]
+            question = self._given_out.current(by)
+            if question is not None:
+                return question
             decided = {*self.answers.labels, *self.answers.set_aside}
-            for question in self._given.values():
-                decided.update(question.photographs)
+            decided |= self._given_out.photographs()
             for check in self._checks.values():
                 if check.photograph not in decided:
                     return self._give(by, check)
@@ -102,9 +110,7 @@ class Checking:
         Raises ValueError for a question that they were not given, or a class without a name; OSError.
         """
         with self._lock:
-            asked = self._given.get(by)
-            if asked is None or asked.number != question:
-                raise ValueError("this question was answered already, or given to somebody else")
+            asked = self._given_out.to_answer(by, question)
             if decision == "class":
                 label = class_name(label)
                 if label not in {*self._classes, self._checks[asked.photographs[0]].label}:
@@ -116,7 +122,7 @@ class Checking:
             number = self.answers.last + 1
             answer = Answer(number, by, "check", decision, label, asked.photographs)
             self.journal.add(answer)
-            del self._given[by]
+            self._given_out.done(by)
             self._write()
             return answer
 
@@ -149,7 +155,7 @@ class Checking:
         with self._lock:
             return self.answers.differences()
 
-    def progress(self) -> Progress:
+    def progress(self) -> SittingProgress:
         """How far it is; its classes are those that photographs are said to have instead of their own."""
         with self._lock:
             counts = Counter(label for _, label in self._other_classes())
@@ -157,7 +163,7 @@ class Checking:
             # Decisions of an earlier review may be of photographs that this one does not name
             aside = {name: said for name, said in aside.items() if name in self._checks}
             decided = len({*self.answers.labels, *aside} & self._checks.keys())
-            return Progress(
+            return SittingProgress(
                 len(self._checks),
                 len(self._checks),
                 decided,
@@ -179,18 +185,11 @@ class Checking:
         return found
 
     def _give(self, by: str, check: Check) -> Question:
-        self._asked += 1
         guesses = ((check.guess, 1.0),) if check.guess else ()
-        self._given[by] = Question(
-            self._asked,
-            "check",
-            (check.photograph,),
-            check.label,
-            guesses,
-            check.reason,
-            check.beside,
+        question = Question(
+            "check", (check.photograph,), check.label, guesses, check.reason, check.beside
         )
-        return self._given[by]
+        return self._given_out.give(by, question)
 
     def write(self) -> None:
         """Write the list of all that is not to stay as it is; `problem` says if it could not be."""

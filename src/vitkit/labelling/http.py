@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from vitkit.data import BadImage, open_image, picture_to_look_at
+from vitkit.inspection import working_style
 from vitkit.labelling.answers import Answer
 from vitkit.labelling.checking import Checking
-from vitkit.labelling.sitting import MORE, Progress, Question, Sitting
+from vitkit.labelling.questions import Question
+from vitkit.labelling.sitting import MORE, Sitting, SittingProgress
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.storage.files import parse_json
 
@@ -65,8 +67,8 @@ def application(table: Table, secret: str) -> "Starlette":
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Mount, Route
 
-    def served(name: str, kind: str) -> Callable:
-        text = files("vitkit.labelling").joinpath("page", name).read_text("utf-8")
+    def served(name: str, kind: str, before: str = "") -> Callable:
+        text = before + files("vitkit.labelling").joinpath("page", name).read_text("utf-8")
 
         def get(request: "Request") -> Response:
             return Response(text, media_type=kind, headers=HEADERS)
@@ -107,7 +109,7 @@ def application(table: Table, secret: str) -> "Starlette":
 
     routes = [
         Route("/", served("page.html", "text/html")),
-        Route("/page.css", served("page.css", "text/css")),
+        Route("/page.css", served("page.css", "text/css", working_style())),
         Route("/page.js", served("page.js", "text/javascript")),
         Route("/photograph", photograph),
         Route("/progress", progress),
@@ -127,14 +129,14 @@ def _ask(table: Table, by: str, values: dict) -> dict:
 def _answer(table: Table, by: str, values: dict) -> dict:
     decision = values.get("decision")
     if decision not in ("class", "leave out", "not sure"):
-        raise Wrong(f"the decision is {decision!r}")
+        raise Wrong(f"the decision is {decision!r}; it is 'class', 'leave out' or 'not sure'")
     number = values.get("question")
     label = values.get("label", "")
     others = values.get("others", [])
     if not isinstance(label, str) or not isinstance(number, int):
-        raise Wrong("an answer has a question, by its number, and a class")
+        raise Wrong("an answer needs the number of a question, and a class")
     if not isinstance(others, list) or not all(isinstance(name, str) for name in others):
-        raise Wrong("the photographs that do not belong are a list of names")
+        raise Wrong("`others`, the photographs that do not belong, is a list of names")
     answer = table.sitting.say(by, number, decision, label, others)
     return _next(table, by) | {"said": _words(answer)}
 
@@ -174,21 +176,21 @@ async def _body(request: "Request") -> dict:
     async for piece in request.stream():
         data += piece
         if len(data) > LARGEST:
-            raise Wrong("that is too much at once")
+            raise Wrong("the request is too large")
     try:
         values = parse_json(data)
     except ValueError as error:
-        raise Wrong(f"that is not JSON: {error}") from None
+        raise Wrong(f"the request is not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise Wrong("that is not an object")
+        raise Wrong("the request is not a JSON object")
     return values
 
 
 def _person(values: dict) -> str:
-    """Who says it. Raises Wrong."""
+    """The name of the person whose request it is. Raises Wrong if the page did not send one."""
     by = values.get("by")
     if not isinstance(by, str) or not by.strip():
-        raise Wrong("nobody says this: `by` is missing")
+        raise Wrong("the request does not say whose it is: `by` is missing")
     return printable(by.strip())[:NAME]
 
 
@@ -256,7 +258,7 @@ def _progress(table: Table) -> dict:
     }
 
 
-def sentences(progress: Progress) -> list[str]:
+def sentences(progress: SittingProgress) -> list[str]:
     """How good the model is, and what more labels would gain."""
     said = []
     estimate = progress.estimate

@@ -59,9 +59,8 @@ def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterat
         images = images.tolist()
     if _is_one(images):
         return _listed([images], labels)
-    if hasattr(
-        images, "columns"
-    ):  # a table of pandas or polars, whose items are its columns' names
+    # A table of pandas or polars: its items would be the names of its columns
+    if hasattr(images, "columns"):
         names = ", ".join(map(str, list(images.columns)[:5]))
         raise ValueError(f"images is a table; give the column that holds them, one of {names}")
     if isinstance(images, Mapping) or not isinstance(images, Iterable):
@@ -90,7 +89,8 @@ def _listed(images: Sequence[Any], labels: Sequence[str]) -> Pictures:
     in_memory = []
     names = []
 
-    def end_of_kind() -> None:
+    def end_group() -> None:
+        """What was collected, which is of one kind, becomes a group; the other kind is empty."""
         groups.append(InMemory(tuple(in_memory)))
         in_memory.clear()
         groups.extend(pictures(names, labels).groups)
@@ -100,14 +100,14 @@ def _listed(images: Sequence[Any], labels: Sequence[str]) -> Pictures:
     for image in images:
         if isinstance(image, str | os.PathLike):
             if in_memory:
-                end_of_kind()
+                end_group()
             names.append(os.fspath(image))
             next(numbers)
         else:
             if names:
-                end_of_kind()
+                end_group()
             in_memory += _made(image, numbers, forked())
-    end_of_kind()
+    end_group()
     return Pictures.of(group for group in groups if len(group))
 
 

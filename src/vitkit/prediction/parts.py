@@ -29,7 +29,7 @@ from vitkit.prediction.items import Examples, FileNames, Item, Pictures
 from vitkit.prediction.predictions import Answered, Prediction, least_open
 from vitkit.prediction.rows import ParquetRows
 from vitkit.runtimes import Identity, Runtime, identity_of
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.storage.files import MARK, parse_json, remove_unfinished, write_whole
 
 if TYPE_CHECKING:
@@ -237,8 +237,9 @@ def _digest_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _outputs(runtime: Runtime) -> np.ndarray:
-    """What the model makes of noise, always the same: (K,)."""
+def _logits_of_noise(runtime: Runtime) -> np.ndarray:
+    """The model's logits of an image of noise, which is always the same, (K,): by them another model is
+    noticed."""
     preprocessing = runtime.preprocessing
     noise = np.random.default_rng(0).integers(0, 256, (1, *preprocessing.shape), dtype=np.uint8)
     logits = runtime.logits(noise.astype(preprocessing.dtype))
@@ -313,7 +314,7 @@ def _check_alike(folder: Path, before: dict, labels: str, runtime: Runtime) -> N
     """The same for parts of an earlier version, which has kept what the model makes of noise. Raises
     ValueError if that is clearly something else."""
     old = np.array(before["outputs"])
-    new = _outputs(runtime)
+    new = _logits_of_noise(runtime)
     is_same = before["labels"] == labels and old.shape == new.shape
     if not is_same or np.abs(old - new).max() > SAME * max(old.std(), 1e-3):
         raise ValueError(f"{folder} holds the answers of another model; give another folder")

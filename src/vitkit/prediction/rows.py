@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 from vitkit.prediction.predictions import Prediction
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.storage.files import MARK, cache_dir, check_replaceable, write_whole
 
@@ -288,6 +288,7 @@ def _partial(path: Path) -> Path:
 
 
 def _note_of(path: Path) -> Path:
+    """The file in the cache that is there if vitkit wrote a file with these bytes."""
     with path.open("rb") as file:
         return cache_dir() / "written" / hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -103,7 +103,7 @@ def open_photographs(data: Data) -> Photographs:
             notes += [f"left out: {sentence}" for _, sentence in broken]
     if sources["train"] is None:
         raise ValueError(
-            f"not one of the images of {data.source} to learn from can be read "
+            f"none of the images of {data.source} to learn from can be read "
             f"({notes[-1].removeprefix('left out: ')})"
         )
     _check_classes(sources["train"], data)
@@ -207,9 +207,12 @@ def _named(label: str, count: int) -> str:
 def look_alikes(
     learned: np.ndarray, others: np.ndarray | None = None, groups: np.ndarray | None = None
 ) -> np.ndarray:
-    """Which of the other images look the same as one that is learned from, by their features (N, D)
-    and (M, D): bool (M,). Without others: which of the learned ones look the same as one before
-    them, (N,), that is not of their group, by its number (N,)."""
+    """Which images look the same as one that the model learns from.
+
+    learned: the features of the images that it learns from, (N, D). others: those of the images that are
+    looked at, (M, D); returns bool (M,). Without others, each of the learned images is compared with those
+    before it that are not of its group; returns bool (N,). groups: the numbers of their groups, (N,).
+    """
     rows_of = _unit_rows(learned if others is None else others)
     learned = _unit_rows(learned)
     rows = max(1, COMPARED // max(len(learned), 1))

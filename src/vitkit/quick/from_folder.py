@@ -1,6 +1,6 @@
 """From a folder of photographs to a model. A head in closed form comes first, seconds after the
-command (`first.py`); then all weights are fine-tuned for as long as held-out images gain and there is
-time (`tuning.py`); the best on held-out images is kept.
+command (`first_model.py`); then all weights are fine-tuned for as long as held-out images gain and there is
+time (`fine_tuning.py`); the best on held-out images is kept.
 """
 
 import math
@@ -26,8 +26,10 @@ from vitkit.quick.candidates import (
     main_metric,
     targets_of,
 )
-from vitkit.quick.first import First, closed_form
+from vitkit.quick.fine_tuning import Tuning, fine_tuned, for_few_pixels, tuning_for
+from vitkit.quick.first_model import First, closed_form
 from vitkit.quick.folder import Photographs, look, open_photographs
+from vitkit.quick.head_inputs import read, settle_reading
 from vitkit.quick.plan import (
     Plan,
     Work,
@@ -38,9 +40,7 @@ from vitkit.quick.plan import (
     write_plan,
 )
 from vitkit.quick.proportions import chosen_proportions, with_crop, with_own_proportions
-from vitkit.quick.reading import read, settle_reading
 from vitkit.quick.record import write_record
-from vitkit.quick.tuning import Tuning, fine_tuned, for_few_pixels, tuning_for
 from vitkit.system.machine import pick_precision
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import parse_json, write_json
@@ -98,7 +98,7 @@ def answer(
     run; Interrupted after SIGTERM.
     """
     if not 0 < minutes < math.inf:
-        raise ValueError(f"--minutes is {minutes:g}; it is a time above 0, such as 5")
+        raise ValueError(f"--minutes is {minutes:g}; give a time above 0, such as 5")
     check_packages(recipe)
     began = time.monotonic()
     with locked(run_dir):

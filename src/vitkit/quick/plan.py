@@ -108,7 +108,7 @@ def earlier_plan(
     if plan.images != fingerprint(photographs.learned):
         changed.append("its images are others, or have changed")
     if changed:
-        raise OtherPlan(f"{run_dir} was begun otherwise ({'; '.join(changed[:5])})")
+        raise OtherPlan(f"{run_dir} was begun with other settings ({'; '.join(changed[:5])})")
     return plan
 
 

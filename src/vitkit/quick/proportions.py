@@ -13,8 +13,8 @@ import torch
 
 from vitkit.data import Source, open_image
 from vitkit.quick.candidates import best, best_by_others, image_weights
+from vitkit.quick.head_inputs import Reading, by_left_out, read
 from vitkit.quick.plan import Work, write_plan
-from vitkit.quick.reading import Reading, by_left_out, read
 from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import Recipe

@@ -20,8 +20,8 @@ from vitkit.evaluation import (
     write_report,
 )
 from vitkit.quick.candidates import CLOSED_FORM
+from vitkit.quick.fine_tuning import RUN
 from vitkit.quick.plan import PLAN, Plan, Work, read_plan
-from vitkit.quick.tuning import RUN
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.storage.files import write_json, write_whole
 from vitkit.training import (
@@ -148,7 +148,7 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path | None:
     chosen = run.lines[-1]["evaluator"]
     plan = read_plan(run_dir)
     if plan is None:
-        raise ValueError(f"{run_dir / PLAN} is damaged, so nothing says how the model was made")
+        raise ValueError(f"{run_dir / PLAN} is damaged, so it is not known how the model was made")
     facts = {
         "command": _command(init, data, plan),
         "model": f"{chosen}, from {init}",

@@ -24,7 +24,7 @@ from vitkit.recipes.table_4 import (
     bit_hyper_rule,
     vtab_task,
 )
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.system.span import Span

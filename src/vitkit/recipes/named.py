@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from textwrap import wrap
 
 from vitkit.models import named
-from vitkit.recipes.later import augregs, dino, mae, plain
+from vitkit.recipes.later_papers import augregs, dino, mae, plain
 from vitkit.recipes.paper import self_supervised, siblings, table_3, unprinted
 from vitkit.recipes.small import (
     cifar10,
@@ -18,7 +18,7 @@ from vitkit.recipes.small import (
     scratch,
     tiny_imagenet,
 )
-from vitkit.system.console.terminal import fill, terminal_width, two_columns
+from vitkit.system.console.text import fill, terminal_width, two_columns
 from vitkit.system.scripts import function_in
 from vitkit.training import Recipe
 from vitkit.weights import preprocessing_for_channels

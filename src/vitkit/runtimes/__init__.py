@@ -9,10 +9,10 @@ _FILES = {
     ),
     "fastest": "Fastest NAME VERSIONED folder_of remembered",
     "identity": "Identity digest_of_classifier identity_of",
-    "kept": (
+    "onnx_of_run": (
         "digest_of_folder is_kept is_of_an_earlier_model kept_file kept_runtime run_of tie was_kept"
     ),
-    "less_work": "check_less_work exiting fit_exits merging",
+    "approximations": "check_less_work exiting fit_exits merging",
     "libraries": (
         "LIBRARIES PACKAGES RuntimeName DIGEST_KEY NO_DIGEST check_installed check_onnx_precision core "
         "open_file open_model_file open_onnx open_openvino readers_of with_digest"

@@ -1,5 +1,9 @@
 """Written by `cd tests && python -m stubs`: for type checkers and editors."""
 
+from vitkit.runtimes.approximations import check_less_work as check_less_work
+from vitkit.runtimes.approximations import exiting as exiting
+from vitkit.runtimes.approximations import fit_exits as fit_exits
+from vitkit.runtimes.approximations import merging as merging
 from vitkit.runtimes.exported import Compute as Compute
 from vitkit.runtimes.exported import Exported as Exported
 from vitkit.runtimes.exported import FILES as FILES
@@ -21,18 +25,6 @@ from vitkit.runtimes.fastest import remembered as remembered
 from vitkit.runtimes.identity import Identity as Identity
 from vitkit.runtimes.identity import digest_of_classifier as digest_of_classifier
 from vitkit.runtimes.identity import identity_of as identity_of
-from vitkit.runtimes.kept import digest_of_folder as digest_of_folder
-from vitkit.runtimes.kept import is_kept as is_kept
-from vitkit.runtimes.kept import is_of_an_earlier_model as is_of_an_earlier_model
-from vitkit.runtimes.kept import kept_file as kept_file
-from vitkit.runtimes.kept import kept_runtime as kept_runtime
-from vitkit.runtimes.kept import run_of as run_of
-from vitkit.runtimes.kept import tie as tie
-from vitkit.runtimes.kept import was_kept as was_kept
-from vitkit.runtimes.less_work import check_less_work as check_less_work
-from vitkit.runtimes.less_work import exiting as exiting
-from vitkit.runtimes.less_work import fit_exits as fit_exits
-from vitkit.runtimes.less_work import merging as merging
 from vitkit.runtimes.libraries import DIGEST_KEY as DIGEST_KEY
 from vitkit.runtimes.libraries import LIBRARIES as LIBRARIES
 from vitkit.runtimes.libraries import NO_DIGEST as NO_DIGEST
@@ -47,6 +39,14 @@ from vitkit.runtimes.libraries import open_onnx as open_onnx
 from vitkit.runtimes.libraries import open_openvino as open_openvino
 from vitkit.runtimes.libraries import readers_of as readers_of
 from vitkit.runtimes.libraries import with_digest as with_digest
+from vitkit.runtimes.onnx_of_run import digest_of_folder as digest_of_folder
+from vitkit.runtimes.onnx_of_run import is_kept as is_kept
+from vitkit.runtimes.onnx_of_run import is_of_an_earlier_model as is_of_an_earlier_model
+from vitkit.runtimes.onnx_of_run import kept_file as kept_file
+from vitkit.runtimes.onnx_of_run import kept_runtime as kept_runtime
+from vitkit.runtimes.onnx_of_run import run_of as run_of
+from vitkit.runtimes.onnx_of_run import tie as tie
+from vitkit.runtimes.onnx_of_run import was_kept as was_kept
 from vitkit.runtimes.pytorch import Eager as Eager
 from vitkit.runtimes.pytorch import FeaturesOnRuntime as FeaturesOnRuntime
 from vitkit.runtimes.pytorch import OnRuntime as OnRuntime

@@ -4,7 +4,7 @@ from vitkit.system.lazy import lazily
 
 _FILES = {
     "http.body": "Limits",
-    "http.desk": "Settings",
+    "http.service": "Settings",
     "http.server": "Plan Server bound_socket check_installed prepare_process",
     "http.workers": "Workers",
 }

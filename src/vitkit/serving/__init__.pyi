@@ -1,10 +1,10 @@
 """Written by `cd tests && python -m stubs`: for type checkers and editors."""
 
 from vitkit.serving.http.body import Limits as Limits
-from vitkit.serving.http.desk import Settings as Settings
 from vitkit.serving.http.server import Plan as Plan
 from vitkit.serving.http.server import Server as Server
 from vitkit.serving.http.server import bound_socket as bound_socket
 from vitkit.serving.http.server import check_installed as check_installed
 from vitkit.serving.http.server import prepare_process as prepare_process
+from vitkit.serving.http.service import Settings as Settings
 from vitkit.serving.http.workers import Workers as Workers

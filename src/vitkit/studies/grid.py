@@ -32,7 +32,7 @@ from vitkit.studies.rows import (
     read_rows,
     write_table,
 )
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import from_rank_0, process_group, world
 from vitkit.system.storage.files import on_this_machine, whole, write_json

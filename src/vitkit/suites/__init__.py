@@ -6,7 +6,7 @@ from vitkit.system.lazy import lazily
 
 _FILES = {
     "robustness": "ROBUSTNESS",
-    "run": "FINE_TUNING Outcome run_suite",
+    "running": "FINE_TUNING Outcome run_suite",
     "table": "cells columns lines markdown sentences",
     "task": "Suite Task read_suite",
     "vtab": "VTAB",

@@ -1,9 +1,9 @@
 """Written by `cd tests && python -m stubs`: for type checkers and editors."""
 
 from vitkit.suites.robustness import ROBUSTNESS as ROBUSTNESS
-from vitkit.suites.run import FINE_TUNING as FINE_TUNING
-from vitkit.suites.run import Outcome as Outcome
-from vitkit.suites.run import run_suite as run_suite
+from vitkit.suites.running import FINE_TUNING as FINE_TUNING
+from vitkit.suites.running import Outcome as Outcome
+from vitkit.suites.running import run_suite as run_suite
 from vitkit.suites.table import cells as cells
 from vitkit.suites.table import columns as columns
 from vitkit.suites.table import lines as lines

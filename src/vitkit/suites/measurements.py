@@ -45,7 +45,7 @@ from vitkit.evaluation import (
 from vitkit.studies import Cell
 from vitkit.suites.images import Images
 from vitkit.suites.task import Task
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
 from vitkit.system.machine import Precision, autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group

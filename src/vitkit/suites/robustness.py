@@ -5,7 +5,7 @@ from statistics import mean
 
 from vitkit.evaluation import ALEXNET, COMMON, IMAGENET_C, SETS, SetName, relative_error
 from vitkit.suites.images import REAL
-from vitkit.suites.run import Outcome
+from vitkit.suites.running import Outcome
 from vitkit.suites.table import over_seeds
 from vitkit.suites.task import Suite, Task
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from vitkit.evaluation import Metric
-from vitkit.suites.run import WAITING, Outcome
+from vitkit.suites.running import WAITING, Outcome
 from vitkit.suites.task import Task
 
 LOPSIDED = 0.1  # of an interval's width, from which its two sides are not printed as one

@@ -11,7 +11,7 @@ from vitkit.data import Columns
 from vitkit.evaluation import Corruption, SetName
 
 if TYPE_CHECKING:
-    from vitkit.suites.run import Outcome
+    from vitkit.suites.running import Outcome
 
 HUB = "hf:"  # what the address of a data set on the Hugging Face hub begins with
 MAX_BYTES = 1 << 20  # of a TOML file

@@ -2,13 +2,15 @@
 docs/command-line.md print."""
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from vitkit.system.limits import MAX_PIXELS
-
 PREFIX = "VITKIT_"
+MAX_PIXELS = 178_956_970  # above it Pillow, too, refuses an image as a decompression bomb
+MAX_PIXELS_VARIABLE = "VITKIT_MAX_PIXELS"
 
 
 class Variable(NamedTuple):
@@ -25,7 +27,7 @@ class Variable(NamedTuple):
 VARIABLES = (
     Variable("VITKIT_CACHE", "folder for downloads, indices and measurements",
              "`vitkit` in `XDG_CACHE_HOME`"),
-    Variable("VITKIT_MAX_PIXELS", "largest image that is decoded, as `--max-pixels` says",
+    Variable(MAX_PIXELS_VARIABLE, "largest image that is decoded, as `--max-pixels` says",
              f"{MAX_PIXELS:,}"),
     Variable("VITKIT_MATMUL", "library for float32 dense layers on the CPU: `torch` or `onednn`",
              "the faster one, measured once"),
@@ -92,3 +94,35 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
             advice = f"it reads {', '.join(known)}"
         sentences[name] = f"vitkit reads no {name}; {advice}"
     return sentences
+
+
+def max_pixels() -> int:
+    """The largest image that is decoded: MAX_PIXELS, or what the environment says, which processes
+    that are started inherit. `vitkit COMMAND --max-pixels N` sets it there.
+
+    Raises ValueError.
+    """
+    text = os.environ.get(MAX_PIXELS_VARIABLE)
+    if not text:
+        return MAX_PIXELS
+    if not re.fullmatch(r"[\d_,]{1,15}", text) or not int(re.sub("[_,]", "", text)):
+        raise ValueError(
+            f"the largest number of pixels is {text!r}; give a whole number, such as 500_000_000 "
+            f"(--max-pixels, or {MAX_PIXELS_VARIABLE} in the environment)"
+        )
+    return int(re.sub("[_,]", "", text))
+
+
+@contextmanager
+def variables_set_to(values: Mapping[str, str]) -> Iterator[None]:
+    """A block in which environment variables have these values, for processes that it starts too."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

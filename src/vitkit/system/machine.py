@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ _FILES = {
     "record.values": "differences read_object to_json with_defaults",
     "reports.answers": "HELD_OUT check_answered open_learned open_part",
     "reports.comparison": "results settings verdict write_comparison",
-    "reports.common": "Common common_answers",
+    "reports.paired_answers": "Common common_answers",
     "reports.report": "report",
     "run": "LABELS RUNS SITTING default_run_dir locked refuse_occupied run_name tidied",
     "schedule": "Deadline Ends",

@@ -15,7 +15,7 @@ from vitkit.data import train_batches
 from vitkit.evaluation import label_notes
 from vitkit.objectives import Supervised
 from vitkit.system import matmul
-from vitkit.system.console.saying import console_of_listener
+from vitkit.system.console.messages import console_of_listener
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import slow

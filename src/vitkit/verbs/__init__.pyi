@@ -11,7 +11,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from vitkit.data import Columns
-from vitkit.system.console.saying import Progress
+from vitkit.system.console.messages import Progress
 from vitkit.system.span import Span
 from vitkit.weights import Classifier
 from vitkit.verbs.arguments import Data as Data
@@ -871,10 +871,10 @@ def label(
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Labelled | Checked:
     """Serve a page on which people say what photographs show, until it is ended by Ctrl-C. With `check`,
-    what a review of photographs that have classes found.
+    they decide on what a review of photographs with classes has found.
 
-    Raises ValueError for a folder without photographs, one that another process labels, or a port that
-    is none."""
+    Raises ValueError for a folder without photographs, for one that is being labelled already, and for a
+    number that is not a port."""
 
 
 @overload
@@ -928,8 +928,8 @@ def pack(
 ) -> PackedData:
     """Write a data set as shards; the same call continues after an interruption.
 
-    Raises ValueError for a data set that shards cannot tell what it is, and for a directory that holds
-    other ones."""
+    Raises ValueError for
+    a data set that shards cannot express, and for a directory that holds other shards."""
 
 
 def plan(
@@ -1141,8 +1141,8 @@ def review(
     columns__target: Literal['auto', 'class', 'classes', 'number', 'none'] = ...,
     columns__group: str | None = ...,
 ) -> Reviewed | Applied:
-    """Look at every image: labels that are probably wrong, judged by what all other images make of
-    each; the same picture twice; images unlike all others. Nothing is trained, and nothing changed.
+    """Look at every image: labels that are probably wrong, judged by a model of all other images;
+    pictures that are there twice; images unlike all others. Nothing is trained, and nothing changed.
     With `apply`, what a reader has decided on its page is done to the files. Raises ValueError without
     a model."""
 

@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 from vitkit.data import Columns
 from vitkit.runtimes import RuntimeName
 from vitkit.system import machine
-from vitkit.system.console.saying import say_detail
+from vitkit.system.console.messages import say_detail
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.storage.files import check_can_be_made, check_replaceable
@@ -53,6 +53,25 @@ Groups = Annotated[
     ),
 ]
 Device = Annotated[str, arg(help="cpu, cuda, cuda:1 or mps; auto takes the best there is.")]
+Host = Annotated[
+    str,
+    arg(
+        help="Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets everyone in who can "
+        "reach it."
+    ),
+]
+PagePort = Annotated[int, arg(help="Port to serve at; if it is taken, the next free one.")]
+OpenPage = Annotated[bool, arg(help="Open the page in the browser.")]
+SplitSeed = Annotated[
+    int,
+    arg(
+        help="Seed of the test part that is made if the data set has none; give vitkit train the same "
+        "number as --data.split-seed."
+    ),
+]
+DecodingWorkers = Annotated[
+    int, arg(help="Processes that decode images; -1 follows the CPU quota.")
+]
 OnBadImage = Annotated[
     Literal["fail", "skip"],
     arg(help="What to do with a broken image: stop, or skip it and print its name."),

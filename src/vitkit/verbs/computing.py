@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitkit.runtimes import is_exported, takes_pictures
-from vitkit.system.console.saying import say, say_detail
+from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import as_word, counted
 from vitkit.verbs.arguments import pick_precision, word_of
 from vitkit.weights import Hints

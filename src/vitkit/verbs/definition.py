@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy
 
-from vitkit.system.console.saying import (
+from vitkit.system.console.messages import (
     Listener,
     Progress,
     bars_are_shown,

@@ -14,7 +14,7 @@ from typing import (
 
 import docstring_parser
 
-from vitkit.system.console.terminal import paragraphs
+from vitkit.system.console.text import paragraphs
 
 MISSING = dataclasses.MISSING
 

@@ -8,7 +8,7 @@ from tyro.conf import arg
 
 from vitkit.data import Source, Splits
 from vitkit.evaluation import SetName
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.verbs.arguments import word_of

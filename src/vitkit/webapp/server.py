@@ -32,8 +32,11 @@ def check_gradio() -> None:
 def listening_socket(host: str, port: int) -> socket.socket:
     """A socket that listens at the port, or at the first free one of the PORTS from there.
 
-    Raises ValueError for an address that is not this machine's, and if no port is free.
+    Raises ValueError for a number that is no port, for an address that is not this machine's, and if no
+    port is free.
     """
+    if not 1 <= port <= 65535:
+        raise ValueError(f"port is {port}; it is a number from 1 to 65535")
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, OverflowError, UnicodeError) as error:

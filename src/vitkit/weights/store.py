@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from vitkit import models
 from vitkit.data import Interpolation, Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, named, parameters
-from vitkit.system.console.saying import say, say_detail
+from vitkit.system.console.messages import say, say_detail
 from vitkit.weights.adoption import (
     adopt,
     preprocessing_for_channels,

@@ -40,8 +40,8 @@ def read_digits(where: str, columns: Columns) -> Table | None:
 
 @cache
 def _digits() -> tuple[np.ndarray, np.ndarray]:
-    """Their levels and labels. They are kept: as compressed text they take longer to read than some
-    runs."""
+    """The images of scikit-learn's digits and their labels. They stay in memory: reading their compressed
+    text takes longer than some runs."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()

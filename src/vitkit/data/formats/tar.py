@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data.formats.index import NO_LABEL, indices_of
+from vitkit.data.formats.index import indices_of
+from vitkit.data.formats.tar_shard import NO_LABEL
 from vitkit.data.images.pixels import BadImage
 from vitkit.data.sources.stores import ChunkCache, Names, titles
 from vitkit.data.sources.tables import Columns, Table, note_left_out

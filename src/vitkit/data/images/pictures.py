@@ -37,7 +37,7 @@ from vitkit.data.images import jpeg, pillow, stacks
 from vitkit.data.images.pillow import as_bad_image
 from vitkit.data.images.pixels import BadImage, Box, as_bytes, as_floats, checked
 from vitkit.data.images.readers import Decoded, Encoded, Reader, no_image
-from vitkit.system.limits import max_pixels
+from vitkit.system.environment import max_pixels
 
 if TYPE_CHECKING:
     from torch import Tensor

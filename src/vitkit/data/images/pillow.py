@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from vitkit.data.images.pixels import BadImage
-from vitkit.system.limits import max_pixels
+from vitkit.system.environment import max_pixels
 
 # What Pillow decodes by itself, the frequent first. EPS and WMF would start other programs; TGA has
 # no signature.

@@ -30,7 +30,7 @@ from vitkit.data.images.native import (
 from vitkit.data.images.pictures import Picture
 from vitkit.data.images.pixels import BadImage, Box, as_bytes, as_floats, grey
 from vitkit.system.console.text import counted
-from vitkit.system.limits import MAX_PIXELS
+from vitkit.system.environment import MAX_PIXELS
 
 if TYPE_CHECKING:
     from torch import Tensor

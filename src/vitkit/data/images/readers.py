@@ -29,7 +29,7 @@ from vitkit.data.images.pixels import (
     upright,
     upright_size,
 )
-from vitkit.system.limits import max_pixels
+from vitkit.system.environment import max_pixels
 
 SCANS = 10  # an ordinary progressive JPEG has so many
 

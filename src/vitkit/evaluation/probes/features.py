@@ -23,11 +23,10 @@ from torch import Tensor
 from vitkit import __version__
 from vitkit.data import Batch, Lists, Source, content_digest, default_workers, eval_batches
 from vitkit.evaluation.evaluator import collect
+from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
-from vitkit.system.console.saying import say
 from vitkit.system.processes.ranks import any_rank, from_every_rank, on_rank_0, world
-from vitkit.system.storage.files import cache_dir, whole
-from vitkit.system.storage.npz import save_npz
+from vitkit.system.storage.files import cache_dir, save_npz, whole
 from vitkit.weights import Classifier
 
 BATCH = 64  # images of a forward pass on each rank

@@ -64,6 +64,11 @@ def part(file: str) -> Block:
     return Block(Path(__file__).with_name(file).read_text("utf-8"))
 
 
+def working_style() -> str:
+    """The CSS that pages on which people work have in common: colours, buttons, light and dark."""
+    return part("working.css")
+
+
 @dataclass(frozen=True)
 class Active:
     """What makes a page answer to its reader."""

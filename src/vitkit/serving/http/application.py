@@ -13,9 +13,9 @@ import json
 from typing import TYPE_CHECKING
 
 from vitkit.serving.http.body import JSON, Refused, let_finish
-from vitkit.serving.http.desk import Desk, check_token, guards
 from vitkit.serving.http.predict import WITHOUT_SCRIPT, add_predict
-from vitkit.serving.http.watch import GONE, Watch
+from vitkit.serving.http.service import Service, check_token, guards
+from vitkit.serving.http.telemetry import GONE, Watch
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PATHS = ("/predict", "/model", "/health", "/ready", "/metrics", "/docs", "/openapi.json")
 
 
-def application(desk: Desk) -> Watch:
+def application(service: Service) -> Watch:
     """The ASGI application."""
     from fastapi import FastAPI
 
@@ -39,25 +39,25 @@ def application(desk: Desk) -> Watch:
         redoc_url=None,
         redirect_slashes=False,
     )
-    add_predict(app, desk)
-    _add_model(app, desk)
-    _add_states(app, desk)
+    add_predict(app, service)
+    _add_model(app, service)
+    _add_states(app, service)
     _add_page(app)
     _add_refusals(app)
-    _let_pages_ask(app, desk.settings.origins)
-    return Watch(app, desk.metrics, frozenset(PATHS))
+    _let_pages_ask(app, service.settings.origins)
+    return Watch(app, service.metrics, frozenset(PATHS))
 
 
 # What is served, and how it is
 
 
-def _add_model(app: "FastAPI", desk: Desk) -> None:
+def _add_model(app: "FastAPI", service: Service) -> None:
     from fastapi import Request
 
     async def model(request: Request) -> dict:
         """What is served: its classes, and how it prepares an image."""
-        check_token(request, desk.settings.token)
-        served = desk.answering.served
+        check_token(request, service.settings.token)
+        served = service.answering.served
         return {
             "name": served.name,
             "loaded": served.loaded,
@@ -66,34 +66,34 @@ def _add_model(app: "FastAPI", desk: Desk) -> None:
             "preprocessing": served.runtime.preprocessing.to_json(),
         }
 
-    app.get("/model", dependencies=guards(desk.settings.token))(model)
+    app.get("/model", dependencies=guards(service.settings.token))(model)
 
 
-def _add_states(app: "FastAPI", desk: Desk) -> None:
+def _add_states(app: "FastAPI", service: Service) -> None:
     from fastapi import Request, Response
 
     async def health() -> dict:
         """Whether the process is well; if not, it is to be started again."""
-        if not desk.is_well():
+        if not service.is_well():
             raise Refused(503, "the model does not compute any more")
         return {"status": "well"}
 
     async def ready() -> dict:
         """Whether requests are to be sent here."""
-        if desk.draining:
+        if service.draining:
             raise Refused(503, "the server is about to end")
         return {"status": "ready"}
 
     async def metrics(request: Request) -> Response:
         """Counts for Prometheus."""
-        check_token(request, desk.settings.token)
-        page, content_type = desk.metrics.page()
+        check_token(request, service.settings.token)
+        page, content_type = service.metrics.page()
         return Response(page, media_type=content_type)
 
     for path, state in (("/health", health), ("/ready", ready)):
         app.get(path)(state)
         app.head(path, include_in_schema=False)(state)  # what balancers and `wget --spider` ask by
-    app.get("/metrics", dependencies=guards(desk.settings.token))(metrics)
+    app.get("/metrics", dependencies=guards(service.settings.token))(metrics)
 
 
 def _add_page(app: "FastAPI") -> None:

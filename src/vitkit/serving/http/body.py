@@ -12,7 +12,7 @@ import binascii
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vitkit.serving.answering import Room, Sent
+from vitkit.serving.batching import Room, Sent
 from vitkit.system.console.text import counted
 from vitkit.system.storage.files import parse_json
 

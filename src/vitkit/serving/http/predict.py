@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from vitkit.data import BadImage
 from vitkit.prediction import Prediction, as_values
-from vitkit.serving.answering import Sent
+from vitkit.serving.batching import Sent
 from vitkit.serving.http.body import BUSY, FORM, JSON, RAW, Refused, images_of, kind_of, receive
-from vitkit.serving.http.desk import Desk, check_token, guards
-from vitkit.serving.http.watch import GONE
+from vitkit.serving.http.service import Service, check_token, guards
+from vitkit.serving.http.telemetry import GONE
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -19,43 +19,43 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 
-def add_predict(app: "FastAPI", desk: Desk) -> None:
+def add_predict(app: "FastAPI", service: Service) -> None:
     from fastapi import Query, Request, Response
 
     async def predict(
         request: Request,
-        top: int = Query(desk.settings.top, ge=1, description="Classes to name for each image."),
+        top: int = Query(service.settings.top, ge=1, description="Classes to name for each image."),
     ) -> Response:
         """The likeliest classes of one image or several, best first. Of several, one that cannot be
         read has an `error` in its place."""
-        check_token(request, desk.settings.token)
+        check_token(request, service.settings.token)
         kind = kind_of(request)
         try:
-            async with asyncio.timeout(desk.settings.limits.seconds) as deadline:
-                images = await _accepted(request, kind, desk)
-                return await _answered(request, images, top, desk)
+            async with asyncio.timeout(service.settings.limits.seconds) as deadline:
+                images = await _accepted(request, kind, service)
+                return await _answered(request, images, top, service)
         except TimeoutError:
             if not deadline.expired():
                 raise
-            raise _too_late(request, desk) from None
+            raise _too_late(request, service) from None
 
-    needed = guards(desk.settings.token)
+    needed = guards(service.settings.token)
     app.post("/predict", dependencies=needed, openapi_extra=BODY, responses=RESPONSES)(predict)
 
 
-def _too_late(request: "Request", desk: Desk) -> Refused:
+def _too_late(request: "Request", service: Service) -> Refused:
     """A request that took too long: to come, or to be answered."""
-    seconds = f"{desk.settings.limits.seconds:g} seconds"
+    seconds = f"{service.settings.limits.seconds:g} seconds"
     if "images" in request.state.line:
-        desk.metrics.images.labels("given up").inc(request.state.line["images"])
+        service.metrics.images.labels("given up").inc(request.state.line["images"])
         return Refused(503, f"no answer was ready within {seconds}; ask again later", BUSY)
     return Refused(408, f"the request did not arrive whole within {seconds}")
 
 
-async def _accepted(request: "Request", kind: str, desk: Desk) -> list[Sent]:
-    """The images of a request, which are held in the desk's room from now on. Raises Refused."""
-    limits = desk.settings.limits
-    room = desk.room
+async def _accepted(request: "Request", kind: str, service: Service) -> list[Sent]:
+    """The images of a request, which are held in the service's room from now on. Raises Refused."""
+    limits = service.settings.limits
+    room = service.room
     body = await receive(request, limits, room)
     request.state.line["bytes"] = len(body)
     try:
@@ -75,17 +75,19 @@ async def _accepted(request: "Request", kind: str, desk: Desk) -> list[Sent]:
     return images
 
 
-async def _answered(request: "Request", images: list[Sent], top: int, desk: Desk) -> "Response":
+async def _answered(
+    request: "Request", images: list[Sent], top: int, service: Service
+) -> "Response":
     """The answer to images that are held."""
     from starlette.responses import Response
 
     # Each image's prediction, or what is wrong with it; unless the client goes away
-    answering = desk.answering
-    futures = answering.accept(images, top, desk.room)
+    answering = service.answering
+    futures = answering.accept(images, top, service.room)
     answers = [asyncio.wrap_future(future) for future in futures]
     outcomes = await _unless_gone(request, answers)
     if outcomes is None:
-        desk.metrics.images.labels("given up").inc(len(images))
+        service.metrics.images.labels("given up").inc(len(images))
         return Response(status_code=GONE)
 
     # As JSON
@@ -93,8 +95,8 @@ async def _answered(request: "Request", images: list[Sent], top: int, desk: Desk
     for image, outcome in zip(images, outcomes, strict=True):
         predictions.append(_prediction(image, outcome))
     unreadable = [each.error for each in predictions if each.error is not None]
-    desk.metrics.images.labels("unreadable").inc(len(unreadable))
-    desk.metrics.images.labels("answered").inc(len(predictions) - len(unreadable))
+    service.metrics.images.labels("unreadable").inc(len(unreadable))
+    service.metrics.images.labels("answered").inc(len(predictions) - len(unreadable))
     if len(unreadable) == len(predictions):
         raise Refused(422, unreadable[0])
     served = answering.served

@@ -25,11 +25,11 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from vitkit.data import limit_for_good
 from vitkit.runtimes import Runtime
-from vitkit.serving.answering import Room, Served, warm_up
+from vitkit.serving.batching import Room, Served, warm_up
 from vitkit.serving.http.application import application
-from vitkit.serving.http.desk import Desk, Settings
-from vitkit.serving.http.watch import log, start_logs
-from vitkit.system.limits import max_pixels
+from vitkit.serving.http.service import Service, Settings
+from vitkit.serving.http.telemetry import log, start_logs
+from vitkit.system.environment import max_pixels
 from vitkit.system.machine import cpus, give_back_memory
 from vitkit.system.processes.signals import signals_are_ours
 
@@ -115,10 +115,10 @@ class Server:
         limits = plan.settings.limits
         held = max(4 * limits.size, plan.queue << 20)  # bytes
         self.decoders = ThreadPoolExecutor(cpus(), "decode")
-        self.desk = Desk(plan.settings, Room(plan.queue, held), self.decoders)
-        self.desk.serve(self._opened())
-        self.desk.metrics.models.labels("loaded").inc()
-        self.watch = application(self.desk)
+        self.service = Service(plan.settings, Room(plan.queue, held), self.decoders)
+        self.service.serve(self._opened())
+        self.service.metrics.models.labels("loaded").inc()
+        self.watch = application(self.service)
         self.interrupted = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
         """Whether Ctrl-C is for this process; if several are a server, it is for their parent."""
         self.reloading: asyncio.Task | None = None
@@ -131,14 +131,14 @@ class Server:
         """Answer until a signal ends it."""
         with self.bound:
             asyncio.run(self._run())
-        self.desk.answering.close()
+        self.service.answering.close()
         self.decoders.shutdown()
         self.end_of_grace.cancel()
-        log("ended", {"images": self.desk.room.held_images})
+        log("ended", {"images": self.service.room.held_images})
 
     def _give_up(self) -> None:
         """End the process, whatever its threads still do: a decoder may hang for ever."""
-        log("ended unfinished", {"images": self.desk.room.held_images}, logging.ERROR)
+        log("ended unfinished", {"images": self.service.room.held_images}, logging.ERROR)
         os._exit(UNFINISHED)
 
     def _opened(self) -> Served:
@@ -215,9 +215,9 @@ class Server:
         """Begin to end, in the loop's thread."""
         if self.stopping is not None:
             return
-        log("ending", {"images": self.desk.room.held_images})
+        log("ending", {"images": self.service.room.held_images})
         self.end_of_grace.start()
-        self.desk.draining = True
+        self.service.draining = True
         self.watch.draining = True
         self.stopping = asyncio.create_task(drain(self.server, self.bound))
 
@@ -248,7 +248,7 @@ class Server:
     async def _reload(self) -> None:
         """Take the model as it is now for all requests that come from now on; keep the one that is
         there if it cannot be opened."""
-        metrics = self.desk.metrics
+        metrics = self.service.metrics
         try:
             served = await asyncio.to_thread(self._opened)
         except Exception as error:  # whatever is wrong with it, the other one answers
@@ -256,7 +256,7 @@ class Server:
             log("model kept", {"error": str(error)}, logging.ERROR)
             self.tell("kept")
             return
-        before = self.desk.serve(served)
+        before = self.service.serve(served)
         metrics.models.labels("loaded").inc()
         log("model replaced", {"model": served.name, "loaded": served.loaded})
         await asyncio.to_thread(before.close)
@@ -317,13 +317,15 @@ class Listener(socket.socket):
         """When it last said that there are too many, in seconds of the monotonic clock."""
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Raises OSError with EMFILE for one too many, as the system does: asyncio then looks again
-        after a second. It goes on asking at once, up to BACKLOG times: there BlockingIOError says that
-        nobody waits, or each of these would be a line of the log and another look."""
-        is_open = [
-            each.fileno() >= 0 for each in self.accepted
-        ]  # cycles keep closed ones for a while
-        if sum(is_open) >= self.most:
+        """The next connection. Raises OSError with EMFILE for one too many, as the system does: asyncio then
+        tries again after a second.
+
+        Before that it asks up to BACKLOG times more, and each EMFILE would be a line of the log and another
+        try. So for a moment BlockingIOError says that nobody waits.
+        """
+        # Reference cycles keep connections for a while after they are closed
+        count = sum(connection.fileno() >= 0 for connection in self.accepted)
+        if count >= self.most:
             now = time.monotonic()
             if now - self.full_since < MOMENT_OF_ASKING:
                 raise BlockingIOError

@@ -19,7 +19,8 @@ from multiprocessing.process import BaseProcess
 from tempfile import TemporaryDirectory
 
 from vitkit.serving.http.server import Plan, Server, gets_signals, prepare_process
-from vitkit.serving.http.watch import SHARED, log, start_logs
+from vitkit.serving.http.telemetry import SHARED, log, start_logs
+from vitkit.system.environment import variables_set_to
 from vitkit.system.machine import cpus
 
 LOOK = 0.2  # seconds between two looks at signals
@@ -82,7 +83,7 @@ class Workers:
             "LOCAL_WORLD_SIZE": str(self.count),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(share)),
         }
-        with _environment(environment):
+        with variables_set_to(environment):
             process = context.Process(
                 target=_work, args=(self.plan, self.bound, theirs), name=f"worker {number}"
             )
@@ -196,21 +197,6 @@ class Workers:
             worker.process.kill()
             worker.process.join()
             worker.pipe.close()
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Within it, processes that are started find these values."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _work(plan: Plan, bound: socket.socket, pipe: Connection) -> None:

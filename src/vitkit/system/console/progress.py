@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from vitkit.system.console.saying import Progress, bars_are_shown, current_listener, progress_of
+from vitkit.system.console.messages import Progress, bars_are_shown, current_listener, progress_of
 
 PATIENCE = 2.0  # seconds before there is a bar
 FIRST_LINE = 5.0  # seconds before there is a line, where there is no terminal,

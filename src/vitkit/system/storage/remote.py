@@ -10,7 +10,7 @@ import io
 import re
 from pathlib import Path
 
-from vitkit.system.storage.attempts import is_missing, with_retries
+from vitkit.system.storage.retries import is_missing, with_retries
 
 BLOCK = 8 << 20  # bytes to fetch at once of a remote file that is read from start to end
 MOST_FILES = 100_000  # that a pattern may name

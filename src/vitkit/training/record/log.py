@@ -14,7 +14,7 @@ from rich.table import Column
 from torch import Tensor
 
 from vitkit.evaluation import Metric
-from vitkit.system.console.saying import bars_are_shown, console_of_listener, progress_of
+from vitkit.system.console.messages import bars_are_shown, console_of_listener, progress_of
 from vitkit.system.console.text import printable
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.training.record.metrics import read_lines, to_line

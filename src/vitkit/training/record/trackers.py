@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from vitkit.data import Source, open_image, picture_for_people
 from vitkit.evaluation import MISTAKES, mistakes, read_answers
-from vitkit.system.console.saying import current_callback
+from vitkit.system.console.messages import current_callback
 from vitkit.system.console.text import as_word
 from vitkit.training.record.values import as_typed
 

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from vitkit.curation import Packed, Packing
 from vitkit.curation import pack as packed_to
 from vitkit.data import Columns, open_parts
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import cpus
 from vitkit.verbs.arguments import Data, DataColumns, OkIfUnreadable, status_of
@@ -77,8 +77,8 @@ class PackedData:
 def pack(settings: Pack) -> PackedData:
     """Write a data set as shards; the same call continues after an interruption.
 
-    Raises ValueError for a data set that shards cannot tell what it is, and for a directory that holds
-    other ones.
+    Raises ValueError for
+    a data set that shards cannot express, and for a directory that holds other shards.
     """
     parts, notes, unlearned = open_parts(settings.source, settings.columns)
     if unlearned:  # shards declare their classes: nothing could tell it of them any more

@@ -32,13 +32,13 @@ from vitkit.evaluation import (
     write_review,
     wrong_labels,
 )
+from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
-from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.machine import cpus, pick_device
 from vitkit.system.storage.files import check_replaceable
 from vitkit.training import adapted_to
-from vitkit.verbs.arguments import Data, DataColumns, Device, Groups, ModelHints, word_of
+from vitkit.verbs.arguments import Data, DataColumns, Device, Groups, ModelHints, SplitSeed, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.words import MODEL
@@ -51,8 +51,8 @@ LEFT_OUT = ("label", "duplicate", "unreadable")  # kinds that --exclude lists
 
 @dataclass(frozen=True)
 class Review:
-    """Find images that deserve a second look: labels that are probably wrong, judged by what all
-    other images make of each; the same picture twice; images unlike all others; dark, blurred and
+    """Find images that deserve a second look: labels that are probably wrong, judged by a
+    model of all other images; pictures that are there twice; images unlike all others; dark, blurred and
     odd-sized ones. Nothing is trained, and nothing is changed."""
 
     data: Data
@@ -62,20 +62,18 @@ class Review:
     output: Annotated[Path, arg(aliases=["-o"])] = Path("review.html")
     """Page of the pictures."""
     exclude: Path | None = None
-    """List the training images with a probably wrong label, those that are there twice, and those
-    that cannot be read in this file, for --data.exclude of `vitkit train` and `vitkit finetune`.
+    """Write a list into this file, for --data.exclude of `vitkit train` and `vitkit finetune`: the
+    training images whose label is probably wrong, that are there twice, or that cannot be read.
     Look through it first: each line has its reason."""
     columns: DataColumns = field(default_factory=Columns)
     groups: Groups = "auto"
-    split_seed: int = 0
-    """Seed of the test part that is made if the data set has none; give `vitkit train` the same
-    number as --data.split-seed."""
+    split_seed: SplitSeed = 0
     device: Device = "auto"
     apply: Path | None = None
     """List that was saved on the page: say which files of DATA, a folder of classes, go where. No
     MODEL is needed."""
     undo: bool = False
-    """With --apply: the same files back to where they were."""
+    """With --apply: move the same files back to where they were."""
     yes: bool = False
     """With --apply: move the files. Nothing is deleted or replaced: photographs to leave out go to
     the folder DATA-left-out."""
@@ -194,8 +192,8 @@ def _applied(settings: Review) -> Applied:
 
 @verb
 def review(settings: Review) -> Reviewed | Applied:
-    """Look at every image: labels that are probably wrong, judged by what all other images make of
-    each; the same picture twice; images unlike all others. Nothing is trained, and nothing changed.
+    """Look at every image: labels that are probably wrong, judged by a model of all other images;
+    pictures that are there twice; images unlike all others. Nothing is trained, and nothing changed.
     With `apply`, what a reader has decided on its page is done to the files. Raises ValueError without
     a model."""
     if settings.apply is not None:

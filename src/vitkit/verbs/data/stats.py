@@ -31,16 +31,18 @@ from vitkit.data import (
     write_list,
 )
 from vitkit.inspection import Tile, contact_sheet
+from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
-from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, printable, printable_name
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import check_replaceable
 from vitkit.verbs.arguments import (
     Data,
     DataColumns,
+    DecodingWorkers,
     Groups,
     OkIfUnreadable,
+    SplitSeed,
     check_sheet,
     status_of,
 )
@@ -67,12 +69,9 @@ class Stats:
     sheet: Path | None = None
     """Draw pairs of near-duplicates into this PNG file."""
     columns: DataColumns = field(default_factory=Columns)
-    workers: int = -1
-    """Processes that decode images; -1 follows the CPU quota."""
+    workers: DecodingWorkers = -1
     groups: Groups = "auto"
-    split_seed: int = 0
-    """Seed of the test part that is made if the data set has none; give `vitkit train` the same
-    number as --data.split-seed."""
+    split_seed: SplitSeed = 0
     json: bool = False
     """Print everything as one line of JSON."""
     ok_if_unreadable: OkIfUnreadable = False

@@ -54,9 +54,8 @@ from vitkit.runtimes import (
     takes_pictures,
     threads,
 )
-from vitkit.system.console.saying import say
-from vitkit.system.console.terminal import terminal_width
-from vitkit.system.console.text import as_word
+from vitkit.system.console.messages import say
+from vitkit.system.console.text import as_word, terminal_width
 from vitkit.system.matmul import processor
 from vitkit.system.storage.files import MARK, check_replaceable, write_json
 from vitkit.system.storage.private import public
@@ -83,11 +82,11 @@ class Bench:
     part of --data; if that has but one part, every second image, and answers are compared on the
     others."""
     batch: tuple[int, ...] = (1, 8, 32)
-    """Images of a forward pass, one or several sizes."""
+    """Images in a forward pass: one number, or several."""
     rounds: int = 5
     """Turns of each runtime, at each size."""
     seconds: float = 0.5
-    """What a turn takes."""
+    """How long a turn takes."""
     limit: int = 200
     """Largest number of images to compare answers on."""
     runtimes: tuple[Literal["torch", "compiled", "onnx", "openvino"], ...] = (
@@ -95,11 +94,11 @@ class Bench:
         "onnx",
         "openvino",
     )
-    """What to measure, as far as it is installed. compiled, by torch.compile, takes minutes to begin."""
+    """What to measure, if it is installed. compiled (torch.compile) takes minutes to start."""
     precisions: tuple[Literal["float32", "bfloat16", "int8"], ...] = ("float32", "bfloat16", "int8")
-    """In which numbers, as far as this machine computes in them."""
+    """Precisions to measure, if this machine computes in them."""
     timm: tuple[str, ...] = ()
-    """Models of timm's to compare with, such as vit_tiny_patch16_224, as timm computes them."""
+    """Models of timm to compare with, such as vit_tiny_patch16_224, computed by timm."""
     merge: tuple[int, ...] = ()
     """Measure PyTorch with so many tokens merged in every block too, such as 4 8 16: less work, and
     answers that differ a little (docs/export.md)."""

@@ -15,9 +15,9 @@ from vitkit.verbs.diagnosis import Finding
 
 @dataclass(frozen=True)
 class Doctor:
-    """Say what this machine and this installation can do, what is fast, and what is missing, with
-    a line of advice where something can be better. Of --data, --model and --run it says what is
-    wrong with those instead, in a minute or so."""
+    """Say what this machine and this installation can do, what is fast, and what is missing, with a line of
+    advice where something can be better. With --data, --model or --run, say what is wrong with these instead,
+    in a minute or so."""
 
     data: str = ""
     """Images to examine: classes, balance, broken ones, duplicates between parts."""

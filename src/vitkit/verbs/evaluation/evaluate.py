@@ -38,13 +38,14 @@ from vitkit.evaluation import (
     shot_notes,
 )
 from vitkit.runtimes import is_exported
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.verbs.arguments import (
     Data,
     DataColumns,
+    DecodingWorkers,
     Device,
     ModelHints,
     ModelOrFile,
@@ -77,8 +78,8 @@ class Evaluate:
     mistakes; .json the numbers; .png a contact sheet of the mistakes, or with --against of the images
     on which the models disagree."""
     calibrate: Path | None = None
-    """Fit a temperature on these images, and save the model with probabilities that it makes honest
-    in this directory. Use images that you do not measure on afterwards."""
+    """Fit a temperature on these images, and save the model, with calibrated probabilities, in this
+    directory. Do not measure on the same images afterwards."""
     real: Path | None = None
     """ReaL's real.json, or download: counts an answer as right if it is in an image's list of labels too. DATA is
     ImageNet's validation part, in any folders, its files called as they were published."""
@@ -88,8 +89,7 @@ class Evaluate:
     corruptions: Annotated[
         tuple[Corruption | Literal["common"], ...], arg(metavar="{common}|NAME...")
     ] = ()
-    """Measure the images corrupted too, each corruption at five severities; common is ImageNet-C's
-    fifteen."""
+    """Also measure the images with these corruptions, each at five severities; common is ImageNet-C's fifteen."""
     evals: tuple[EvaluatorName, ...] = ()
     """Evaluators to run. Default: those that fit the labels. `neighbours` works without a head."""
     split: Literal["train", "val", "test"] | None = None
@@ -100,15 +100,14 @@ class Evaluate:
     columns: DataColumns = field(default_factory=Columns)
     on_bad_image: OnBadImage = "fail"
     on_unknown_class: Literal["fail", "skip"] = "fail"
-    """What to do with images of a class that the model does not know: stop, or skip them and print
-    how many they are."""
+    """What to do with images of a class that the model does not know: stop, or skip them and print how
+    many there are."""
     batch: int = 64
     """Images per forward pass."""
-    workers: int = -1
-    """Processes that decode images; -1 follows the CPU quota."""
+    workers: DecodingWorkers = -1
     runtime: Runtime = "auto"
     precision: Precision = "float32"
-    """A measurement is float32 unless told, so that it does not depend on the machine."""
+    """float32 by default, so that a measurement does not depend on the machine."""
     device: Device = "auto"
     json: bool = False
     """Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}."""

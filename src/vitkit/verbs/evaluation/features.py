@@ -35,9 +35,9 @@ from vitkit.weights import Hints
 
 @dataclass(frozen=True)
 class WriteFeatures:
-    """Write the features of images, what the head of a model reads of them, to a file: to search,
-    to cluster, or to train something else on. Each image is one row. What was computed stays in the
-    cache, for the next time and for other commands."""
+    """Write the features of images to a file: the vectors that the head of a model reads, to search, to
+    cluster, or to train something else on. Each image is one row. Features stay in the cache, for the
+    next time and for other commands."""
 
     model: Model
     data: Data

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.data import Columns, Splits
 from vitkit.evaluation import Fewshot, Form, Metric, Part, Subject, best_ranked, shot_notes
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import process_group
@@ -47,13 +47,13 @@ class MeasureFewshot:
     seeds: int = 3
     """How often they are drawn."""
     form: Form = "fixed"
-    """How the regularisation is found: "fixed" as big_vision does; "ranked" as in the paper's time,
-    the one that ranks best over all DATA, on the first images of each class."""
+    """How the regularisation is chosen: "fixed", as in big_vision; or "ranked", as in the paper's time:
+    the value that ranks best over all DATA, on the first images of each class."""
     named: As = None
     columns: DataColumns = field(default_factory=Columns)
     on_bad_image: OnBadImage = "fail"
     precision: Precision = "float32"
-    """A measurement is float32 unless told, so that it does not depend on the machine."""
+    """float32 by default, so that a measurement does not depend on the machine."""
     device: Device = "auto"
     json: bool = False
     """Print one line of JSON: {data: {name: {"value", "unit", "interval"}}}."""

@@ -1,7 +1,7 @@
 """What an evaluation has measured, and how it is shown."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +20,8 @@ from vitkit.evaluation import (
     write_report,
 )
 from vitkit.inspection import contact_sheet
-from vitkit.system.console.saying import say
-from vitkit.system.console.terminal import fill
-from vitkit.system.console.text import as_word, printable, printable_name
+from vitkit.system.console.messages import say
+from vitkit.system.console.text import as_word, fill, printable, printable_name
 from vitkit.system.storage.files import MARK, check_can_be_made, check_replaceable, write_where_said
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result
@@ -73,11 +72,7 @@ class Evaluation:
 
     def rows(self) -> list[dict]:
         """A row for each metric."""
-        rows = []
-        for metric in self.metrics:
-            low, high = metric.interval or (None, None)
-            rows.append({"metric": metric.name, "value": metric.value, "low": low, "high": high})
-        return rows
+        return rows_of_metrics(self.metrics)
 
     def to_json(self) -> dict:
         """{name: {"value", "unit", "interval"}}"""
@@ -105,6 +100,15 @@ class Evaluation:
 
 CONFUSED = 5  # pairs of classes on the terminal
 ENDINGS = (".html", ".json", ".png")
+
+
+def rows_of_metrics(metrics: Iterable[Metric]) -> list[dict]:
+    """A row for each metric: its name, its value, and the ends of its interval, None without one."""
+    rows = []
+    for metric in metrics:
+        low, high = metric.interval or (None, None)
+        rows.append({"metric": metric.name, "value": metric.value, "low": low, "high": high})
+    return rows
 
 
 def check_files(files: Sequence[Path], directory: Path | None) -> None:

@@ -28,7 +28,7 @@ from vitkit.evaluation import (
     with_probe,
     write_memory,
 )
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
@@ -46,7 +46,7 @@ from vitkit.verbs.arguments import (
     word_of,
 )
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.evaluation.outcome import metrics_table
+from vitkit.verbs.evaluation.outcome import metrics_table, rows_of_metrics
 from vitkit.verbs.sources import As, splits_to_learn_from
 from vitkit.weights import Classifier, Hints, adopt, check_savable, load_as, save
 
@@ -107,11 +107,7 @@ class Probed:
 
     def rows(self) -> list[dict]:
         """A row for each metric."""
-        rows = []
-        for metric in self.metrics:
-            low, high = metric.interval or (None, None)
-            rows.append({"metric": metric.name, "value": metric.value, "low": low, "high": high})
-        return rows
+        return rows_of_metrics(self.metrics)
 
     def to_json(self) -> dict:
         """{name: {"value", "unit", "interval"}}"""

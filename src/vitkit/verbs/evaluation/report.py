@@ -44,8 +44,8 @@ from vitkit.evaluation import (
     robustness_on_files,
     uncropped,
 )
+from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar, silent
-from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, world

@@ -36,8 +36,7 @@ class Convert:
     to: Annotated[str, arg(metavar="FORMAT")]
     """The format: huggingface, timm, google, torchvision or native."""
     headless: bool = False
-    """Leave the head out, and write what it reads of: the encoder, for a program that has a head of its
-    own."""
+    """Leave the head out, and write only the encoder, for a program that has a head of its own."""
     approximate: bool = False
     """Write the model even if the other library computes a little differently, such as with another
     form of the GELU, or its logits differ by more than the tolerance."""

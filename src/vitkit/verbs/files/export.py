@@ -1,7 +1,7 @@
 """A model as a file for another program, tried on real images."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +13,7 @@ from vitkit.exporting import (
     Agreement,
     Export,
     Trial,
+    WebRuntime,
     check,
     conclusion,
     find_web_runtime,
@@ -34,11 +35,11 @@ from vitkit.runtimes import (
     tie,
     was_kept,
 )
-from vitkit.system.console.saying import say, say_detail
+from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import parse_json
-from vitkit.training import Recorded, is_run, open_part, read_run
+from vitkit.training import Recorded, open_part, read_run
 from vitkit.verbs.arguments import Model, ModelHints
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import alone, result, verb
@@ -47,8 +48,8 @@ from vitkit.weights import Classifier, Hints
 
 @dataclass(frozen=True)
 class ExportModel:
-    """Write a model as a file that needs no vitkit and no Python, and measure on real images that it
-    answers as the model does. A file that does not is not written. As a page, photos.html, it answers
+    """Write a model as a file that needs neither vitkit nor Python, and measure on real images that the
+    file gives the model's answers. If it does not, no file is written. As a page, photos.html, it answers
     photographs in a browser, without a server and without the network."""
 
     model: Model
@@ -62,9 +63,9 @@ class ExportModel:
     """Numbers of the weights. float16 and bfloat16 halve the file; with bfloat16 OpenVINO also computes
     in it, and with int8 in int8. Default: float32, and float16 for a page."""
     preprocessing: bool = False
-    """Put the preprocessing inside: pictures of any size go in, uint8 (batch, height, width, 3), and
-    probabilities come out. vitkit prepares images faster itself, in other processes: its own commands
-    are quicker with files without it."""
+    """Put the preprocessing into the file: pictures of any size go in, uint8 (batch, height, width, 3), and
+    probabilities come out. vitkit's own commands are faster without this, because they prepare images in
+    other processes."""
     merge: int = 0
     """Merge so many tokens in every block: less work, and answers that differ a little. The file is
     held to the bounds of int8."""
@@ -72,18 +73,18 @@ class ExportModel:
     """Images to try the file on: the test part of a data set. Default: parts of two photographs that
     come with scikit-learn; for int8 of a run, the images that the run left out."""
     calibrate: Annotated[str, arg(metavar="DATA")] = ""
-    """int8 by fixed ranges, which these images give, 300 at most: faster in OpenVINO than by the ranges
-    of each image, and somewhat less exact. ONNX Runtime needs it, and small models may not pass then;
-    its default is the training part of --data, and if that has but one part, every second image, and
-    the file is tried on the others; without --data, the images that the run has learned from."""
+    """Fix the ranges of int8 by these images, 300 at most: faster in OpenVINO than ranges for each image,
+    and a little less exact. ONNX Runtime needs fixed ranges, and small models may then fail. Its default is
+    the training part of --data, or, of a single part, every second image (the file is tried on the others);
+    without --data, the images that the run has learned from."""
     limit: int = 500
     """Largest number of images to try the file on, spread evenly."""
     onnxruntime_web: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Of a page: the folder of onnxruntime-web, which computes it, as npm install onnxruntime-web writes
-    it. Default: node_modules here or in a folder above."""
+    """For a page: the folder of onnxruntime-web, which the page contains, as npm install onnxruntime-web
+    writes it. Default: node_modules here or in a folder above."""
     agreement: float | None = None
-    """Least share of the images with the model's own answer. Default: 0.99, 0.95 for bfloat16, 0.9
-    for int8; and what the other answers cost is bounded too (docs/export.md). 0 accepts anything."""
+    """Smallest accepted share of images with the model's own answer. Default: 0.99, 0.95 for bfloat16, 0.9
+    for int8; the accuracy that the other answers cost is bounded too (docs/export.md). 0 accepts anything."""
     hints: ModelHints = field(default_factory=Hints)
 
 
@@ -105,6 +106,8 @@ class ExportedModel:
     """Images that gave the ranges of int8; 0 if none did."""
     learned: bool = False
     """Whether the model has learned from these."""
+    web_runtime: WebRuntime | None = None
+    """The onnxruntime-web in a page."""
 
     @property
     def path(self) -> Path:
@@ -155,10 +158,10 @@ class ExportedModel:
 
     def _page_shown(self) -> Iterator[str]:
         """What is in a page, and what to do with it."""
-        runtime = find_web_runtime(self.settings.onnxruntime_web)
+        runtime = self.web_runtime
         yield f"it holds the model and onnxruntime-web {runtime.version} of {runtime.folder} (MIT)"
         if self.precision != "int8":
-            yield "--precision int8 makes it smaller; some in a hundred of its answers are others (docs/export.md)"
+            yield "--precision int8 makes it smaller; a few in a hundred of its answers will differ (docs/export.md)"
         yield f"next: open {as_word(self.path)} in a browser, and drop a photograph on it"
 
 
@@ -195,6 +198,8 @@ def export(settings: ExportModel) -> ExportedModel:
         raise ValueError(f"--limit is {settings.limit}; it is a number of images, at least 1")
     if settings.calibrate and not (settings.data and precision == "int8"):
         raise ValueError("--calibrate goes with --precision int8, and --data to try the file on")
+    if settings.onnxruntime_web and to != "page":
+        raise ValueError("onnxruntime-web is for a page: give --output a name that ends in .html")
     wanted = Export(
         to,
         precision,
@@ -202,31 +207,38 @@ def export(settings: ExportModel) -> ExportedModel:
         calibrated=bool(settings.calibrate),
         merge=settings.merge,
         least=settings.agreement,
-        onnxruntime_web=settings.onnxruntime_web,
     )
     before = _files_of_run(settings, wanted)
     classifier = classifier_of(settings.model, settings.hints)
     check(classifier, settings.output, wanted)
+    if to == "page":
+        wanted = replace(wanted, web_runtime=find_web_runtime(settings.onnxruntime_web))
     trial = _trial(settings, wanted, classifier)
 
     # Write it, and compare
     tried = counted(len(trial.items), "image")
-    say(f"exporting; then the file is tried on {tried}")
+    say(f"exporting; the file will then be tried on {tried}")
     agreement = write(classifier, settings.output, wanted, trial)
     if before:
         tie(settings.output, before, digest_of_classifier(classifier))
     calibrated_on = len(trial.for_calibration) if needs_calibration(wanted) else 0
     return ExportedModel(
-        settings, classifier, to, precision, agreement, trial.name, calibrated_on, trial.learned
+        settings,
+        classifier,
+        to,
+        precision,
+        agreement,
+        trial.name,
+        calibrated_on,
+        trial.learned,
+        wanted.web_runtime,
     )
 
 
 def _files_of_run(settings: ExportModel, wanted: Export) -> str:
     """The digest of the files of a run's model, if what is to be written is the file that the run keeps for
-    answers without PyTorch (runtimes/kept.py); else nothing."""
-    if not isinstance(settings.model, str | Path):
-        return ""
-    run_dir = run_of(Path(settings.model))
+    answers without PyTorch (runtimes/onnx_of_run.py); else nothing."""
+    run_dir = run_of(settings.model)
     if run_dir is None or settings.hints != Hints() or wanted.preprocessing or wanted.merge:
         return ""
     own = kept_file(run_dir)
@@ -245,7 +257,7 @@ def keep(run_dir: Path) -> None:
     if not is_cpu("auto") or not auto_is_float32() or missing_packages(Export()) or is_kept(path):
         return
     if path.exists() and not was_kept(path):
-        say_detail(f"{path} stays as it is, so predict and serve answer by PyTorch")
+        say_detail(f"{path} stays as it is, so predict and serve use PyTorch")
         return
     say(f"exporting the model to {path}, for answers without PyTorch")
     try:
@@ -259,7 +271,7 @@ def keep(run_dir: Path) -> None:
         say_detail(f"no {path} is kept for answers without PyTorch: {reason}")
         return
     say(
-        f"{path} is kept beside the model: predict and serve answer by it without PyTorch, which is sooner"
+        f"{path} is kept beside the model: with it, predict and serve answer sooner, without PyTorch"
     )
 
 
@@ -277,7 +289,7 @@ def _own_or_sample_trial(settings: ExportModel, wanted: Export, classifier: Clas
     if wanted.precision != "int8":
         return sample_trial()
     why = ""
-    run_dir = run_that_made(settings.model)
+    run_dir = run_of(settings.model)
     if run_dir is not None:
         try:
             return _own_trial(read_run(run_dir), classifier, settings.limit)
@@ -291,21 +303,11 @@ def _own_or_sample_trial(settings: ExportModel, wanted: Export, classifier: Clas
     )
 
 
-def run_that_made(model: str | Classifier) -> Path | None:
-    """The directory of the run that made a model, if the word names it, or the model in it."""
-    if not isinstance(model, str):
-        return None
-    for folder in (Path(model), Path(model).resolve().parent):
-        if is_run(folder):
-            return folder
-    return None
-
-
 def _own_trial(run: Recorded, classifier: Classifier, tried: int) -> Trial:
     """The images of a run. Raises ValueError if they are not there, or are others now; OSError."""
     parts = [name for name in ("test", "val") if name in run.data["counts"]]
     if not parts:
-        raise ValueError("it left out none")
+        raise ValueError("it held out none")
     left_out = open_part(run, parts[0])
     learned = open_part(run, "train")
     return own_trial(left_out, learned, classifier.labels, str(run.data["source"]), tried)

@@ -28,13 +28,13 @@ from vitkit.acceleration import (
     write,
     write_page,
 )
-from vitkit.system.console.saying import say
+from vitkit.runtimes import run_of
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, readable
 from vitkit.system.storage.files import check_can_be_made, check_replaceable, write_json
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import alone, result, verb
-from vitkit.verbs.files.export import run_that_made
 from vitkit.weights import Classifier, Hints, check_savable
 
 DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h)?\s*")
@@ -54,14 +54,13 @@ class Faster:
     """Images to judge by that the model has not learned from: the test part of a data set whose classes
     are the model's. Default: those of the model's run."""
     lose: float = 0.5
-    """Points of accuracy that may be lost, at 95 % confidence, as far as so many images can promise
-    that."""
+    """Points of accuracy that the model may lose, at 95 % confidence, if there are enough images to show it."""
     at_most: str = ""
-    """A time instead, such as 15ms an image: the most accurate model within it."""
+    """Instead of --lose: the most accurate model that takes no longer than this for an image, such as 15ms."""
     purpose: Annotated[Literal["latency", "throughput"], arg(name="for")] = "latency"
     """latency: one image at a time; throughput: 32."""
     budget: str = "10m"
-    """How long to look, about: 90s, 10m or 1h."""
+    """Roughly how long to search: 90s, 10m or 1h."""
     output: Annotated[Path | None, arg(aliases=["-o"])] = None
     """What to write: a file that ends in .onnx or .xml, or without an ending a directory for PyTorch.
     Then only what can be written so is looked at. Default: faster, with the ending of the fastest, in the
@@ -118,7 +117,7 @@ class FasterModel:
             precision = f" --precision {self.chosen.precision}"
         yield f"next: vitkit predict {word} IMAGE...{precision}, or vitkit serve {word}{precision}"
         if other := self.other():
-            yield f"another point of the line: {other}"
+            yield f"another model of the line: {other}"
 
     def other(self) -> str:
         """The command for a faster point of the line, or for a slower one; "" if there is no other."""
@@ -164,7 +163,7 @@ def faster(settings: Faster) -> FasterModel:
     # The model, and the images
     classifier = classifier_of(settings.model, settings.hints)
     check(classifier)
-    run_dir = run_that_made(settings.model)
+    run_dir = run_of(settings.model)
     if settings.output is not None:
         check_can_be_made(settings.output)
         if not settings.output.suffix:
@@ -219,7 +218,7 @@ def choose(line: Line, lose: float, most: float | None) -> Point:
     if chosen is None:
         fastest = min(line.points, key=lambda point: point.milliseconds)
         raise ValueError(
-            f"nothing takes {most:g} ms or less: the fastest is {fastest.name}, with "
+            f"no model takes {most:g} ms or less: the fastest is {fastest.name}, with "
             f"{fastest.milliseconds:.3g} ms an image"
         )
     return chosen
@@ -231,7 +230,7 @@ def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
     yield f"chosen: {chosen.name}, {chosen.times:.2f} times as fast as the whole model in PyTorch"
     loss = chosen.loss
     if loss.at_most == 0:
-        yield "it computes the same numbers to rounding, so it loses nothing"
+        yield "it computes the same numbers up to rounding, so it loses nothing"
     else:
         how_much = f"loses {100 * loss.at_most:.2f} points at most"
         if loss.at_most < NOTHING:
@@ -247,8 +246,8 @@ def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
         yield from _not_promised(settings.lose, found)
     if line.left_out:
         yield (
-            f"the time did not suffice for {counted(len(line.left_out), 'part')} of the search, such as "
-            f"{line.left_out[0]}; the same command goes on"
+            f"there was no time for {counted(len(line.left_out), 'part')} of the search, such as "
+            f"{line.left_out[0]}; the same command continues"
         )
 
 
@@ -265,11 +264,11 @@ def _not_promised(lose: float, found: Found) -> Iterator[str]:
     )
     images = found.needed(failing, lose / 100)
     if images is None:
-        yield f"{sentence}, and more would hardly show it: it seems to lose as much"
+        yield f"{sentence}, and more would hardly show it, because it seems to lose that much"
     elif images <= found.line.images:
-        yield f"{sentence}; other images might show it, and so might more"
+        yield f"{sentence}; other images, or more of them, might show it"
     else:
-        yield f"{sentence}; about {images:,} could, to judge by"
+        yield f"{sentence}; about {images:,} images could"
 
 
 def _report(path: Path, settings: Faster, line: Line, chosen: Point, sentences: list[str]) -> None:

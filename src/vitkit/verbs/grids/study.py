@@ -33,9 +33,8 @@ from vitkit.studies import (
     write_figure,
     write_table,
 )
-from vitkit.system.console.saying import say
-from vitkit.system.console.terminal import fill, two_columns
-from vitkit.system.console.text import as_word, counted, printable
+from vitkit.system.console.messages import say
+from vitkit.system.console.text import as_word, counted, fill, printable, two_columns
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import whole
 from vitkit.training import tidied

@@ -25,7 +25,7 @@ from vitkit.suites import (
     run_suite,
     sentences,
 )
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import whole

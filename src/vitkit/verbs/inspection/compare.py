@@ -14,8 +14,8 @@ from vitkit.data import BadImage, Picture, Preprocessing, in_memory, open_image
 from vitkit.inspection import Comparison
 from vitkit.prediction import Item, pictures, spread
 from vitkit.quick import check_recorded
+from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
-from vitkit.system.console.saying import say
 from vitkit.system.console.text import printable
 from vitkit.training import (
     Recorded,

@@ -24,11 +24,10 @@ from vitkit.inspection import (
     write_figure,
 )
 from vitkit.prediction import pictures, spread
+from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
-from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted, printable, printable_name
-from vitkit.system.storage.files import MARK, write_where_said
-from vitkit.system.storage.npz import save_npz
+from vitkit.system.storage.files import MARK, save_npz, write_where_said
 from vitkit.verbs.arguments import word_of
 from vitkit.weights import Classifier
 

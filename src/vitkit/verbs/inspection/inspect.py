@@ -9,7 +9,7 @@ import numpy as np
 from tyro.conf import arg
 
 from vitkit.inspection import FIGURES, FigureKind
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.machine import pick_device
 from vitkit.system.storage.files import check_can_be_made, check_replaceable

@@ -12,21 +12,21 @@ from vitkit.system.console.text import as_word, counted
 from vitkit.verbs import arguments
 from vitkit.verbs.arguments import read_shard, status_of
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.prediction.answering import (
+from vitkit.verbs.prediction.common import (
     INPUT,
     Answering,
     check_answering,
     images_of,
     runtime_of,
 )
-from vitkit.verbs.prediction.terminal import Progress
+from vitkit.verbs.prediction.terminal import ImageCounter
 
 
 @dataclass(frozen=True)
 class Batch(Answering):
     """Write the answers to very many images into a folder, as parquet files of some thousand rows.
-    The same command goes on after any end, and several processes share the work: by torchrun, or
-    --shard."""
+    The same command
+    continues after any interruption, and several processes can share the work, by torchrun or --shard."""
 
     images: arguments.Images
     into: Path = Path("answers")
@@ -122,7 +122,7 @@ def batch(settings: Batch) -> BatchState:
     chosen = Chosen.of(items, parts, missing)
 
     # Do it
-    progress = Progress(len(chosen))
+    progress = ImageCounter(len(chosen))
     batches = from_sequence(chosen, runtime.preprocessing, BATCH, settings.workers)
     with closing(answers(runtime, batches, settings.top)) as answered:
         for predictions in write_parts(parts, missing, answered):

@@ -20,12 +20,12 @@ from vitkit.prediction import (
     least_open,
 )
 from vitkit.runtimes import Runtime
-from vitkit.system.console.saying import live_output, say
+from vitkit.system.console.messages import live_output, say
 from vitkit.system.console.text import as_word, counted, printable_name
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.verbs.arguments import status_of
 from vitkit.verbs.definition import result
-from vitkit.verbs.prediction.terminal import UNKNOWN, AnswerTable, Progress, number
+from vitkit.verbs.prediction.terminal import UNKNOWN, AnswerTable, ImageCounter, number
 from vitkit.weights import Activation
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Taking:
         """total: how many images there will be; None if that is not known. Opens the file; raises ValueError and
         OSError if it cannot be written."""
         self.runtime = runtime
-        self.progress = Progress(total)
+        self.progress = ImageCounter(total)
         self.to = to
         self.attention = attention
         self.sheet = sheet

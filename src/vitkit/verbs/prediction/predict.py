@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vitkit.verbs.arguments import check_folder, check_rows, check_sheet, word_of
 from vitkit.verbs.definition import verb
-from vitkit.verbs.prediction.answering import (
+from vitkit.verbs.prediction.common import (
     Answering,
     answers_of,
     answers_to_names,

@@ -10,7 +10,7 @@ from vitkit.prediction import Sorter
 from vitkit.runtimes import Runtime
 from vitkit.verbs.arguments import check_folder, check_rows, check_sheet, word_of
 from vitkit.verbs.definition import verb
-from vitkit.verbs.prediction.answering import (
+from vitkit.verbs.prediction.common import (
     Answering,
     answers_of,
     answers_to_names,
@@ -40,8 +40,8 @@ class Sort(Answering):
     """How they are filed: as hard links, which take no space and are the same files (copies, where
     no link can be made), or as copies."""
     sure: float = 0.5
-    """Probability from which on an answer counts; photographs with less go to the folder "unsure", and
-    those that are unlike all that the model has learned from to "unknown"."""
+    """Lowest probability that counts as an answer. Photographs below it go to the folder "unsure", and those
+    unlike anything that the model has learned from to "unknown"."""
     to: Path | None = None
     """Write a row for each photograph into this file too: .csv, .jsonl or .parquet."""
     attention: Path | None = None

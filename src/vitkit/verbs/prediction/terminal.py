@@ -8,10 +8,9 @@ from typing import TextIO
 from rich.cells import cell_len, set_cell_size
 
 from vitkit.prediction import Prediction, likely
+from vitkit.system.console.messages import bars_are_shown, progress_of
 from vitkit.system.console.progress import PATIENCE
-from vitkit.system.console.saying import bars_are_shown, progress_of
-from vitkit.system.console.terminal import terminal_width
-from vitkit.system.console.text import counted, printable
+from vitkit.system.console.text import counted, printable, terminal_width
 from vitkit.weights import Activation
 
 # The table
@@ -151,7 +150,7 @@ SELDOM = 30.0  # and in a log
 ERASE = "\r\x1b[K"  # to the beginning of the line, and all of it away
 
 
-class Progress:
+class ImageCounter:
     """Counts images, and shows how many there are in a second: on a terminal as a line that stays in
     its place, elsewhere as a line every half a minute. A listener of the call is told instead, with 0
     for a total that nobody knows."""

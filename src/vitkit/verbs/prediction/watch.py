@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vitkit.prediction import arrivals
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.verbs.arguments import check_folder, check_rows, word_of
 from vitkit.verbs.definition import verb
-from vitkit.verbs.prediction.answering import (
+from vitkit.verbs.prediction.common import (
     Answering,
     answers_to_names,
     batch_for,
@@ -35,11 +35,11 @@ class Watch(Answering):
     sort_by: Literal["link", "copy"] = "link"
     """How they are filed: as hard links, or as copies."""
     sure: float = 0.5
-    """Probability from which on an answer counts when photographs are filed."""
+    """Lowest probability that counts as an answer when photographs are filed."""
     json: bool = False
     """Print one line of JSON per image."""
     limit: int = 0
-    """End after so many images; 0 goes on."""
+    """End after this many images; 0 never ends."""
 
 
 @verb

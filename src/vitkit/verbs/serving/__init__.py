@@ -1,5 +1,9 @@
 """Verbs that serve a model: over HTTP, and as a page."""
 
+import webbrowser
+
+from vitkit.system.console.messages import announce
+
 
 def address_of(host: str, port: int) -> str:
     """What to type in a browser of this machine."""
@@ -8,3 +12,13 @@ def address_of(host: str, port: int) -> str:
     if ":" in host:
         host = f"[{host}]"
     return f"http://{host}:{port}"
+
+
+def announce_page(address: str, asked: int, port: int, how_it_ends: str, open_it: bool) -> None:
+    """Say where a page is, and that its port is not the one that was asked for; open it if that is
+    wanted."""
+    if port != asked:
+        announce(f"port {asked} is taken, so the page is at {port}")
+    announce(f"open {address}   ({how_it_ends})")
+    if open_it:
+        webbrowser.open(address)

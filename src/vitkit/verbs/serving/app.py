@@ -1,6 +1,5 @@
 """A web page on which a model answers photographs and shows what it looks at."""
 
-import webbrowser
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -10,12 +9,21 @@ from tyro.conf import Positional, arg
 
 from vitkit.exporting import open_runtime
 from vitkit.runtimes import is_exported, of_file
-from vitkit.system.console.saying import announce
 from vitkit.system.machine import pick_device
-from vitkit.verbs.arguments import Device, ModelHints, ModelOrFile, Runtime, short_name, word_of
+from vitkit.verbs.arguments import (
+    Device,
+    Host,
+    ModelHints,
+    ModelOrFile,
+    OpenPage,
+    PagePort,
+    Runtime,
+    short_name,
+    word_of,
+)
 from vitkit.verbs.computing import classifier_of, runtime_of_file
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.serving import address_of
+from vitkit.verbs.serving import address_of, announce_page
 from vitkit.webapp import Viewer, check_gradio, listening_socket, serve
 from vitkit.weights import Classifier, Hints
 
@@ -29,13 +37,9 @@ class App:
     other: Annotated[
         Positional[str], arg(metavar="OTHER", help="A second model, to compare side by side.")
     ] = ""
-    host: str = "127.0.0.1"
-    """Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets everyone in who can
-    reach it."""
-    port: int = 7860
-    """Port to serve at; if it is taken, the next free one."""
-    open: bool = False
-    """Open the page in the browser."""
+    host: Host = "127.0.0.1"
+    port: PagePort = 7860
+    open: OpenPage = False
     runtime: Runtime = "auto"
     device: Device = "auto"
     hints: ModelHints = field(default_factory=Hints)
@@ -59,8 +63,6 @@ def app(settings: App) -> ClosedPage:
     it is ended, by Ctrl-C. Raises ValueError if the port is not one."""
     # What can be wrong, before anything is loaded
     check_gradio()
-    if not 1 <= settings.port <= 65535:
-        raise ValueError(f"port is {settings.port}; it is a number from 1 to 65535")
     listener = listening_socket(settings.host, settings.port)
     port = listener.getsockname()[1]
 
@@ -76,11 +78,7 @@ def app(settings: App) -> ClosedPage:
     address = address_of(settings.host, port)
 
     def started() -> None:
-        if port != settings.port:
-            announce(f"port {settings.port} is taken, so the page is at {port}")
-        announce(f"open {address}   (Ctrl-C ends it)")
-        if settings.open:
-            webbrowser.open(address)
+        announce_page(address, settings.port, port, "Ctrl-C ends it", settings.open)
 
     serve(viewers, listener, started)
     return ClosedPage(address)

@@ -26,12 +26,13 @@ from vitkit.serving import (
     check_installed,
     prepare_process,
 )
-from vitkit.system.console.saying import announce
-from vitkit.system.limits import VARIABLE, max_pixels
+from vitkit.system.console.messages import announce
+from vitkit.system.environment import MAX_PIXELS_VARIABLE, max_pixels
 from vitkit.system.machine import pick_device
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.verbs.arguments import (
     Device,
+    Host,
     ModelHints,
     ModelOrFile,
     Precision,
@@ -58,34 +59,32 @@ USUAL_PORTS = {"http": ":80", "https": ":443"}
 @dataclass(frozen=True)
 class Serve:
     """Serve a model over HTTP: POST an image, or several, to /predict, and get their classes. /docs
-    describes all of it.
+    describes it all.
 
-    SIGTERM ends it when what was accepted is answered; SIGHUP loads the model again.
+    After SIGTERM the server answers what it has accepted, and ends; SIGHUP loads the model again.
     """
 
     model: ModelOrFile
-    host: str = "127.0.0.1"
-    """Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets everyone in who can
-    reach it."""
+    host: Host = "127.0.0.1"
     port: int = 8000
-    """Port to serve at; 0 is any that is free."""
+    """Port to serve at; 0 takes any free one."""
     workers: int = 1
-    """Processes, each with the model. One uses all CPUs; several are for several GPUs, a GPU each, or
-    for many CPUs."""
+    """Processes, each with the model. One uses all CPUs; use several for several GPUs (one each), or for many
+    CPUs."""
     top: int = 5
     """Classes to name for an image, unless a request says how many."""
     batch: int = 32
     """Largest number of images that are computed together."""
     delay: float = 10.0
-    """Milliseconds that an image waits for others, at most, while the model is free."""
+    """Milliseconds that an image waits at most for others while the model is free."""
     queue: int = 256
-    """Images that a process holds at once; it refuses those beyond, with 503."""
+    """Images that a process holds at once; it answers more with 503."""
     most_bytes: int = 32 << 20
     """Largest request, in bytes."""
     most_images: int = 64
     """Largest number of images of a request."""
     seconds: float = 30.0
-    """Largest time of a request, from its beginning to its answer."""
+    """Longest time of a request, from its beginning to its answer."""
     grace: float = 30.0
     """Seconds to finish what was accepted, when the server ends."""
     token_file: Annotated[
@@ -96,8 +95,8 @@ class Serve:
         ),
     ] = None
     allow_origin: Annotated[tuple[str, ...], arg(metavar="ORIGIN...")] = ()
-    """Web pages that browsers let ask this server, such as https://example.org; '*' is all. By
-    default those of its own address alone."""
+    """Web pages whose requests browsers allow, such as https://example.org; '*' is all. By default only pages
+    of the server's own address."""
     runtime: Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"
@@ -155,16 +154,16 @@ def _check_no_loop() -> None:
 def _limits_of_a_server() -> Iterator[None]:
     """A block in which images have a server's limit of pixels, which its workers find in the
     environment; a program's own comes back after it."""
-    before = os.environ.get(VARIABLE)
+    before = os.environ.get(MAX_PIXELS_VARIABLE)
     pixels = Image.MAX_IMAGE_PIXELS
-    os.environ.setdefault(VARIABLE, str(PIXELS))
+    os.environ.setdefault(MAX_PIXELS_VARIABLE, str(PIXELS))
     try:
         max_pixels()  # raises if it is not a number
         yield
     finally:
         Image.MAX_IMAGE_PIXELS = pixels
         if before is None:
-            del os.environ[VARIABLE]
+            del os.environ[MAX_PIXELS_VARIABLE]
 
 
 @contextmanager

@@ -1,13 +1,10 @@
 """Labelling a folder of photographs that nobody has sorted, in conversation with a model."""
 
-import os
-import platform
 import secrets
 import socket
 import threading
-import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,73 +15,65 @@ from tyro.conf import Positional, arg
 from vitkit.data import Source, find_images, heading_of_list, open_splits
 from vitkit.evaluation import Finding
 from vitkit.labelling import (
-    PHOTOGRAPHS,
     Check,
     Checking,
-    Progress,
-    Reading,
+    FeatureThread,
     Sitting,
+    SittingProgress,
     Table,
     application,
+    folder_of_sitting,
+    open_for_one,
+    record_sitting,
     save_model,
     sentences,
     sort_into,
 )
 from vitkit.recipes import choose_pretrained
-from vitkit.system.console.saying import announce, say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.machine import pick_device
-from vitkit.system.storage.files import (
-    check_can_be_made,
-    parse_json,
-    remove_unfinished,
-    write_json,
-)
-from vitkit.training import LABELS, RUNS, SITTING, Occupied, locked, run_name, tidied
-from vitkit.verbs.arguments import Device, ModelHints, Precision, pick_precision
+from vitkit.system.storage.files import check_can_be_made, remove_unfinished
+from vitkit.training import LABELS, RUNS, tidied
+from vitkit.verbs.arguments import Device, ModelHints, OpenPage, PagePort, Precision, pick_precision
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.data.review import look_through, parts_by_name
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.serving import address_of
+from vitkit.verbs.serving import address_of, announce_page
 from vitkit.verbs.words import MODEL
 from vitkit.webapp import listening_socket, run_until_ended
 from vitkit.weights import Classifier, Hints, adopt
 
-_OPEN: set[Path] = set()  # the directories of sittings that this process has open
-_CHANGING = threading.Lock()
 MINUTES = 2.0  # the time in mind when a model is chosen, as `vitkit finetune` does
 
 
 @dataclass(frozen=True)
 class Label:
-    """Sort a folder of photographs into classes on a page of this machine: a model looks at all of
-    them, asks about those that teach it most, and shows those that it takes for the same class, to be
-    confirmed together. Photographs stay where they are. What was answered is kept at once; the same
-    command goes on."""
+    """Sort a folder of photographs into classes, on a page of this machine: a model looks at all of
+    them, asks about those that teach it most, and shows those that it believes to be of one class, for
+    you to confirm together. Photographs stay where they are. Every answer is kept at once, and the same
+    command continues."""
 
     photographs: Annotated[
         Positional[str], arg(metavar="PHOTOS", help="A folder of photographs, at any depth.")
     ]
     classes: tuple[str, ...] = ()
-    """Classes that are known already, as in cat,dog or cat dog. Others are made on the page, by typing their names."""
+    """Classes to begin with, as in cat,dog or cat dog. You add others on the page by typing their names."""
     model: Annotated[
         str, arg(metavar="MODEL", help=f"{MODEL} Default: as vitkit finetune chooses.")
     ] = ""
     workdir: Path | None = None
-    """Directory of the labels and the model. Default: one in runs/, called after the folder."""
+    """Directory of the labels and the model. Default: one in runs/, named after the folder."""
     check: bool = False
-    """PHOTOS has classes already, a folder each: go through what `vitkit data review` finds, wrong
-    labels, copies and odd ones, photograph by photograph."""
+    """PHOTOS already has a folder for each class: go through what `vitkit data review` finds (wrong
+    labels, copies and odd ones), photograph by photograph."""
     sort_into: Path | None = None
-    """When the page is finished, file links to the photographs in this directory, a folder for each
-    class."""
+    """After Finish, make links to the photographs in this directory, with a folder for each class."""
     host: str = "127.0.0.1"
-    """Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets others label too, who get
-    the page's address, with its secret, from you."""
-    port: int = 7870
-    """Port to serve at; if it is taken, the next free one."""
-    open: bool = False
-    """Open the page in the browser."""
+    """Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets others label too, if you give
+    them the page's address with its secret."""
+    port: PagePort = 7870
+    open: OpenPage = False
     precision: Precision = "auto"
     device: Device = "auto"
     hints: ModelHints = field(default_factory=Hints)
@@ -100,7 +89,7 @@ class Labelled:
     """The table of the labels: path, label, how it was given, by whom."""
     model: Path | None
     """The directory of the model, if one was written."""
-    progress: Progress
+    progress: SittingProgress
     unreadable: tuple[str, ...]
 
     def rows(self) -> list[dict]:
@@ -138,7 +127,7 @@ class Checked:
     settings: Label
     path: Path
     """The list of those that are not to stay as they are."""
-    progress: Progress
+    progress: SittingProgress
 
     def rows(self) -> list[dict]:
         """A row for each class that photographs belong to instead of their own."""
@@ -172,37 +161,31 @@ def _again(settings: Label) -> str:
 @verb
 def label(settings: Label) -> Labelled | Checked:
     """Serve a page on which people say what photographs show, until it is ended by Ctrl-C. With `check`,
-    what a review of photographs that have classes found.
+    they decide on what a review of photographs with classes has found.
 
-    Raises ValueError for a folder without photographs, one that another process labels, or a port that
-    is none.
+    Raises ValueError for a folder without photographs, for one that is being labelled already, and for a
+    number that is not a port.
     """
     # What can be wrong, before anything is loaded
     _check(settings)
     root = Path(tidied(settings.photographs))
-    folder = settings.workdir or _folder_of(root, "check" if settings.check else "labels")
+    folder = settings.workdir or folder_of_sitting(root, "check" if settings.check else "labels")
     if not find_images(root)[0]:
         raise ValueError(f"{root} holds no photographs")
 
     def find() -> list[str]:
         return _photographs(root, (folder, RUNS, settings.sort_into))
 
-    try:
-        with (
-            _only_here(folder),  # before the lock, which a thread that fails would let go
-            locked(folder),
-            closing(listening_socket(settings.host, settings.port)) as listener,
-        ):
-            _begin(folder, root, settings.check)
-            if settings.check:
-                return _checked(settings, folder, root, listener)
-            remove_unfinished(folder)
-            sitting = Sitting(find(), folder, settings.classes)
-            return _labelled(settings, sitting, root, find, listener)
-    except Occupied as error:
-        raise Occupied(
-            f"{root} is being labelled already{_who_labels(folder)}: open its page, or end it"
-        ) from error
+    with (
+        closing(listening_socket(settings.host, settings.port)) as listener,
+        open_for_one(folder, root),
+    ):
+        record_sitting(folder, root, settings.check)
+        if settings.check:
+            return _checked(settings, folder, root, listener)
+        remove_unfinished(folder)
+        sitting = Sitting(find(), folder, settings.classes)
+        return _labelled(settings, sitting, root, find, listener)
 
 
 def _check(settings: Label) -> None:
@@ -212,8 +195,6 @@ def _check(settings: Label) -> None:
         raise ValueError(
             f"the page needs {' and '.join(missing)}, which is not installed: pip install 'vitkit[serve]'"
         )
-    if not 1 <= settings.port <= 65535:
-        raise ValueError(f"port is {settings.port}; it is a number from 1 to 65535")
     if not Path(settings.photographs).is_dir():
         raise ValueError(
             f"there is no folder {settings.photographs}; label a folder of photographs"
@@ -222,113 +203,8 @@ def _check(settings: Label) -> None:
         check_can_be_made(settings.sort_into)
     if settings.check and (settings.sort_into is not None or settings.classes):
         raise ValueError(
-            "--check goes through classes that are there; --classes and --sort-into make some"
+            "--check is for photographs that have classes already; --classes and --sort-into are for others"
         )
-
-
-def _folder_of(root: Path, kind: str) -> Path:
-    """The directory of what is labelled, or checked, in a folder; of another folder of the same name it
-    is another."""
-    name = run_name(str(root), kind)
-    folder = RUNS / name
-    number = 1
-    moved = []
-    while folder.exists() and not _is_of(folder, root):
-        before = _about(folder).get("photographs")
-        if isinstance(before, str) and not Path(before).exists():
-            moved.append((folder, before))
-        number += 1
-        folder = RUNS / f"{name}-{number}"
-    if moved and not folder.exists():
-        place, before = moved[-1]
-        say(
-            printable(
-                f"{place} has answers about {before}, which is not there any more; if {root} is what was "
-                f"there, --workdir {as_word(place)} goes on with them"
-            )
-        )
-    return folder
-
-
-def _about(folder: Path) -> dict:
-    """What a directory says of the sitting that it has; empty if it has none."""
-    try:
-        values = parse_json((folder / SITTING).read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def _is_of(folder: Path, root: Path) -> bool:
-    """Whether a directory has labels of the photographs of a folder."""
-    return _about(folder).get("photographs") == str(root.resolve())
-
-
-@contextmanager
-def _only_here(folder: Path) -> Iterator[None]:
-    """Keep other threads of this process from a directory, which its lock does not. Raises Occupied."""
-    name = folder.resolve()
-    with _CHANGING:
-        if name in _OPEN:
-            raise Occupied(f"{folder} is open in this process")
-        _OPEN.add(name)
-    try:
-        yield
-    finally:
-        with _CHANGING:
-            _OPEN.discard(name)
-
-
-def _who_labels(folder: Path) -> str:
-    """Which process has a sitting open, in words; empty if it does not say so."""
-    about = _about(folder)
-    if "process" not in about:
-        return ""
-    return f" (process {about['process']} on {printable(str(about.get('machine', '')))})"
-
-
-def _begin(folder: Path, root: Path, check: bool) -> None:
-    """Say in the directory whose labels it has, and lead to them. Raises ValueError for a directory that
-    holds something else."""
-    about = _about(folder)
-    before = about.get("photographs")
-    is_moved = isinstance(before, str) and not Path(before).exists()
-    if before is not None and about.get("check", False) != check:
-        raise ValueError(
-            f"{folder} has answers of vitkit label {'without' if check else 'with'} --check; give another "
-            "--workdir"
-        )
-    if is_moved:
-        say(
-            printable(
-                f"{folder} has answers about {before}; it is taken that {root} is what was there"
-            )
-        )
-    elif not _is_of(folder, root):
-        others = [path.name for path in folder.iterdir() if path.name != "LOCK"]
-        if others:
-            raise ValueError(
-                f"{folder} holds something else ({', '.join(sorted(others)[:3])}), or labels of other "
-                "photographs; give another --workdir"
-            )
-    about = {
-        "photographs": str(root.resolve()),
-        "check": check,
-        "process": os.getpid(),
-        "machine": platform.node(),
-    }
-    write_json(folder / SITTING, about)
-    link = folder / PHOTOGRAPHS
-    if link.is_symlink() and link.resolve() != root.resolve():
-        link.unlink()
-    if not link.exists():
-        try:
-            link.symlink_to(root.resolve(), target_is_directory=True)
-        except OSError as error:
-            say(
-                f"{link} could not be made ({error.strerror or error}), so other commands find the "
-                f"photographs only if you put {LABELS} into a folder above them"
-            )
 
 
 def _photographs(root: Path, ours: tuple[Path | None, ...]) -> list[str]:
@@ -356,8 +232,10 @@ def _labelled(
     name, loaded = _loaded(settings)
     classifier, _ = adopt(loaded, labels=("0", "1"), new_head=True)
     precision = pick_precision(settings.precision, device)
-    reading = Reading(sitting, classifier.to(device).for_inference(), root, precision, find)
-    reading.take_up()
+    feature_thread = FeatureThread(
+        sitting, classifier.to(device).for_inference(), root, precision, find
+    )
+    feature_thread.take_up()
     written: list[Path] = []
     one_at_a_time = threading.Lock()  # two people may press Finish
 
@@ -365,12 +243,12 @@ def _labelled(
         with one_at_a_time:
             return _finished(settings, sitting, root, classifier, precision, name, links, written)
 
-    reading.start()
+    feature_thread.start()
     try:
-        _serve(settings, Table(sitting, root, finish, lambda: reading.problem), listener)
+        _serve(settings, Table(sitting, root, finish, lambda: feature_thread.problem), listener)
     finally:
         with suppress(KeyboardInterrupt):
-            reading.end()
+            feature_thread.end()
     unreadable = tuple(sitting.unreadable())
     model = written[-1] if written else None
     return Labelled(settings, sitting.folder / LABELS, model, sitting.progress(), unreadable)
@@ -380,10 +258,7 @@ def _checked(settings: Label, folder: Path, root: Path, listener: socket.socket)
     """Serve the page of what a review found; when it is ended, say what was decided."""
     splits = open_splits(str(root))
     if splits.target_kind != "class":
-        raise ValueError(
-            f"{root} has no classes, a folder of photographs each, that could be checked; label it without "
-            "--check"
-        )
+        raise ValueError(f"{root} has no class folders to check; label it without --check")
     _, loaded = _loaded(settings)
     findings, facts = look_through(splits, loaded.to(pick_device(settings.device)).for_inference())
     for fact in facts:
@@ -454,11 +329,8 @@ def _serve(settings: Label, table: Table, listener: socket.socket) -> None:
     address = f"{address_of(settings.host, port)}/{secret}/"
 
     def started() -> None:
-        if port != settings.port:
-            announce(f"port {settings.port} is taken, so the page is at {port}")
-        announce(f"open {address}   (Ctrl-C ends it; what was answered is kept)")
-        if settings.open:
-            webbrowser.open(address)
+        how_it_ends = "Ctrl-C ends it; what was answered is kept"
+        announce_page(address, settings.port, port, how_it_ends, settings.open)
 
     server = uvicorn.Server(uvicorn.Config(application(table, secret), log_level="critical"))
     run_until_ended(server, listener, started)

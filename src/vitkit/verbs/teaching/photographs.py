@@ -9,7 +9,7 @@ import numpy as np
 
 from vitkit.data import IMAGE_SUFFIXES, Files, Source, find_images, merge_parts, open_parts, subset
 from vitkit.evaluation import Memory, NewExamples, digest_of, features, last_token, rounded
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable_name
 from vitkit.system.machine import autocast
 from vitkit.system.storage.private import public

@@ -27,7 +27,7 @@ from vitkit.evaluation import (
     save_taught,
     undone,
 )
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.machine import pick_device
 from vitkit.verbs.arguments import Device, Model, ModelHints, Precision, pick_precision, word_of
@@ -55,7 +55,7 @@ class Teach:
     remove: Annotated[tuple[str, ...], arg(metavar="PHOTO|CLASS...")] = ()
     """Photographs, or whole classes, to unlearn."""
     rename: Annotated[tuple[str, ...], arg(metavar="OLD=NEW...")] = ()
-    """Classes to call otherwise."""
+    """Classes to rename."""
     undo: bool = False
     """Undo the last change; again, the one before it."""
     forget: bool = False
@@ -63,7 +63,7 @@ class Teach:
     list: bool = False
     """List every photograph, and every change that can be undone."""
     precision: Precision = "auto"
-    """Arithmetic of the first photographs' features. All later ones have the same."""
+    """Precision of the first photographs' features. All later ones have the same."""
     device: Device = "auto"
     json: bool = False
     """Print what the model knows as one line of JSON."""

@@ -12,10 +12,9 @@ from vitkit.quick import RUN
 from vitkit.recipes import PRESETS, SIDES, SWEEP, TABLE_4, Like, choose_pretrained, vtab_task
 from vitkit.recipes import finetune as recipe_of
 from vitkit.studies import transfer
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import is_first, say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import pick_device
-from vitkit.system.processes.first import is_first
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span
@@ -45,17 +44,17 @@ class Options:
     model: Model = ""
     data: Data = ""
     preset: Literal[PRESETS] = "quick"
-    """quick: a head in closed form in seconds, then fine-tuning for --minutes, and the better of the
-    two. none: ten epochs. The others are rows of the paper's Table 4, and BiT's rule."""
+    """quick: a head in closed form in seconds, then fine-tuning for --minutes, and the better of the two is
+    kept. none: ten epochs. The others are rows of the paper's Table 4, and BiT's rule."""
     like: Like = "paper"
-    """What a row of Table 4 feeds in training. paper: BiT's preprocessing, a random crop of a square,
-    mirrored or not; code: the Inception crop of the released code."""
+    """What the model sees in training, for a row of Table 4. paper: BiT's preprocessing, a random crop of a
+    square, mirrored or not; code: the Inception crop of the released code."""
     minutes: float = 2.0
-    """With --preset quick: the time for all of it. The first model is made in any case; the
-    fine-tuning gets what is left."""
+    """With --preset quick: the time for everything. The first model is always made; fine-tuning gets the rest
+    of the time."""
     portable: bool = False
     """With --preset quick: the head reads the class token of the last block alone, so that Transformers
-    and timm open the model too. It may cost accuracy; how much is said."""
+    and timm open the model too. This may cost accuracy, and the command says how much."""
     select: bool = False
     """Choose the learning rate first, on held-out training images, then train on everything but the
     test part."""
@@ -68,10 +67,10 @@ class Options:
     """Evaluators that measure the runs, instead of accuracy. Each then has settings, such as
     --evals.0.every and --evals.0.data."""
     workdir: Path | None = None
-    """Directory of the run. Default: one in runs/, called after the images."""
+    """Directory of the run. Default: one in runs/, named after the images."""
     device: Device = "auto"
     fast: bool = False
-    """End with the search for a faster model that loses half a point at most, as vitkit faster does."""
+    """At the end, search for a faster model that loses at most half a point, as vitkit faster does."""
     patience: float = PATIENCE
     """Seconds without progress after which a run of several processes (torchrun) ends and says
     which one is missing."""

@@ -8,8 +8,8 @@ from rich.table import Table
 from tyro.conf import arg
 
 from vitkit.recipes import facts_of
+from vitkit.system.console.messages import say
 from vitkit.system.console.progress import working
-from vitkit.system.console.saying import say
 from vitkit.system.console.text import readable
 from vitkit.training import (
     GIB,

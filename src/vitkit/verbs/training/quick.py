@@ -31,7 +31,7 @@ from vitkit.quick import (
 )
 from vitkit.recipes import few_pixels
 from vitkit.studies import Transfer
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.errors import Interrupted
 from vitkit.system.processes.ranks import from_rank_0, process_group

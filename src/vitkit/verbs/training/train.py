@@ -12,9 +12,8 @@ from vitkit.evaluation import EVALUATORS, Eval, EvaluatorName, Metric
 from vitkit.recipes import recipe as recipe_called
 from vitkit.recipes import with_model
 from vitkit.studies import USUAL, Regularisation, Transfer, regularised, transfer
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import is_first, say
 from vitkit.system.console.text import as_word, counted
-from vitkit.system.processes.first import is_first
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span

@@ -9,8 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitkit.system.storage.files import refuse_special, whole
-from vitkit.system.storage.npz import save_npz
+from vitkit.system.storage.files import refuse_special, save_npz, whole
 from vitkit.weights.files.content import (
     CONFIG,
     DAMAGE,

@@ -159,7 +159,8 @@ def spell(tensors: dict[str, Tensor], config: ResNetConfig, layout: str) -> dict
 
 
 def cannot(config: ResNetConfig) -> list[str]:
-    """All three have GroupNorm and standardised kernels."""
+    """Why a model cannot be written, if it cannot: all of Google's code has GroupNorm and standardised
+    kernels."""
     return beyond_bit(config.backbone, "post", "pre")
 
 

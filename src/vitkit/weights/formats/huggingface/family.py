@@ -1,5 +1,5 @@
 """What all families of Transformers' Vision Transformers share: one walk from a file's names and its
-config.json to a model, and back. Each family is a table of its own (families.py).
+config.json to a model, and back. Each family is a table of its own (vit.py, dino.py, towers.py).
 
 Names are written as in Transformers 4, which later versions read too.
 """

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from vitkit.data import Source
-from vitkit.quick.first import First
+from vitkit.quick.first_model import First
 from vitkit.quick.plan import Work, pretrained, write_plan
 from vitkit.recipes import few_pixels
 from vitkit.system.console.text import counted

@@ -13,7 +13,6 @@ from io import StringIO
 from typing import TYPE_CHECKING, TextIO
 
 from vitkit.system.console.text import printable
-from vitkit.system.processes.first import is_first
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,6 +50,13 @@ def to_nobody(told: str | Progress) -> None:
 
 
 _listener: ContextVar[Listener] = ContextVar("listener", default=to_standard_error)
+
+
+def is_first() -> bool:
+    """Whether this is the process that prints and writes: rank 0 of its run, or of the one that has just
+    ended, or a process that runs alone. One that never joined others need not import what joins them."""
+    ranks = sys.modules.get("vitkit.system.processes.ranks")
+    return ranks is None or ranks.was_rank_0()
 
 
 def say(sentence: str) -> None:

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from vitkit.system.console.saying import say
+from vitkit.system.console.messages import say
 
 ATTEMPTS = 4  # at a network that fails, 1, 2 and 4 seconds apart
 BUSY_ATTEMPTS = 7  # at a server that has too much to do: about a minute

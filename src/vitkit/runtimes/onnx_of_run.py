@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vitkit import __version__
 from vitkit.runtimes.exported import FileRuntime
 from vitkit.runtimes.libraries import is_installed, open_file
-from vitkit.system.console.saying import say_detail
+from vitkit.system.console.messages import say_detail
 from vitkit.system.console.text import as_word
 from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import cache_dir, parse_json, write_json
@@ -21,6 +21,7 @@ from vitkit.system.storage.files import cache_dir, parse_json, write_json
 if TYPE_CHECKING:
     from vitkit.runtimes.libraries import RuntimeName
     from vitkit.system.machine import PrecisionChoice
+    from vitkit.weights import Classifier
 
 FILE = "model.onnx"
 FOLDER = "model"
@@ -29,13 +30,16 @@ FOR_PEOPLE = ("README.md", "LICENSE")  # in a model's folder: they decide no ans
 MEASURED = "runtimes"  # in the cache: what `vitkit bench` has found the fastest
 
 
-def run_of(model: Path) -> Path | None:
-    """The directory of a run whose model is meant: by its own name, or by that of the model in it. None for
-    another model, wherever it is."""
-    if (model / FOLDER / "config.json").is_file():
-        return model
-    if model.name == FOLDER and (model / "config.json").is_file():
-        return model.parent
+def run_of(model: "str | Path | Classifier") -> Path | None:
+    """The directory of the run whose model is meant: by its own name, or as RUN/model. None for another
+    model, wherever it is."""
+    if not isinstance(model, str | Path):
+        return None
+    path = Path(model)
+    if (path / "recipe.json").is_file():
+        return path
+    if path.name == FOLDER and (path.parent / "recipe.json").is_file():
+        return path.parent
     return None
 
 
@@ -133,7 +137,7 @@ def kept_runtime(
     if kept is None:
         if was_kept(path):
             say_detail(
-                f"{path} is damaged, or of another model than this or another version of vitkit, so PyTorch "
+                f"{path} is damaged, or belongs to another model or another version of vitkit, so PyTorch "
                 f"computes; vitkit export {as_word(name)} -o {as_word(path)} writes it again"
             )
         return None

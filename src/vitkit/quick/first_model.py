@@ -28,8 +28,8 @@ from vitkit.quick.candidates import (
     with_head,
 )
 from vitkit.quick.folder import look_alikes
+from vitkit.quick.head_inputs import TOKEN, Reading
 from vitkit.quick.plan import Work, features_of, with_origin
-from vitkit.quick.reading import TOKEN, Reading
 from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import MODEL

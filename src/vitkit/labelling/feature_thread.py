@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from vitkit.data import BadImage, limit_for_good
 from vitkit.evaluation import backbone_digest
 from vitkit.labelling.sitting import Sitting
-from vitkit.system.limits import max_pixels
+from vitkit.system.environment import max_pixels
 from vitkit.system.machine import autocast, cpus
 from vitkit.system.storage.files import parse_json, whole
 from vitkit.weights import DAMAGE, Classifier, write_safetensors
@@ -26,7 +26,7 @@ LOOKS_AGAIN = 5.0  # seconds after which it looks for photographs that have come
 KEPT_AFTER = 1.5  # times as many photographs as the file has, after which it is written anew
 
 
-class Reading(threading.Thread):
+class FeatureThread(threading.Thread):
     """Shows photographs to the model until it is ended."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Reading(threading.Thread):
     ):
         """classifier: on its device, for inference. root: the folder of the photographs. find: gives
         the names of those that are there."""
-        super().__init__(name="reading", daemon=True)
+        super().__init__(name="features", daemon=True)
         self.sitting = sitting
         self.classifier = classifier
         self.root = root

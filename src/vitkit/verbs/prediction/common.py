@@ -23,7 +23,7 @@ from vitkit.prediction import (
     spread,
 )
 from vitkit.runtimes import Runtime, is_exported, takes_pictures
-from vitkit.system.console.saying import brief, say
+from vitkit.system.console.messages import brief, say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.machine import pick_device
 from vitkit.verbs import arguments
@@ -75,8 +75,7 @@ class Answering:
     """Answer an image after half of the blocks, or later, as soon as a class has this probability: less
     work, and answers that differ a little. vitkit bench --exit measures how much."""
     calibrate: Annotated[str, arg(metavar="DATA")] = ""
-    """Images that --exit is fitted on, 300 at most, such as those of the training; their classes do
-    not matter."""
+    """Images that --exit is fitted on, 300 at most, such as training images; their classes do not matter."""
     runtime: arguments.Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"

@@ -6,9 +6,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vitkit.serving.answering import Answering, Room, Served
+from vitkit.serving.batching import Answering, Room, Served
 from vitkit.serving.http.body import Limits, Refused
-from vitkit.serving.http.watch import Metrics
+from vitkit.serving.http.telemetry import Metrics
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -33,7 +33,7 @@ class Settings:
     """Web pages that may ask: "https://example.org", or "*" for all. Browsers keep others out."""
 
 
-class Desk:
+class Service:
     """What all requests share: the model that is served now, and what is held."""
 
     def __init__(self, settings: Settings, room: Room, decoders: Executor):

@@ -1,0 +1,194 @@
+"""Reading a tar shard from its beginning to its end: where its images begin, and their labels."""
+
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitkit.data.formats.folder import IMAGE_SUFFIXES
+from vitkit.data.sources.stores import MAX_FILE, Names
+from vitkit.data.sources.tables import Columns, label_column
+from vitkit.system.storage import remote
+from vitkit.system.storage.files import parse_json
+
+MAX_LABEL = 1 << 20  # bytes of a member that holds a label
+TAIL = tarfile.RECORDSIZE + 2 * tarfile.BLOCKSIZE  # bytes of zeros at a tar file's end, at most
+NO_LABEL = "null"  # the label of an example without one, as JSON
+
+
+class Index(NamedTuple):
+    """The N examples of one shard."""
+
+    offsets: np.ndarray
+    """int64 (N,): where its image begins in the shard."""
+    sizes: np.ndarray
+    """int64 (N,): bytes of its image."""
+    names: Names
+    """The name of its image."""
+    labels: list[str]
+    """Its label as JSON; NO_LABEL if it has none."""
+    left_out: Counter
+    """What was left out: kind -> how many."""
+
+
+def read_index(file: str, columns: Columns) -> Index:
+    """Read a shard from its beginning to its end. Raises ValueError."""
+    offsets = []
+    sizes = []
+    names = []
+    labels = []
+    left_out = Counter()
+    by_key = groupby(_members(file, left_out), key=lambda member: member.key)
+    for key, group in by_key:
+        members = {}
+        for member in group:
+            if member.extension in members:
+                raise ValueError(
+                    f"{file} holds {member.name} twice; give every example a name of its own"
+                )
+            members[member.extension] = member
+        extension = _image_extension(members, columns, f"{file} {key}")
+        if extension is None:
+            left_out["examples without an image"] += 1
+            continue
+        offsets.append(members[extension].offset)
+        sizes.append(members[extension].size)
+        names.append(f"{key}.{extension}")
+        labels.append(json.dumps(_label(members, columns, f"{file} {key}")))
+    return Index(
+        offsets=np.array(offsets, np.int64),
+        sizes=np.array(sizes, np.int64),
+        names=Names.of(names),
+        labels=labels,
+        left_out=left_out,
+    )
+
+
+class _Member(NamedTuple):
+    """A file in a shard."""
+
+    key: str
+    """Its path up to the first dot of its name: what members of one example have in common."""
+    extension: str
+    """What follows that dot, in small letters."""
+    name: str
+    """Its whole path."""
+    offset: int
+    """Where its content begins."""
+    size: int
+    content: bytes
+    """What a small member holds that is not an image; empty for all others."""
+
+
+def _members(file: str, left_out: Counter) -> Iterator[_Member]:
+    """Each plain file, in the order of the shard. Raises ValueError for a damaged shard."""
+    try:
+        with (
+            remote.open_file(file) as opened,
+            tarfile.open(fileobj=opened, mode="r:", errorlevel=1) as shard,
+        ):
+            for info in shard:
+                shard.members = []  # else tarfile remembers all of them
+                if not info.isreg() or info.issparse() or info.size > MAX_FILE:
+                    left_out["members other than plain files"] += not info.isdir()
+                    continue
+                folder, _, name = info.name.rpartition("/")
+                stem, _, extension = name.partition(".")
+                extension = extension.lower()
+                if name.startswith(".") or not extension:
+                    left_out["hidden or suffixless members"] += 1
+                    continue
+                content = b""
+                if info.size <= MAX_LABEL and f".{extension}" not in IMAGE_SUFFIXES:
+                    content = shard.extractfile(info).read()
+                key = f"{folder}/{stem}" if folder else stem
+                yield _Member(key, extension, info.name, info.offset_data, info.size, content)
+            _check_end(opened, shard.offset)
+    except (tarfile.TarError, EOFError, MemoryError, OverflowError) as error:
+        reason = str(error) or "it is damaged"  # as of a header of exabytes
+        message = f"{file} is not a readable tar file: {reason}"
+        if remote.without_query(file).endswith(("gz", "z")):
+            message += "; unpack it with gunzip: a compressed shard has no places to begin at"
+        raise ValueError(message) from None
+
+
+def _check_end(opened, offset: int) -> None:
+    """Raises tarfile.ReadError unless zeros follow, as many as end a tar file.
+
+    tarfile takes damage for the end, and so it does a hole that a download left, and the end of the
+    first of two files.
+    """
+    opened.seek(offset)
+    tail = opened.read(TAIL + 1)
+    if not tarfile.BLOCKSIZE <= len(tail) <= TAIL or any(tail):
+        raise tarfile.ReadError(
+            f"after {offset:,} bytes it is damaged, cut off, or two files in one"
+        )
+
+
+def _image_extension(members: dict[str, _Member], columns: Columns, where: str) -> str | None:
+    """The extension of an example's image; None if there is none. Raises ValueError if there are
+    several."""
+    if columns.image is not None:
+        extensions = [extension for extension in members if extension == columns.image]
+    else:
+        extensions = [extension for extension in members if f".{extension}" in IMAGE_SUFFIXES]
+    if len(extensions) > 1:
+        raise ValueError(
+            f"{where} has several images ({', '.join(extensions)}); "
+            f"say which with --data.columns.image EXTENSION"
+        )
+    return extensions[0] if extensions else None
+
+
+def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
+    """The label: text, or what json holds; None if there is none. Raises ValueError for anything
+    else."""
+    if columns.target == "none":
+        return None
+    extension = columns.label or "cls"
+    if extension in members:
+        return members[extension].content.decode("utf-8", "replace").strip()
+    value = _json_field(members, columns, where)
+    if not is_label(value):
+        raise ValueError(
+            f"{where}.json has the label {json.dumps(value)[:100]}; "
+            f"a label is a number, a name, or a list of them"
+        )
+    return value
+
+
+def is_label(value: Any) -> bool:
+    """Whether this is a number, a name, a list of them, or None."""
+    if isinstance(value, int | float):
+        try:
+            return not isinstance(value, bool) and isfinite(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            return False
+    return isinstance(value, str | list | None)
+
+
+def _json_field(members: dict[str, _Member], columns: Columns, where: str) -> Any:
+    """What the json member holds as the label; None if there is no such member or field."""
+    if "json" not in members:
+        if columns.label is None:
+            return None
+        raise ValueError(
+            f"{where} has no label, only {', '.join(members)}; expected a .{columns.label} member, "
+            f"or a field {columns.label!r} of .json; correct --data.columns.label"
+        )
+    try:
+        fields = parse_json(members["json"].content)
+        name = label_column(columns, list(fields))
+        return None if name is None else fields[name]
+    except (TypeError, AttributeError):
+        raise ValueError(
+            f"{where}.json is not an object; expected one with the label in it"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{where}.json: {error}") from None
