@@ -57,7 +57,7 @@ from vitkit.runtimes import (
 from vitkit.system.console.saying import say
 from vitkit.system.console.terminal import terminal_width
 from vitkit.system.console.text import as_word
-from vitkit.system.matmul import processor
+from vitkit.system.machine import processor
 from vitkit.system.storage.files import MARK, check_replaceable, write_json
 from vitkit.system.storage.private import public
 from vitkit.verbs.arguments import Model, ModelHints, word_of
