@@ -238,6 +238,14 @@ def test_as_a_command_with_a_time_instead_of_a_loss(place, tmp_path, capsys):
     assert "nothing takes 1e-06 ms or less: the fastest is " in capsys.readouterr().err
 
 
+def test_what_is_not_fast_enough_in_a_short_search_may_be_found_in_a_longer_one(place, capsys):
+    photos, model = str(place / "photos"), str(place / "run" / "model")
+    words = ["faster", model, "--data", photos, "-o", str(place / "none"), "--budget", "1ms"]
+    assert main([*words, "--at-most", "0.000001ms"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "nothing takes 1e-06 ms or less" in said and "the same command goes on" in said
+
+
 def test_a_reading_follows_what_the_model_reads(place):
     own = subject(place).classifier
     assert reading_of(own, Shape((32, 32), 6), 96) == own_reading(own)
@@ -263,6 +271,7 @@ def test_finetune_ends_with_the_search(shallow, few_shapes, tmp_path, capsys, mo
     ("words", "sentence"),
     [
         ("--lose 0", "--lose is 0; it is in points of accuracy"),
+        ("--lose 100", "above 0 and below 100"),
         ("--budget soon", "--budget is 'soon'; it is a time such as 10m"),
         ("--at-most 15", "--at-most is '15'; it is a time such as 15ms"),
         ("-o model.pt2", "give the name of a file that ends in .onnx or .xml"),
@@ -272,6 +281,14 @@ def test_finetune_ends_with_the_search(shallow, few_shapes, tmp_path, capsys, mo
 def test_what_cannot_be_is_a_sentence(place, capsys, words, sentence):
     assert main(["faster", str(place / "run"), *words.split()]) == 1
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_page_of_somebodys_is_found_before_the_search(place, tmp_path, capsys):
+    (tmp_path / "mine.html").write_text("my own page")
+    assert main(["faster", str(place / "run"), "-o", str(tmp_path / "mine.onnx")]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "mine.html is there, and is not as vitkit wrote it" in said
+    assert "judging by" not in said
 
 
 def test_without_images_to_judge_by_it_is_a_sentence(place, tmp_path, capsys):
