@@ -202,6 +202,15 @@ def test_the_file_that_is_written_answers_as_the_candidate_did(place, tmp_path):
     assert "chosen: " in text and f"wrote {made.path}" in text and "next: vitkit predict" in text
     assert (tmp_path / "fast.html").read_text().count("<img") >= 1
 
+    # Another point is a command that can be pasted
+    slow = made.line.reference
+    fast = slow._replace(name="fast", milliseconds=slow.milliseconds / 2)
+    fast = fast._replace(loss=slow.loss._replace(expected=0.1, at_most=0.1))
+    line = replace(made.line, points=(slow, fast))
+    settings = replace(made.settings, model="my run", output=None)
+    command = replace(made, line=line, chosen=slow, settings=settings).other()
+    assert command.startswith("vitkit faster 'my run' --at-most ") and command.endswith("(fast)")
+
 
 def test_any_model_is_judged_on_images_that_are_named(place, tmp_path, capsys, monkeypatch):
     # What has fewer blocks is faster, whatever so few and small images take here

@@ -360,12 +360,14 @@ def tables(settings: "Bench", found: Sequence[Contender], speeds: Sequence[Speed
     rows = []
     for contender, speed in zip(found, speeds, strict=True):
         rows.append((contender.name, *_cells(settings, contender, speed)))
+    filled = [i for i in range(len(heads)) if any(cells[i] for _, *cells in rows)]
     if terminal_width() >= WIDE:
-        yield _columns(heads, rows, range(len(heads)))
+        yield _columns(heads, rows, filled)
         return
     answers = len(settings.batch) + 2  # behind images a second and p95
-    yield _columns(heads, rows, range(answers))
-    yield _columns(heads, rows, range(answers, len(heads)))
+    yield _columns(heads, rows, [i for i in filled if i < answers])
+    if rest := [i for i in filled if i >= answers]:
+        yield _columns(heads, rows, rest)
 
 
 def _columns(heads: Sequence[str], rows: Sequence[tuple[str, ...]], columns: Iterable[int]) -> str:
@@ -473,12 +475,15 @@ def described(
                 "agreement": agreement,
             }
         )
+    model = "MODEL"
+    if isinstance(settings.model, str | Path):
+        model = public(str(settings.model))
     load = None
     if hasattr(os, "getloadavg"):
         load = os.getloadavg()[0]
     return {
         "made": MARK,
-        "model": public(word_of(settings.model)),
+        "model": model,
         "images": public(images),
         "machine": processor(),
         "threads": threads(),

@@ -129,7 +129,7 @@ class FasterModel:
             return ""
         faster = [point for point in others if point.milliseconds < self.chosen.milliseconds]
         point = faster[0] if faster else others[-1]
-        command = f"vitkit faster {as_word(word_of(self.settings.model))}"
+        command = f"vitkit faster {word_of(self.settings.model)}"
         if self.settings.data:
             command += f" --data {as_word(self.settings.data)}"
         if self.settings.purpose != "latency":
