@@ -2,6 +2,7 @@
 file that answers as its candidate did, and what is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,6 +154,22 @@ def test_images_of_a_group_stay_on_one_side(place, monkeypatch):
     own = of_data(load(place / "run" / "model", quiet=True), str(place / "photos"))
     fitted, judged = set(own.fitted.groups), set(own.judged.groups)
     assert fitted | judged == set(groups) and not fitted & judged
+
+
+def test_a_run_whose_images_are_gone_takes_others(place, tmp_path, capsys):
+    run_dir = shutil.copytree(place / "run", tmp_path / "run")
+    for name in ("data.json", "recipe.json"):
+        text = (run_dir / name).read_text()
+        (run_dir / name).write_text(text.replace(str(place / "photos"), str(tmp_path / "gone")))
+    own = load(run_dir, quiet=True)
+    with pytest.raises(
+        ValueError, match=r"no folder.*name images that it has not learned from with --data"
+    ):
+        of_run(own, run_dir)
+    capsys.readouterr()
+    of_data(own, str(place / "photos"), run_dir)
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"images that {run_dir} has learned from is not known" in said
 
 
 def test_a_search_that_was_cut_short_goes_on_to_the_same_end(place, monkeypatch, tmp_path):
