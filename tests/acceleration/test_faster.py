@@ -294,6 +294,29 @@ def test_finetune_ends_with_the_search(shallow, few_shapes, tmp_path, capsys, mo
 
 
 @pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (KeyboardInterrupt(), "interrupted, so no faster model is written; vitkit faster "),
+        (RuntimeError("NNCF is too new\nand more"), "no faster model: NNCF is too new\n"),
+        (OSError("no space"), "no faster model: no space"),
+    ],
+    ids="interrupted fails full".split(),
+)
+def test_a_run_ends_well_whatever_its_search_raises(
+    place, tmp_path, capsys, monkeypatch, error, sentence
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("vitkit.verbs.files.faster.search", fail)
+    words = [str(place / "mu"), str(place / "photos"), "--workdir", str(tmp_path / "run")]
+    words += ["--minutes", "0.001", "--device", "cpu", "--fast"]
+    assert main(["finetune", *words]) == 0
+    printed = capsys.readouterr()
+    assert sentence in printed.out and "weakest class" in printed.out
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ("--lose 0", "--lose is 0; it is in points of accuracy"),
