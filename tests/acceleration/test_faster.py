@@ -2,6 +2,7 @@
 file that answers as its candidate did, and what is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,6 +156,22 @@ def test_images_of_a_group_stay_on_one_side(place, monkeypatch):
     assert fitted | judged == set(groups) and not fitted & judged
 
 
+def test_a_run_whose_images_are_gone_takes_others(place, tmp_path, capsys):
+    run_dir = shutil.copytree(place / "run", tmp_path / "run")
+    for name in ("data.json", "recipe.json"):
+        text = (run_dir / name).read_text()
+        (run_dir / name).write_text(text.replace(str(place / "photos"), str(tmp_path / "gone")))
+    own = load(run_dir, quiet=True)
+    with pytest.raises(
+        ValueError, match=r"no folder.*name images that it has not learned from with --data"
+    ):
+        of_run(own, run_dir)
+    capsys.readouterr()
+    of_data(own, str(place / "photos"), run_dir)
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"images that {run_dir} has learned from is not known" in said
+
+
 def test_a_search_that_was_cut_short_goes_on_to_the_same_end(place, monkeypatch, tmp_path):
     cut = searched(place, seconds=1e-6)
     assert cut.line.left_out and cut.line.points
@@ -164,8 +181,10 @@ def test_a_search_that_was_cut_short_goes_on_to_the_same_end(place, monkeypatch,
     # It is what an uninterrupted search finds
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "another cache"))
     other = searched(place)
-    assert other.judged.keys() == ended.judged.keys()
-    for name, judged in ended.judged.items():
+    both = ended.judged.keys() & other.judged.keys()  # bfloat16 is tried where it was the faster
+    assert "PyTorch float32, 4 blocks" in both
+    for name in both:
+        judged = ended.judged[name]
         assert judged.expected == other.judged[name].expected
         assert judged.tested.lost == other.judged[name].tested.lost
 
@@ -201,6 +220,15 @@ def test_the_file_that_is_written_answers_as_the_candidate_did(place, tmp_path):
     text = str(made)
     assert "chosen: " in text and f"wrote {made.path}" in text and "next: vitkit predict" in text
     assert (tmp_path / "fast.html").read_text().count("<img") >= 1
+
+    # Another point is a command that can be pasted
+    slow = made.line.reference
+    fast = slow._replace(name="fast", milliseconds=slow.milliseconds / 2)
+    fast = fast._replace(loss=slow.loss._replace(expected=0.1, at_most=0.1))
+    line = replace(made.line, points=(slow, fast))
+    settings = replace(made.settings, model="my run", output=None)
+    command = replace(made, line=line, chosen=slow, settings=settings).other()
+    assert command.startswith("vitkit faster 'my run' --at-most ") and command.endswith("(fast)")
 
 
 def test_any_model_is_judged_on_images_that_are_named(place, tmp_path, capsys, monkeypatch):
@@ -238,6 +266,14 @@ def test_as_a_command_with_a_time_instead_of_a_loss(place, tmp_path, capsys):
     assert "no model takes 1e-06 ms or less: the fastest is " in capsys.readouterr().err
 
 
+def test_what_is_not_fast_enough_in_a_short_search_may_be_found_in_a_longer_one(place, capsys):
+    photos, model = str(place / "photos"), str(place / "run" / "model")
+    words = ["faster", model, "--data", photos, "-o", str(place / "none"), "--budget", "1ms"]
+    assert main([*words, "--at-most", "0.000001ms"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no model takes 1e-06 ms or less" in said and "the same command continues" in said
+
+
 def test_a_reading_follows_what_the_model_reads(place):
     own = subject(place).classifier
     assert reading_of(own, Shape((32, 32), 6), 96) == own_reading(own)
@@ -260,9 +296,33 @@ def test_finetune_ends_with_the_search(shallow, few_shapes, tmp_path, capsys, mo
 
 
 @pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (KeyboardInterrupt(), "interrupted, so no faster model is written; vitkit faster "),
+        (RuntimeError("NNCF is too new\nand more"), "no faster model: NNCF is too new\n"),
+        (OSError("no space"), "no faster model: no space"),
+    ],
+    ids="interrupted fails full".split(),
+)
+def test_a_run_ends_well_whatever_its_search_raises(
+    place, tmp_path, capsys, monkeypatch, error, sentence
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("vitkit.verbs.files.faster.search", fail)
+    words = [str(place / "mu"), str(place / "photos"), "--workdir", str(tmp_path / "run")]
+    words += ["--minutes", "0.001", "--device", "cpu", "--fast"]
+    assert main(["finetune", *words]) == 0
+    printed = capsys.readouterr()
+    assert sentence in printed.out and "weakest class" in printed.out
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ("--lose 0", "--lose is 0; it is in points of accuracy"),
+        ("--lose 100", "above 0 and below 100"),
         ("--budget soon", "--budget is 'soon'; it is a time such as 10m"),
         ("--at-most 15", "--at-most is '15'; it is a time such as 15ms"),
         ("-o model.pt2", "give the name of a file that ends in .onnx or .xml"),
@@ -272,6 +332,14 @@ def test_finetune_ends_with_the_search(shallow, few_shapes, tmp_path, capsys, mo
 def test_what_cannot_be_is_a_sentence(place, capsys, words, sentence):
     assert main(["faster", str(place / "run"), *words.split()]) == 1
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_page_of_somebodys_is_found_before_the_search(place, tmp_path, capsys):
+    (tmp_path / "mine.html").write_text("my own page")
+    assert main(["faster", str(place / "run"), "-o", str(tmp_path / "mine.onnx")]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "mine.html is there, and is not as vitkit wrote it" in said
+    assert "judging by" not in said
 
 
 def test_without_images_to_judge_by_it_is_a_sentence(place, tmp_path, capsys):

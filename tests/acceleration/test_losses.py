@@ -167,3 +167,15 @@ def test_what_one_candidate_wins_is_no_consolation_for_another():
     alone = times_more([loses])
     assert alone > 10
     assert times_more([loses, wins]) > 1
+
+
+def test_what_the_right_answers_refute_is_not_promised():
+    """Probabilities that hold for all candidates together may hide what one of them loses."""
+    hiding = Judged(
+        Evidence(12, 0, np.full(12, 0.05), 800), Evidence(3, 0, np.full(3, 0.05), 200), 0.001
+    )
+    others = [
+        Judged(Evidence(9, 5, np.full(20, 0.4), 800), Evidence(3, 2, np.full(5, 0.4), 200), 0.01)
+    ] * 10
+    (found, *_) = losses([hiding, *others], 1000)
+    assert found.low > 0.005 and found.at_most > found.lost

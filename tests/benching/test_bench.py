@@ -1,6 +1,7 @@
 """`vitkit bench`: every runtime is measured, in turns, and said with its agreement."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +10,12 @@ from pictures import photograph
 from PIL import Image
 
 from vitkit.benching.candidates import Contender
-from vitkit.benching.measuring import Plan, measure, measure_starts
+from vitkit.benching.measuring import Plan, Speed, measure, measure_starts
 from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.runtimes.fastest import folder_of, remembered
+from vitkit.verbs.diagnosis.bench import Bench, described, tables
 from vitkit.weights import Classifier, load, save
 
 
@@ -104,6 +106,18 @@ def test_the_command_measures_recommends_and_writes(model, tmp_path, capsys, mon
 def test_what_cannot_be_is_a_sentence(model, capsys, words, sentence):
     assert main(["bench", str(model), *words.split()]) == 1
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_written_names_no_folder_and_no_empty_column(capsys, monkeypatch):
+    settings = Bench("/home/me/my models/fast.onnx")
+    assert described(settings, [], [], "images")["model"] == "fast.onnx"
+    monkeypatch.setenv("COLUMNS", "60")
+    speed = Speed(dict.fromkeys(settings.batch, 1.0), {}, 1.0, 1.0)
+    alone = Contender("ONNX Runtime", "float32", None)
+    (only,) = tables(settings, [alone], [speed])
+    assert "p95 ms" in only and "start s" not in only
+    both = list(tables(settings, [alone], [replace(speed, start=2.0, megabytes=100.0)]))
+    assert len(both) == 2 and "start s" in both[1] and "same" not in both[1]
 
 
 @pytest.mark.slow

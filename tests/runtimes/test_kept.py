@@ -13,7 +13,15 @@ from pictures import encoded, photograph
 from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.runtimes import Eager, FileRuntime, is_kept, kept_runtime, libraries, onnx_of_run
+from vitkit.runtimes import (
+    Eager,
+    FileRuntime,
+    folder_of,
+    is_kept,
+    kept_runtime,
+    libraries,
+    onnx_of_run,
+)
 from vitkit.system import machine
 from vitkit.verbs.files import export
 from vitkit.verbs.prediction.common import runtime_of
@@ -140,8 +148,14 @@ def test_a_machine_has_one_answer(run_dir, tmp_path, monkeypatch):
     assert opened(run_dir, "float32", device="cpu") is not None
 
 
-def test_what_bench_has_found_goes_before(run_dir, tmp_path):
-    (tmp_path / "cache" / "runtimes").mkdir(parents=True)
+def test_what_bench_has_found_of_this_model_goes_before(run_dir):
+    """Of another model, or what `vitkit faster` keeps of this one, says nothing about the fastest."""
+    for measured in (classifier(seed=1), classifier()):
+        folder = folder_of(measured)
+        folder.mkdir(parents=True)
+        (folder / "faster-0123456789abcdef.json").write_text("{}")
+        assert opened(run_dir) is not None
+        (folder / "fastest-float32.json").write_text("{}")
     assert opened(run_dir) is None
 
 

@@ -8,7 +8,8 @@ answers tell anything. The limit of a candidate's loss is one of two:
   reference gives its own answer less what it gives the candidate's. An image between two classes counts
   little, whichever of them is right, so the same images tell much more. It takes probabilities that mean
   what they say: they are brought there by a temperature on the same images (Guo et al. 2017), and if the
-  right answers of all candidates together show that more is lost, it counts so many times more. What a
+  right answers of all candidates together show that more is lost, it counts so many times more; if those of a
+  candidate show beyond chance that it loses more than this limit, its limit is the other one. What a
   candidate knows better than the reference is not seen, which only makes the limit higher. The limit is
   that of a sum of Poisson counts with weights up to 1 (Fay and Feuer 1997, "Confidence intervals for
   directly standardized rates").
@@ -224,10 +225,14 @@ def limit_by_answers(evidence: Evidence, share: float = 1.0) -> float:
 
 
 def limit_by_probabilities(evidence: Evidence, times: float = 1.0, share: float = 1.0) -> float:
-    """By the reference's probabilities."""
-    costs = np.minimum(times * evidence.costs, 1.0)
+    """By the reference's probabilities; by the right answers if these show beyond chance that more is lost,
+    which `times_more` need not have found out: it is one number for all candidates."""
+    lost, won, costs, count = evidence
+    costs = np.minimum(times * costs, 1.0)
     total = sum_at_most(share * costs.sum(), share * np.square(costs).sum(), WRONG)
-    return total / (share * evidence.images)
+    by_probabilities = total / (share * count)
+    least, most = tango(share * lost, share * won, share * count, Z)
+    return most if least > by_probabilities else by_probabilities
 
 
 def sum_at_most(total: float, squares: float, level: float) -> float:

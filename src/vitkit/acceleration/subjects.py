@@ -9,7 +9,8 @@ Legend: N images, K classes, D width.
 """
 
 import hashlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def of_run(classifier: Classifier, run_dir: Path) -> Subject:
     if is_quick(run_dir) and chosen == CLOSED_FORM:
         parts = [name for name in ("val", "test") if name in counts]
     if is_quick(run_dir) and chosen == CLOSED_FORM and (few or not parts):
-        learned = open_learned(run)
+        with _or_others():
+            learned = open_learned(run)
         _check_target(learned, str(run_dir))
         if len(learned.labels) != len(classifier.labels):
             raise ValueError(
@@ -95,12 +97,22 @@ def of_run(classifier: Classifier, run_dir: Path) -> Subject:
             f"{run_dir} has learned from all its images, so none of them can show what a faster model loses; name "
             "others, sorted into folders of their classes, with --data"
         )
-    judged = open_part(run, parts[0])
+    with _or_others():
+        judged = open_part(run, parts[0])
+        train = open_part(run, "train")
     _check_target(judged, str(run_dir))
     judged = _spread(judged, JUDGED)
     where = f"{len(judged):,} images that {run_dir} has not learned from ({parts[0]})"
-    train = open_part(run, "train")
     return Subject(classifier, judged, _spread(train, FITTED), None, where)
+
+
+@contextmanager
+def _or_others() -> Iterator[None]:
+    """Says of a run's images that cannot be opened any more what to do."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error}; name images that it has not learned from with --data") from None
 
 
 def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> Subject:
@@ -115,7 +127,7 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
     _check_target(judged, data)
     learned = None
     if run_dir is not None:
-        learned = _learned_by(run_dir)
+        learned = _learned_by(run_dir, data)
     if learned is not None:
         judged = _unseen(judged, learned, data, run_dir)
     else:
@@ -129,11 +141,15 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
     return Subject(classifier, judged, _spread(learned, FITTED), None, where)
 
 
-def _learned_by(run_dir: Path) -> Source | None:
-    """The images that a run has learned from, or chosen by; None if they are elsewhere."""
+def _learned_by(run_dir: Path, data: str) -> Source | None:
+    """The images that a run has learned from, or chosen by; None, which is said, if they are elsewhere."""
     try:
         return open_learned(read_run(run_dir))
-    except (ValueError, OSError):
+    except (ValueError, OSError) as error:
+        say(
+            f"whether {data} has images that {run_dir} has learned from is not known, so take care that it "
+            f"has none: {error}"
+        )
         return None
 
 

@@ -6,12 +6,15 @@ import json
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitkit.runtimes.exported import threads
 from vitkit.runtimes.identity import digest_of_classifier
-from vitkit.system.matmul import processor
+from vitkit.system.machine import processor
 from vitkit.system.storage.files import cache_dir, parse_json
-from vitkit.weights import Classifier
+
+if TYPE_CHECKING:
+    from vitkit.weights import Classifier
 
 VERSIONED = ("vitkit", "torch", "onnxruntime", "openvino")
 NAME = "fastest"
@@ -42,10 +45,20 @@ class Fastest:
         )
 
 
-def folder_of(classifier: Classifier) -> Path:
+def folder_of(classifier: "Classifier") -> Path:
     """Where what was measured of a model on this machine is kept: another model, processor, number of
     threads or version of a library is another folder."""
-    facts = [processor(), threads(), digest_of_classifier(classifier)]
+    return _folder(digest_of_classifier(classifier))
+
+
+def was_measured(digest: str, precision: str) -> bool:
+    """Whether `vitkit bench` has measured which is the fastest for the model with this digest
+    (`digest_of_classifier`). Answered without PyTorch."""
+    return _file(_folder(digest), precision).exists()
+
+
+def _folder(digest: str) -> Path:
+    facts = [processor(), threads(), digest]
     for package in VERSIONED:
         try:
             facts.append(version(package))
@@ -55,11 +68,15 @@ def folder_of(classifier: Classifier) -> Path:
     return cache_dir() / "runtimes" / digest
 
 
-def remembered(classifier: Classifier, precision: str) -> tuple[Fastest, Path] | None:
+def _file(folder: Path, precision: str) -> Path:
+    return folder / f"{NAME}-{precision}.json"
+
+
+def remembered(classifier: "Classifier", precision: str) -> tuple[Fastest, Path] | None:
     """What `remember` kept, and the exported file; None if nothing was, or PyTorch is the fastest."""
     folder = folder_of(classifier)
     try:
-        values = parse_json((folder / f"{NAME}-{precision}.json").read_text())
+        values = parse_json(_file(folder, precision).read_text())
         fastest = Fastest(**values)
         said = str(fastest)  # raises for values of other types
     except (OSError, ValueError, TypeError):

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from vitkit import __version__
 from vitkit.runtimes.exported import FileRuntime
+from vitkit.runtimes.fastest import was_measured
 from vitkit.runtimes.libraries import is_installed, open_file
 from vitkit.system.console.messages import say_detail
 from vitkit.system.console.text import as_word
 from vitkit.system.machine import auto_is_float32, is_cpu
-from vitkit.system.storage.files import cache_dir, parse_json, write_json
+from vitkit.system.storage.files import parse_json, write_json
 
 if TYPE_CHECKING:
     from vitkit.runtimes.libraries import RuntimeName
@@ -27,7 +28,6 @@ FILE = "model.onnx"
 FOLDER = "model"
 RECORD = "kept"  # in what is written beside the file
 FOR_PEOPLE = ("README.md", "LICENSE")  # in a model's folder: they decide no answer
-MEASURED = "runtimes"  # in the cache: what `vitkit bench` has found the fastest
 
 
 def run_of(model: "str | Path | Classifier") -> Path | None:
@@ -123,14 +123,14 @@ def kept_runtime(
 
     That is where another runtime, precision or device is asked for, or would be chosen: a model has one
     answer on a machine, so the file is used where `auto` computes in float32 on the CPU, or where float32 is
-    asked for, and not where `vitkit bench` has found what is fastest.
+    asked for, and not where `vitkit bench` has found what is fastest for this model.
     """
     if runtime != "auto" or not is_cpu(device):
         return None
     if precision != "float32" and not (precision == "auto" and auto_is_float32()):
         return None
     run_dir = run_of(name)
-    if run_dir is None or not is_installed("onnx") or (cache_dir() / MEASURED).exists():
+    if run_dir is None or not is_installed("onnx"):
         return None
     path = kept_file(run_dir)
     kept = _record(path)
@@ -140,6 +140,8 @@ def kept_runtime(
                 f"{path} is damaged, or belongs to another model or another version of vitkit, so PyTorch "
                 f"computes; vitkit export {as_word(name)} -o {as_word(path)} writes it again"
             )
+        return None
+    if was_measured(kept["made_of"], "float32"):
         return None
     try:
         opened = open_file(path, "onnx")

@@ -43,6 +43,20 @@ def cpus(control_group: Path = CONTROL_GROUP) -> int:
     return max(1, count // processes)
 
 
+def processor() -> str:
+    """The processor's name with its family and model, as Linux says; elsewhere what Python says."""
+    facts = {}
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            facts.setdefault(name.strip(), value.strip())
+    if "model name" in facts:
+        family = facts.get("cpu family", "?")
+        model = facts.get("model", "?")
+        return f"{facts['model name']} (family {family}, model {model})"
+    return platform.processor() or platform.machine()
+
+
 def give_back_memory() -> None:
     """Give memory that is not used any more back to the system, such as that of a large thing which
     was replaced: objects that hold each other, which Python looks for seldom, and the pieces that the

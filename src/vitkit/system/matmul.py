@@ -10,7 +10,6 @@ The two libraries add in another order, so their results differ in the last bits
 
 import math
 import os
-import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -21,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitkit.system.machine import processor
 from vitkit.system.storage.files import cache_dir, parse_json, write_json
 
 VARIABLE = "VITKIT_MATMUL"
@@ -199,17 +199,3 @@ def _is_faster(ratios: list[float]) -> bool:
     """Whether oneDNN gains enough in the geometric mean of the shapes, and loses in none."""
     mean = math.prod(ratios) ** (1 / len(ratios))
     return mean >= FASTER and min(ratios) >= 1
-
-
-def processor() -> str:
-    """The processor's name with its family and model, as Linux says; elsewhere what Python says."""
-    facts = {}
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            facts.setdefault(name.strip(), value.strip())
-    if "model name" in facts:
-        family = facts.get("cpu family", "?")
-        model = facts.get("model", "?")
-        return f"{facts['model name']} (family {family}, model {model})"
-    return platform.processor() or platform.machine()

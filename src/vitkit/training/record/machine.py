@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from vitkit.system import matmul
-from vitkit.system.machine import Precision
+from vitkit.system.machine import Precision, processor
 from vitkit.system.processes.ranks import from_rank_0, world
 from vitkit.system.storage.files import NUMBER, Types, write_json
 from vitkit.training.plan import operations
@@ -46,7 +46,7 @@ def compute_as_begun(
         begun = from_rank_0(lambda: read_object(run_dir / MACHINE))
 
     # What the bits of a result depend on, apart from the recipe and the images
-    name = matmul.processor()
+    name = processor()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     facts = {

@@ -56,7 +56,7 @@ from vitkit.runtimes import (
 )
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, terminal_width
-from vitkit.system.matmul import processor
+from vitkit.system.machine import processor
 from vitkit.system.storage.files import MARK, check_replaceable, write_json
 from vitkit.system.storage.private import public
 from vitkit.verbs.arguments import Model, ModelHints, word_of
@@ -359,12 +359,14 @@ def tables(settings: "Bench", found: Sequence[Contender], speeds: Sequence[Speed
     rows = []
     for contender, speed in zip(found, speeds, strict=True):
         rows.append((contender.name, *_cells(settings, contender, speed)))
+    filled = [i for i in range(len(heads)) if any(cells[i] for _, *cells in rows)]
     if terminal_width() >= WIDE:
-        yield _columns(heads, rows, range(len(heads)))
+        yield _columns(heads, rows, filled)
         return
     answers = len(settings.batch) + 2  # behind images a second and p95
-    yield _columns(heads, rows, range(answers))
-    yield _columns(heads, rows, range(answers, len(heads)))
+    yield _columns(heads, rows, [i for i in filled if i < answers])
+    if rest := [i for i in filled if i >= answers]:
+        yield _columns(heads, rows, rest)
 
 
 def _columns(heads: Sequence[str], rows: Sequence[tuple[str, ...]], columns: Iterable[int]) -> str:
@@ -472,12 +474,15 @@ def described(
                 "agreement": agreement,
             }
         )
+    model = "MODEL"
+    if isinstance(settings.model, str | Path):
+        model = public(str(settings.model))
     load = None
     if hasattr(os, "getloadavg"):
         load = os.getloadavg()[0]
     return {
         "made": MARK,
-        "model": public(word_of(settings.model)),
+        "model": model,
         "images": public(images),
         "machine": processor(),
         "threads": threads(),

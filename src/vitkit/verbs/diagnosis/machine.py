@@ -47,12 +47,12 @@ def _processor() -> Iterator[Finding]:
     import torch
 
     from vitkit.system import matmul
-    from vitkit.system.machine import NO_AVX2, cpus, has_avx2, has_bfloat16, slow
+    from vitkit.system.machine import NO_AVX2, cpus, has_avx2, has_bfloat16, processor, slow
 
     advice = ""
     if not has_avx2():
         advice = NO_AVX2
-    yield Finding("processor", matmul.processor(), advice)
+    yield Finding("processor", processor(), advice)
     threads = torch.get_num_threads()
     usable = cpus()
     advice = ""

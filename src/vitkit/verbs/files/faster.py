@@ -40,6 +40,7 @@ from vitkit.weights import Classifier, Hints, check_savable
 DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h)?\s*")
 SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 NOTHING = 5e-5  # a limit that is rounded to nothing
+NAME = "faster"  # of what is written, if nobody says
 WRITTEN = (".json", ".png", ".svg", ".html")
 
 
@@ -127,7 +128,7 @@ class FasterModel:
             return ""
         faster = [point for point in others if point.milliseconds < self.chosen.milliseconds]
         point = faster[0] if faster else others[-1]
-        command = f"vitkit faster {as_word(word_of(self.settings.model))}"
+        command = f"vitkit faster {word_of(self.settings.model)}"
         if self.settings.data:
             command += f" --data {as_word(self.settings.data)}"
         if self.settings.purpose != "latency":
@@ -151,23 +152,29 @@ def faster(settings: Faster) -> FasterModel:
     if settings.at_most:
         most = 1000 * duration(settings.at_most, "--at-most", "15ms")
     if not 0 < settings.lose < 100:
-        raise ValueError(f"--lose is {settings.lose:g}; it is in points of accuracy, such as 0.5")
+        raise ValueError(
+            f"--lose is {settings.lose:g}; it is in points of accuracy, above 0 and below 100, such as 0.5"
+        )
     libraries = LIBRARIES
     if settings.output is not None:
         libraries = (library_of(settings.output),)
     for path in settings.report:
         if path.suffix.lower() not in WRITTEN:
             raise ValueError(f"--report is {path}; its name ends in {', '.join(WRITTEN)}")
+
+    # Where it is written: found out before the search, not after it
+    run_dir = run_of(settings.model)
+    output = settings.output or (run_dir or Path()) / NAME
+    check_can_be_made(output)
+    reports = settings.report or (output.with_name(f"{output.stem}.html"),)
+    for path in reports:
         check_replaceable(path)
 
     # The model, and the images
     classifier = classifier_of(settings.model, settings.hints)
     check(classifier)
-    run_dir = run_of(settings.model)
-    if settings.output is not None:
-        check_can_be_made(settings.output)
-        if not settings.output.suffix:
-            check_savable(classifier, settings.output)
+    if settings.output is not None and not output.suffix:
+        check_savable(classifier, output)
     subject = subject_of(settings, classifier, run_dir)
     say(f"judging by {subject.where}")
 
@@ -177,13 +184,10 @@ def faster(settings: Faster) -> FasterModel:
     chosen = choose(line, settings.lose / 100, most)
 
     # What is written
-    output = settings.output
-    if output is None:
-        folder = run_dir or Path()
-        output = folder / f"faster{ending_of(chosen.library)}"
+    if settings.output is None:
+        output = output.with_name(f"{NAME}{ending_of(chosen.library)}")
     written = write(subject, found, chosen, output)
     sentences = tuple(_sentences(settings, found, chosen))
-    reports = settings.report or (output.with_name(f"{output.stem}.html"),)
     for path in reports:
         _report(path, settings, line, chosen, list(sentences))
     return FasterModel(settings, line, chosen, output, written, sentences, tuple(reports))
@@ -217,11 +221,20 @@ def choose(line: Line, lose: float, most: float | None) -> Point:
     chosen = line.most_accurate(most)
     if chosen is None:
         fastest = min(line.points, key=lambda point: point.milliseconds)
+        rest = f"; {_left_out(line)}" if line.left_out else ""
         raise ValueError(
             f"no model takes {most:g} ms or less: the fastest is {fastest.name}, with "
-            f"{fastest.milliseconds:.3g} ms an image"
+            f"{fastest.milliseconds:.3g} ms an image{rest}"
         )
     return chosen
+
+
+def _left_out(line: Line) -> str:
+    """What there was no time for."""
+    return (
+        f"there was no time for {counted(len(line.left_out), 'part')} of the search, such as "
+        f"{line.left_out[0]}; the same command continues"
+    )
 
 
 def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
@@ -245,10 +258,7 @@ def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
     if not settings.at_most:
         yield from _not_promised(settings.lose, found)
     if line.left_out:
-        yield (
-            f"there was no time for {counted(len(line.left_out), 'part')} of the search, such as "
-            f"{line.left_out[0]}; the same command continues"
-        )
+        yield _left_out(line)
 
 
 def _not_promised(lose: float, found: Found) -> Iterator[str]:

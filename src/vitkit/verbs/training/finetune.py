@@ -215,9 +215,14 @@ def _with_faster(made: Finetuned) -> Finetuned:
     """The same with a faster model of the run, or a sentence why there is none: the run has ended well."""
     try:
         return replace(made, fast=faster.run(Faster(str(made.run_dir))))
-    except ValueError as error:
-        say(f"no faster model: {error}")
-        return made
+    except KeyboardInterrupt:  # what the run found is still to be said
+        say(
+            f"interrupted, so no faster model is written; vitkit faster {as_word(made.run_dir)} goes on"
+        )
+    except Exception as error:  # the exporters' errors have no common class
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        say(f"no faster model: {reason}")
+    return made
 
 
 def _by_protocol(settings: Finetune) -> Finetuned:
