@@ -222,6 +222,33 @@ def local_tensor(tensor: Tensor) -> Tensor:
     return tensor
 
 
+class Part(NamedTuple):
+    """What this rank holds of a tensor."""
+
+    values: Tensor
+    """Detached, not copied."""
+    offsets: tuple[int, ...]
+    """Where it begins in the whole tensor: an index for each dimension."""
+    is_first: bool
+    """Whether no rank before this one holds the same."""
+
+
+def part_of(tensor: Tensor) -> Part:
+    """What this rank holds of a tensor: its shard, or all of one that is not sharded."""
+    tensor = tensor.detach()
+    if not hasattr(tensor, "placements"):
+        return Part(tensor, (0,) * tensor.ndim, on_rank_0())
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh = tensor.device_mesh
+    _, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
+    is_first = True
+    for placement, coordinate in zip(tensor.placements, mesh.get_coordinate(), strict=True):
+        if placement.is_replicate() and coordinate > 0:
+            is_first = False
+    return Part(tensor.to_local(), tuple(offsets), is_first)
+
+
 def sum_over_ranks(tensor: Tensor) -> Tensor:
     """Adds up the ranks' tensors, in place, and returns the tensor."""
     if world().world_size > 1:
