@@ -238,15 +238,26 @@ def part_of(tensor: Tensor) -> Part:
     tensor = tensor.detach()
     if not hasattr(tensor, "placements"):
         return Part(tensor, (0,) * tensor.ndim, on_rank_0())
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    mesh = tensor.device_mesh
-    _, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
+    # A sharded dimension is cut as torch.chunk cuts: the last ranks may have less, or nothing
+    offsets = [0] * tensor.ndim
+    shape = list(tensor.shape)
     is_first = True
-    for placement, coordinate in zip(tensor.placements, mesh.get_coordinate(), strict=True):
-        if placement.is_replicate() and coordinate > 0:
-            is_first = False
-    return Part(tensor.to_local(), tuple(offsets), is_first)
+    mesh = tensor.device_mesh
+    for placement, ranks, coordinate in zip(
+        tensor.placements, mesh.shape, mesh.get_coordinate(), strict=True
+    ):
+        if placement.is_replicate():
+            is_first = is_first and coordinate == 0
+            continue
+        size = shape[placement.dim]
+        size_of_most = -(-size // ranks)
+        start = min(size_of_most * coordinate, size)
+        offsets[placement.dim] += start
+        shape[placement.dim] = min(size_of_most, size - start)
+    values = tensor.to_local()
+    assert list(values.shape) == shape, (values.shape, shape)
+    return Part(values, tuple(offsets), is_first)
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
