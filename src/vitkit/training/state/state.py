@@ -39,6 +39,7 @@ from vitkit.training.state.checkpoints import (
 from vitkit.training.state.tensors import (
     Parts,
     Piece,
+    collected,
     copied,
     copies_to_make,
     parts_to_write,
@@ -280,12 +281,7 @@ class State:
         # Those of all
         everyone = from_every_rank((problem, own_pieces))
         self._refuse_damaged(checkpoint, [problem for problem, _ in everyone])
-        pieces: dict[str, list[Piece]] = {}
-        for _, of_rank in everyone:
-            for of_file in of_rank:
-                for name, piece in of_file.items():
-                    pieces.setdefault(name, []).append(piece)
-        return facts, pieces
+        return facts, collected(own_pieces for _, own_pieces in everyone)
 
     def _refuse_damaged(self, checkpoint: Path, problems: list[str]) -> None:
         """Raises ValueError if one of the ranks has a problem with a checkpoint, and remembers it as

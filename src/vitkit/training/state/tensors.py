@@ -109,6 +109,16 @@ def pieces_of(path: Path) -> dict[str, Piece]:
     return pieces
 
 
+def collected(of_ranks: Iterable[list[dict[str, Piece]]]) -> dict[str, list[Piece]]:
+    """The pieces of every tensor, by its name, from what each rank has read of some files."""
+    pieces: dict[str, list[Piece]] = {}
+    for files in of_ranks:
+        for of_file in files:
+            for name, piece in of_file.items():
+                pieces.setdefault(name, []).append(piece)
+    return pieces
+
+
 def whole_shape(pieces: Iterable[Piece]) -> torch.Size:
     """The shape of the tensor that these are the pieces of."""
     ends = [_ends(piece) for piece in pieces]
