@@ -85,8 +85,7 @@ def main(argv: list[str] | None = None) -> dict:
                 }
             result["results"].append(row)
             print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
-            if options.output:
-                record.write(options.output, result)
+            record.write(result, options.output)
     return result
 
 

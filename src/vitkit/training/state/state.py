@@ -23,6 +23,7 @@ from vitkit.system.processes.ranks import (
     from_every_rank,
     from_rank_0,
     gathered,
+    local_tensor,
     on_rank_0,
     world,
 )
@@ -108,14 +109,21 @@ class State:
         return {name: p for name, p in self.learner.named_parameters() if p.requires_grad}
 
     @torch.no_grad()
-    def update_average(self, factor: float) -> None:
-        """average <- factor * average + (1 - factor) * weights (Section 4.1 gives the factor)."""
+    def update_average(self, factor: float, bad: Tensor | None = None) -> None:
+        """average <- factor * average + (1 - factor) * weights (Section 4.1 gives the factor).
+
+        bad: float32 () on the device: if it is 1, nothing changes; None is 0.
+        """
         # The factor grows to its value over the first steps, so that initial weights do not linger:
         # as in TensorFlow's ExponentialMovingAverage with num_updates
         factor = min(factor, (1 + self.step) / (10 + self.step))
-        averages = list(self.average.values())
-        weights = [self.parameters[name] for name in self.average]
-        torch._foreach_lerp_(averages, weights, 1 - factor)
+        averages = [local_tensor(average) for average in self.average.values()]
+        weights = [local_tensor(self.parameters[name]) for name in self.average]
+        if bad is None:
+            torch._foreach_lerp_(averages, weights, 1 - factor)
+            return
+        share = (1 - factor) * (1 - bad)
+        torch._foreach_lerp_(averages, weights, [share] * len(averages))
 
     @contextmanager
     def averaged(self) -> Iterator[Learner]:
