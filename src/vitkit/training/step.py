@@ -17,7 +17,13 @@ from torch import Tensor
 from vitkit.data import Batch
 from vitkit.objectives import Learner
 from vitkit.system.machine import autocast
-from vitkit.system.processes.ranks import local_tensor, sum_over_ranks, world
+from vitkit.system.processes.ranks import (
+    local_tensor,
+    replicas_of,
+    sum_gradients,
+    sum_over_ranks,
+    world,
+)
 from vitkit.training.optim import Optim, take_step
 from vitkit.training.recipe import Recipe
 from vitkit.training.schedule import Stop
@@ -77,11 +83,13 @@ def gradient(recipe: Recipe, state: State, batch: Batch, stop: Stop | None = Non
     if device.type == "cuda":
         share_keys = share_keys.pin_memory()  # or the copy to the device would wait
     share = [x.to(device, non_blocking=True) for x in (batch.images, batch.targets, share_keys)]
-    micro_batches = zip(*(x.split(recipe.micro_batch) for x in share), strict=True)
+    micro_batches = list(zip(*(x.split(recipe.micro_batch) for x in share), strict=True))
 
-    # Their gradients add up on the parameters
+    # Their gradients add up on the parameters, and over the ranks with the last
     loss = torch.zeros((), device=device)
-    for images, targets, keys in micro_batches:  # (m, C, H, W) uint8, (m,) or (m, K), (m,)
+    for number, (images, targets, keys) in enumerate(micro_batches, 1):
+        # (m, C, H, W) uint8, (m,) or (m, K), (m,)
+        sum_gradients(learner, now=number == len(micro_batches))
         _seed(device, recipe.seed * SEED_STRIDE + state.step + first_row * ROW_STRIDE)
         first_row += len(images)
         weight = len(images) / batch_size
@@ -117,7 +125,8 @@ def clip_gradient(
     beside: numbers of each rank, (n,) float32, which become their sums over the ranks, in place:
     they travel with those of the norm.
     """
-    gradients = [local_tensor(p.grad) for p in parameters if p.grad is not None]
+    with_gradient = [p for p in parameters if p.grad is not None]
+    gradients = [local_tensor(p.grad) for p in with_gradient]
 
     # The norm, summed in float64: float32 sums of a large layer are off by up to 1e-4 on a CPU, by
     # a different amount for each number of ranks
@@ -131,6 +140,7 @@ def clip_gradient(
         sums = sum_over_ranks(torch.cat([beside.to(dtype), squares]))
         beside.copy_(sums[: len(beside)])
         squares = sums[len(beside) :]
+    squares = squares / replicas_of(with_gradient[0])  # each of them has added its own
     norm = squares.sum().sqrt().float()
 
     # Scaled down to the largest norm that is allowed, each parameter's own or the common one
