@@ -534,7 +534,7 @@ def observe_run(recipe, folder) -> str:
     lines = []
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         values = json.loads(line)
-        for timing in ("images_per_second", "data_wait"):
+        for timing in ("images_per_second", "data_wait", "tflops"):
             values.pop(timing, None)
         lines.append(values)
     said = console.export_text().replace(str(folder), "")

@@ -29,7 +29,13 @@ from vitkit.training.evaluation import ANSWERS, check_best, evaluate, gains_no_m
 from vitkit.training.outcomes import Outcomes, is_finite, look
 from vitkit.training.recipe import Recipe, check_numbers, check_packages, output_names, resolve
 from vitkit.training.record.log import Log
-from vitkit.training.record.machine import BEGUN, compute_as_begun, record_beginning
+from vitkit.training.record.machine import (
+    BEGUN,
+    about_tf32,
+    compute_as_begun,
+    record_beginning,
+    work_of_images,
+)
 from vitkit.training.record.trackers import open_trackers, pictures_of_mistakes
 from vitkit.training.record.values import flat, to_json
 from vitkit.training.run import Run, locked, record_run
@@ -108,7 +114,8 @@ def _train(
         trackers = open_trackers(
             recipe.track, run_dir, run_dir / BEGUN, state.step, flat(to_json(recipe))
         )
-    log = Log(run_dir, state.step, schedule.last, trackers, console)
+    work = work_of_images(run_dir, device, recipe.precision)
+    log = Log(run_dir, state.step, schedule.last, trackers, console, work)
     for sentence in _summary(recipe, data, state):
         log.say(sentence)
     for tracker in trackers:
@@ -299,6 +306,8 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
 
     # What the person may not expect
     sentences = [f"{model}, {recipe.precision}; {', '.join(images)}; {steps}"]
+    if about_tf32(state.device):
+        sentences.append(about_tf32(state.device))
     if not data.held_out:
         sentences.append("nothing is held out to evaluate on")
     elif not recipe.evals:

@@ -35,6 +35,28 @@ class Pace(NamedTuple):
     seconds_left: float
 
 
+class Work(NamedTuple):
+    """What there is to compute, in 10^12 operations: 0 where it is not known."""
+
+    of_image: float = 0.0
+    """A step's operations for each of its images, counted as in Table 6."""
+    most: float = 0.0
+    """Operations that all devices of the run can make in a second."""
+
+    def rates(self, images_per_second: float) -> dict[str, float]:
+        """The operations of a second, and their share of the most that there could be (MFU), as far
+        as they are known, by name."""
+        rates = {}
+        if self.of_image:
+            rates["tflops"] = images_per_second * self.of_image
+        if self.of_image and self.most:
+            rates["mfu"] = rates["tflops"] / self.most
+        return rates
+
+
+NOT_KNOWN = Work()
+
+
 class Meter:
     """The speed of the training since it was last read, without what is not training."""
 
@@ -83,8 +105,10 @@ class Log:
         total: int,
         trackers: Sequence[Tracker] = (),
         console: Console | None = None,
+        work: Work = NOT_KNOWN,
     ):
         self.console = console or console_of_listener()
+        self.work = work
         self.total = total
         self.trackers = list(trackers)
         """Where else the numbers go, of rank 0."""
@@ -179,6 +203,7 @@ class Log:
             "lr": lr,
             "images_per_second": pace.images_per_second,
             "data_wait": pace.data_wait,
+            **self.work.rates(pace.images_per_second),
         }
         rounded = {name: float(f"{value:.6g}") for name, value in values.items()}
         self("training", step, **rounded)
@@ -204,6 +229,8 @@ class Log:
         self.shown_at = time.perf_counter()
         numbers = f"{step:,}/{self.total:,}  loss {loss:.4f}"
         speed = f"{pace.images_per_second:,.0f} images/s"
+        if mfu := self.work.rates(pace.images_per_second).get("mfu"):
+            speed += f"  MFU {mfu:.0%}"
         if pace.data_wait >= SLOW_DATA:
             speed += f"  data wait {pace.data_wait:.0%}"
         text = f"{numbers}  {speed}  {clock(pace.seconds_left)} left"
