@@ -26,7 +26,7 @@ from vitkit.system.span import due
 from vitkit.training.choices import as_decided, with_augmentation, with_channels, with_precision
 from vitkit.training.data import RunData, about_classes, open_data, refuse_one_class
 from vitkit.training.evaluation import ANSWERS, check_best, evaluate, gains_no_more
-from vitkit.training.outcomes import Outcomes, is_finite, look
+from vitkit.training.outcomes import Outcomes, look
 from vitkit.training.recipe import Recipe, check_numbers, check_packages, output_names, resolve
 from vitkit.training.record.log import Log
 from vitkit.training.record.machine import (
@@ -44,7 +44,7 @@ from vitkit.training.state.checkpoints import checkpoints, earlier_call
 from vitkit.training.state.finish import finish, is_finished, keep_best
 from vitkit.training.state.start import begin
 from vitkit.training.state.state import State
-from vitkit.training.step import gradient, set_rates, update
+from vitkit.training.step import advance, gradient, set_rates
 from vitkit.weights import Classifier, load
 
 
@@ -205,15 +205,10 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
         outcome = gradient(recipe, state, batch, run.stop)
         state.step += 1
 
-        # The update, unless the step is not finite: the device decides it if nobody looks
+        # The update, unless the step is not finite
         outcomes.add(state.step, batch, outcome)
-        finite = is_finite(outcome.loss, outcome.norm)
         position = schedule.position(state.step)
-        if outcomes.lag:
-            update(recipe, state, position, bad=(~finite).float())
-        elif finite:
-            update(recipe, state, position)
-        state.optimizer.zero_grad()
+        advance(recipe, state, outcome, position, at_once=not outcomes.lag)
 
         # Where it ends, if it must end in a time
         schedule.follow(state.step)

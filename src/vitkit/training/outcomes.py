@@ -12,6 +12,7 @@ weights, and does the steps after the last of them again.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from vitkit.data import Batch
 from vitkit.system.processes.ranks import any_rank, from_every_rank, from_rank_0, local_tensor
 from vitkit.training.run import Run
 from vitkit.training.state.checkpoints import checkpoints, on_schedule
-from vitkit.training.step import Outcome
+from vitkit.training.step import Outcome, is_finite
 
 LAG = {"cuda": 2}  # steps, by kind of device: others compute what they are told at once
 BAD_STEPS = 3  # in a row, after which the run goes back to the last good checkpoint
@@ -68,6 +69,17 @@ class Outcomes:
             arrived.record()
         self.awaited.append(Awaited(step, batch, numbers, arrived))
 
+    def arrived(self, lag: int) -> Iterator[Awaited]:
+        """The steps that are more than `lag` steps old, in order, which are forgotten. Waits for what
+        they gave."""
+        while len(self.awaited) > lag:
+            oldest = self.awaited.popleft()
+            if oldest.arrived is not None:
+                oldest.arrived.synchronize()
+            self.loss, self.norm, stops = oldest.numbers.tolist()
+            self.stops = self.stops or stops > 0
+            yield oldest
+
 
 def look(run: Run, outcomes: Outcomes, lag: int | None = None) -> bool:
     """Look at the steps that are more than `lag` steps old; by default at those that it is time
@@ -78,26 +90,16 @@ def look(run: Run, outcomes: Outcomes, lag: int | None = None) -> bool:
     """
     if lag is None:
         lag = outcomes.lag
-    while len(outcomes.awaited) > lag:
-        oldest = outcomes.awaited.popleft()
-        if oldest.arrived is not None:
-            oldest.arrived.synchronize()
-        outcomes.loss, outcomes.norm, stops = oldest.numbers.tolist()
-        outcomes.stops = outcomes.stops or stops > 0
-        if is_finite(oldest.numbers[0], oldest.numbers[1]):
+    for step in outcomes.arrived(lag):
+        if is_finite(step.numbers[0], step.numbers[1]):
             run.state.bad_in_row = 0
             continue
-        _skipped(run, outcomes, oldest)
+        _skipped(run, outcomes, step)
         if run.state.bad_in_row == BAD_STEPS:
-            _go_back(run, oldest.step)
+            _go_back(run, step.step)
             outcomes.awaited.clear()
             return True
     return False
-
-
-def is_finite(loss: Tensor, norm: Tensor) -> Tensor:
-    """bool (): whether a step may change the weights."""
-    return torch.isfinite(loss + norm)
 
 
 def _skipped(run: Run, outcomes: Outcomes, skipped: Awaited) -> None:

@@ -8,6 +8,7 @@ channels, height and width.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +83,7 @@ def gradient(recipe: Recipe, state: State, batch: Batch, stop: Stop | None = Non
     share_keys = batch_keys[first_row : first_row + share_size]
     if device.type == "cuda":
         share_keys = share_keys.pin_memory()  # or the copy to the device would wait
-    share = [x.to(device, non_blocking=True) for x in (batch.images, batch.targets, share_keys)]
+    share = _sent([batch.images, batch.targets, share_keys], device)
     micro_batches = list(zip(*(x.split(recipe.micro_batch) for x in share), strict=True))
 
     # Their gradients add up on the parameters, and over the ranks with the last
@@ -104,6 +105,26 @@ def gradient(recipe: Recipe, state: State, batch: Batch, stop: Stop | None = Non
     beside = torch.stack([loss, torch.full((), asked, device=device)])
     norm = clip_gradient(state.parameters.values(), recipe.optim, beside)
     return Outcome(beside[0], norm, beside[1])
+
+
+def _sent(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
+    """The tensors on the device. Page-locked ones go to a GPU while it computes an earlier step."""
+    if device.type != "cuda":
+        return [tensor.to(device) for tensor in tensors]
+    copying = _stream_of_copies(device)
+    with torch.cuda.stream(copying):
+        sent = [tensor.to(device, non_blocking=True) for tensor in tensors]
+    computing = torch.cuda.current_stream()
+    computing.wait_stream(copying)
+    for tensor in sent:
+        tensor.record_stream(computing)  # its memory is not given to the next copy before that
+    return sent
+
+
+@cache
+def _stream_of_copies(device: torch.device) -> torch.cuda.Stream:
+    """A queue of the GPU's own for copies, which its other work does not wait for."""
+    return torch.cuda.Stream(device)
 
 
 def _seed(device: torch.device, seed: int) -> None:
@@ -159,12 +180,29 @@ def keys_of(seed: int, step: int, examples: int) -> Tensor:
     return torch.from_numpy(generator.integers(0, 1 << 62, examples))
 
 
-def update(recipe: Recipe, state: State, position: float, bad: Tensor | None = None) -> None:
-    """Change the weights by their gradient, then what follows the weights: a teacher, the average.
-    The position is that of the finished step in the schedule.
+def is_finite(loss: Tensor, norm: Tensor) -> Tensor:
+    """bool (): whether a step may change the weights."""
+    return torch.isfinite(loss + norm)
 
-    bad: float32 () on the device, 1 if nothing may change after all, 0 otherwise; None is 0.
+
+def advance(recipe: Recipe, state: State, outcome: Outcome, position: float, at_once: bool) -> None:
+    """Change the weights by their gradient, which goes, then what follows the weights: a teacher,
+    the average. If the step is not finite nothing changes.
+
+    position: that of the finished step in the schedule.
+    at_once: whether this process looks if it is finite, and waits for the device; else the device
+    does, for the same result.
     """
+    finite = is_finite(outcome.loss, outcome.norm)
+    if not at_once:
+        _update(recipe, state, position, bad=(~finite).float())
+    elif finite:
+        _update(recipe, state, position)
+    state.optimizer.zero_grad()
+
+
+def _update(recipe: Recipe, state: State, position: float, bad: Tensor | None = None) -> None:
+    """The update itself. bad: float32 () on the device, 1 if nothing may change; None is 0."""
     take_step(state.optimizer, bad)
     with _unless(bad, state.learner):
         state.learner.updated(position, recipe.length.n)
