@@ -217,16 +217,25 @@ def test_the_queue_of_what_needs_a_gpu_works_at_toy_size_on_a_cpu(tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(encoded(photograph(32, 32, i), "PNG"))
     images = str(tmp_path / "images")
-    pieces = ["large", "sharding", "cifar10", "tiny_imagenet"]
+    pieces = ["run_step", "large", "sharding", "attention", "loader", "cifar10", "tiny_imagenet"]
     command = ["bash", str(BENCHMARKS / "gpu.sh"), "--device", "cpu"]
     command += ["--results", str(tmp_path / "results"), *pieces]
     environment = os.environ | {"CIFAR10": images, "TINY_IMAGENET": images}
     environment["PYTHON"] = sys.executable
+    del environment["CIFAR10"]  # two pieces fail for want of it, and the others are done
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "failed, or not finished: loader cifar10\n" in ended.stderr
+    environment["CIFAR10"] = images
     for _ in range(2):  # the second time, all are done
         ended = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("done already") == len(pieces)
-    assert (tmp_path / "results" / "cifar10.jsonl").exists()
+    written = {path.name for path in (tmp_path / "results").glob("*.json*")}
+    assert written == {
+        *("run-step.json", "step-large.json", "sharding.json", "attention.json", "loader.json"),
+        *("cifar10.jsonl", "tiny-imagenet.jsonl"),
+    }
 
 
 def test_all_l2_of_the_few_shot_fit_are_compared_with_scikit_learn_s():
