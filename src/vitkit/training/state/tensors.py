@@ -11,6 +11,7 @@ checkpoints of earlier runs, and its HuggingFaceStorageReader opens it.
 """
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -146,7 +147,7 @@ def copies_to_make(
     for name, tensor in tensors.items():
         part = part_of(tensor)
         missing = part.values.numel()
-        for piece in pieces[name]:
+        for piece in _nearest_first(pieces[name], part.offsets):
             if not missing:
                 break
             box = _overlap(part.offsets, part.values.shape, piece)
@@ -159,6 +160,15 @@ def copies_to_make(
         if missing:
             raise ValueError(f"{missing:,} numbers of {name} are in none of its files")
     return copies
+
+
+def _nearest_first(pieces: list[Piece], offsets: tuple[int, ...]) -> list[Piece]:
+    """The same pieces of a tensor: first those from the last one on that begins before a part of it,
+    where what the part needs is, unless a file is cut otherwise than by rows."""
+    in_order = sorted(pieces, key=lambda piece: piece.offsets)
+    after = bisect_right(in_order, offsets[:1], key=lambda piece: piece.offsets[:1])
+    first = max(after - 1, 0)
+    return in_order[first:] + in_order[:first]
 
 
 def read(folder: Path, tensors: dict[str, Tensor], copies: dict[str, list[Copy]]) -> None:
