@@ -123,8 +123,13 @@ def test_what_some_ranks_wrote_any_others_read(before, tmp_path):
 def test_each_number_is_written_once_and_a_rank_opens_no_files_of_others(tmp_path):
     """But the first rank's, for what all hold alike."""
     meshes = (2, 3)
-    files = written(tmp_path, meshes)
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    files = written(folder, meshes)
     assert len(files) == 3  # the second replica has nothing to write
+    usual = tmp_path / "usual"
+    usual.touch()
+    assert {path.stat().st_mode for path in folder.iterdir()} == {usual.stat().st_mode}
     for name, of_name in by_name(files).items():
         assert sum(torch.Size(p.shape).numel() for p in of_name) == WHOLE[name].numel()
     for rank in ranks_of(meshes):

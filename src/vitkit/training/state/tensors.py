@@ -85,6 +85,7 @@ def write(folder: Path, parts: Parts) -> Path | None:
         save_file(on_cpu, path, metadata)
     except SafetensorError as error:  # safetensors' name for a full disk
         raise OSError(str(error)) from error
+    path.chmod(folder.stat().st_mode & 0o666)  # the library's files are for their owner alone
     sync(path)
     return path
 
