@@ -6,8 +6,8 @@ agreed: a rank's file has its shards, and says where they lie in the whole tenso
 ranks hold alike is written by the first of them. To read, one rank reads the header of each file,
 and tells the others; then each opens the files that have something of its own shards.
 
-A file is as torch.distributed.checkpoint's HuggingFaceStorageWriter makes it, which wrote the
-checkpoints of earlier runs, and its HuggingFaceStorageReader opens it.
+A file is as PyTorch's HuggingFaceStorageWriter makes it, which wrote the checkpoints of earlier
+runs, and its HuggingFaceStorageReader opens it.
 """
 
 import json
@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitkit.system.processes.ranks import part_of, world
-from vitkit.system.storage.files import sync
+from vitkit.system.storage.files import parse_json, sync
 
 ONE_FILE = "state.safetensors"  # of a run of one process
 OFFSETS = "DCP_SHARDING_INFO"  # in the metadata of a file of shards: where they lie
@@ -97,7 +97,7 @@ def pieces_of(path: Path) -> dict[str, Piece]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            known = json.loads(metadata.get(OFFSETS, "{}"))
+            known = parse_json(metadata.get(OFFSETS, "{}"))
             for name in file.keys():  # noqa: SIM118 it is no dictionary
                 shape = tuple(file.get_slice(name).get_shape())
                 offsets = (0,) * len(shape)
@@ -106,7 +106,7 @@ def pieces_of(path: Path) -> dict[str, Piece]:
                 if len(offsets) != len(shape):
                     raise ValueError(f"{name} has {len(shape)} dimensions and {offsets}")
                 pieces[name] = Piece(path.name, offsets, shape)
-    except (SafetensorError, KeyError, TypeError) as error:
+    except (SafetensorError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path.name} is no file of a checkpoint: {error}") from error
     return pieces
 
