@@ -176,6 +176,20 @@ def test_sharding_is_compared_with_none(side_by_side, run):
     assert not torch.distributed.is_initialized()
 
 
+@pytest.mark.slow
+def test_checkpoints_of_simulated_ranks_are_written_and_read_in_both_ways(run):
+    """The script itself stops where a load does not fill a rank's shards."""
+    rows = run("checkpoints", "--model mu/16 --ranks 2 6")["results"]
+    assert [(row["ranks"], row["way"]) for row in rows] == [
+        (2, "before"),
+        (2, "now"),
+        (6, "before"),
+        (6, "now"),
+    ]
+    assert rows[3]["opened"] == 6 * 3 < rows[2]["opened"]
+    assert not torch.distributed.is_initialized()
+
+
 @pytest.fixture
 def loader(monkeypatch, tmp_path):
     """The module, for batches of 4, with files to read in tmp_path/files."""
