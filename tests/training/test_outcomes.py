@@ -173,15 +173,23 @@ def test_two_ranks_skip_and_stop_at_the_same_step(short, optim, tmp_path):
 
 
 def count_exchanges(recipe, run_dir):
-    """How many exchanges of the run's own each step has."""
+    """What each step exchanges: the fewest of its own, and the most sums of gradients, which are
+    FSDP's."""
     counted = []
-    real = dist.all_reduce
 
-    def all_reduce(*arguments, **settings):
-        counted.append(1)
-        return real(*arguments, **settings)
+    def counting(name):
+        real = getattr(dist, name)
 
-    dist.all_reduce = all_reduce
+        def called(*arguments, **settings):
+            counted.append(name)
+            return real(*arguments, **settings)
+
+        setattr(dist, name, called)
+
+    counting("all_reduce")
+    for name in ("reduce_scatter_single", "reduce_scatter_tensor"):  # by PyTorch's version
+        if hasattr(dist, name):
+            counting(name)
     gradient = loop_module.gradient
 
     def marked(*arguments):
@@ -190,11 +198,15 @@ def count_exchanges(recipe, run_dir):
 
     loop_module.gradient = marked
     run(recipe, run_dir, 2)
-    steps = "".join(map(str, counted)).split("step")[1:]
-    (run_dir / f"exchanges-{os.environ['RANK']}").write_text(str(min(steps)))
+    steps = ",".join(counted).split("step")[1:]
+    own = min(step.count("all_reduce") for step in steps)
+    sums = max(step.count("reduce_scatter") for step in steps)
+    (run_dir / f"exchanges-{os.environ['RANK']}").write_text(f"{own} {sums}")
 
 
 @pytest.mark.slow
-def test_a_step_has_one_exchange_beside_fsdp_s(short, tmp_path):
-    assert together(2, count_exchanges, replace(short, batch=48), tmp_path) == [0, 0]
-    assert [path.read_text() for path in sorted(tmp_path.glob("exchanges-*"))] == ["1", "1"]
+def test_a_step_has_one_exchange_of_its_own_and_sums_gradients_once(short, tmp_path):
+    """Once in two micro-batches, for each of two blocks and what is beside them."""
+    recipe = replace(short, batch=48, micro_batch=12)
+    assert together(2, count_exchanges, recipe, tmp_path) == [0, 0]
+    assert [path.read_text() for path in sorted(tmp_path.glob("exchanges-*"))] == ["1 3", "1 3"]

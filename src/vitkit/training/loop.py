@@ -213,7 +213,6 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
         # Where it ends, if it must end in a time
         schedule.follow(state.step)
         log.total = schedule.last
-        log.at(state.step, recipe.batch, outcome.loss)
 
         # What earlier steps gave, or all, if something is written down now
         finished_step = state.step
@@ -222,6 +221,7 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
             lag = 0
         if look(run, outcomes, lag) and state.step < finished_step:
             return False
+        log.at(state.step, recipe.batch, outcomes.loss)
 
         if due(state.step, recipe.log_every, schedule.last):
             log.training(state.step, recipe.batch, outcomes.loss, outcomes.norm, rate)
@@ -239,8 +239,10 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
 
 
 def _writes(run: Run) -> bool:
-    """Whether the run writes something of its state after this step."""
+    """Whether the run writes something of its state after this step, or shows its first one."""
     recipe = run.recipe
+    if run.state.step == run.log.began_at + 1:
+        return True
     spans = [recipe.log_every, recipe.save_every.n, recipe.evaluate_every.n]
     spans += [each.every.n for each in recipe.evals]
     return any(due(run.state.step, every, run.schedule.last) for every in spans)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
-from torch import Tensor
 
 from vitkit.evaluation import Metric
 from vitkit.system.console.saying import bars_are_shown, console_of_listener, progress_of
@@ -209,15 +208,15 @@ class Log:
         self("training", step, **rounded)
         self._show(step, pace, loss, f"  lr {lr:.2e}")
 
-    def at(self, step: int, images: int, loss: Tensor) -> None:
+    def at(self, step: int, images: int, loss: float) -> None:
         """Move the bar, and about once a second its numbers: `images` is the number of one step,
-        and the loss is the step's. The first step is shown at once, without a terminal as a
-        line."""
+        and the loss is that of the last step that is known. The first step is shown at once, without
+        a terminal as a line."""
         now = time.perf_counter()
         is_first = step == self.began_at + 1
         on_terminal = self.console.is_terminal
-        if is_first or (on_terminal and now - self.shown_at > 1):  # item() waits for a GPU
-            self._show(step, self.meter.pace(step, images, self.total), loss.item())
+        if is_first or (on_terminal and now - self.shown_at > 1):
+            self._show(step, self.meter.pace(step, images, self.total), loss)
         elif on_terminal:
             self.bar.update(self.task, completed=step)
         if not bars_are_shown():
