@@ -195,13 +195,13 @@ def advance(recipe: Recipe, state: State, outcome: Outcome, position: float, at_
     """
     finite = is_finite(outcome.loss, outcome.norm)
     if not at_once:
-        _update(recipe, state, position, bad=(~finite).float())
+        update(recipe, state, position, bad=(~finite).float())
     elif finite:
-        _update(recipe, state, position)
+        update(recipe, state, position)
     state.optimizer.zero_grad()
 
 
-def _update(recipe: Recipe, state: State, position: float, bad: Tensor | None = None) -> None:
+def update(recipe: Recipe, state: State, position: float, bad: Tensor | None = None) -> None:
     """The update itself. bad: float32 () on the device, 1 if nothing may change; None is 0."""
     take_step(state.optimizer, bad)
     with _unless(bad, state.learner):
