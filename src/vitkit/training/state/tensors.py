@@ -56,14 +56,12 @@ def parts_to_write(tensors: dict[str, Tensor]) -> Parts:
 
 
 def copied(parts: Parts) -> Parts:
-    """The same on the CPU, and the training may go on with the originals."""
-    copies = {}
-    for name, tensor in parts.tensors.items():
-        # All copies from a GPU are on their way together: into page-locked memory they do not wait
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-        copies[name] = copy.copy_(tensor, non_blocking=True)
-    if any(tensor.is_cuda for tensor in parts.tensors.values()):
-        torch.cuda.synchronize()
+    """The same on the CPU, and the training may go on with the originals.
+
+    Into ordinary memory: page-locked memory is copied to faster, but gigabytes of it take seconds
+    to get, and stay with the process.
+    """
+    copies = {name: tensor.to("cpu", copy=True) for name, tensor in parts.tensors.items()}
     return Parts(copies, parts.offsets)
 
 
