@@ -22,9 +22,20 @@ For each number of ranks:
   steps are those of a small model, which the CPU is as busy with as with launching a GPU's kernels;
 - load: seconds of one rank from the folder to its filled shards; what it waits for others is not in it;
 - opened: how often all ranks together open a file of tensors at a load.
+
+    python benchmarks/checkpoints.py --processes 2 4 --output FILE
+
+Real ranks instead, which meet by gloo and train a ViT-Ti/16 under FSDP: seconds that `State.save` takes of
+the training, and seconds that it takes together with what the next steps lose to the writing, in turns with
+as many steps alone (medians).
 """
 
+import argparse
+import json
+import multiprocessing
+import os
 import pickle
+import socket
 import statistics
 import tempfile
 import threading
@@ -50,6 +61,8 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from vitkit.models import create, vit
+from vitkit.objectives import Supervised
+from vitkit.system.processes.ranks import process_group, shard
 from vitkit.system.storage.files import sync
 from vitkit.training.state import tensors as state_tensors
 from vitkit.training.state.checkpoints import (
@@ -59,9 +72,12 @@ from vitkit.training.state.checkpoints import (
     new_folder,
     read_facts,
 )
+from vitkit.training.state.state import State
 
 PACKAGES = ("torch", "safetensors", "vitkit")
 FACTS = {"step": 1}  # of a checkpoint: its state.json
+STEPS = 4  # of real ranks, beside a save
+ROUNDS = 7
 OF_STEP = 20  # steps alone from which the time of one is taken
 
 
@@ -69,8 +85,11 @@ def main(argv: list[str] | None = None) -> dict:
     parser = record.parser(__doc__)
     parser.add_argument("--model", default="g/14")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 8, 64, 512])
+    parser.add_argument("--processes", type=int, nargs="*", default=[])
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(argv)
+    if options.processes:
+        return real(options)
 
     shapes = shapes_of_state(options.model)
     result = record.about(__doc__, PACKAGES)
@@ -87,6 +106,71 @@ def main(argv: list[str] | None = None) -> dict:
             print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
             record.write(result, options.output)
     return result
+
+
+# Real ranks
+
+
+def real(options: argparse.Namespace) -> dict:
+    """What the training of some real processes waits for."""
+    result = {**record.about(__doc__, PACKAGES), "results": []}
+    for ranks in options.processes:
+        with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(ranks)}
+            os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+            free.close()
+            fork = multiprocessing.get_context("fork")
+            run_dir = Path(folder)
+            processes = [fork.Process(target=train, args=(r, run_dir)) for r in range(ranks)]
+            for process in processes:
+                process.start()
+            for process in processes:
+                process.join()
+            assert not any(process.exitcode for process in processes), "a rank has failed"
+            row = {"processes": ranks, **json.loads((run_dir / "row.json").read_text())}
+        result["results"].append(row)
+        print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+        record.write(result, options.output)
+    return result
+
+
+def train(rank: int, run_dir: Path) -> None:
+    """A rank that trains, and saves now and then; rank 0 writes how long that took."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    with process_group("cpu"):
+        objective = Supervised()
+        learner = objective.learner(create(vit("Ti/16", classes=10), seed=0))
+        learner = shard(learner, list(learner.model.blocks), "float32")
+        state = State(learner, torch.optim.AdamW(learner.parameters(), fused=True))
+        images = torch.randn(2, 3, 224, 224)
+        labels = torch.arange(2)
+
+        def steps() -> None:
+            for _ in range(STEPS):
+                learner(images, labels, labels).backward()
+                state.optimizer.step()
+                state.optimizer.zero_grad()
+
+        steps()
+        alone, saving, with_saving = [], [], []
+        for state.step in range(1, ROUNDS + 1):
+            alone.append(timed(steps))
+            saving.append(timed(lambda: state.save(run_dir, keep=1)))
+            with_saving.append(saving[-1] + timed(steps))
+            state.wait()
+        if rank == 0:
+            lost = statistics.median(with_saving) - statistics.median(alone)
+            row = {
+                "steps": STEPS,
+                "alone": round(statistics.median(alone), 3),
+                "saved": round(statistics.median(saving), 3),
+                "stalled": round(lost, 3),
+            }
+            (run_dir / "row.json").write_text(json.dumps(row))
+
+
+# Simulated ranks
 
 
 def shapes_of_state(model: str) -> dict[str, tuple[int, ...]]:
