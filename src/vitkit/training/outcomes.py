@@ -34,7 +34,8 @@ class Awaited(NamedTuple):
     """A step that has not been looked at."""
 
     step: int
-    batch: Batch
+    indices: Tensor
+    """Which examples were in this rank's share of its batch, which may go."""
     numbers: Tensor
     """Its Outcome, (3,), on its way to the CPU,"""
     arrived: torch.cuda.Event | None
@@ -67,7 +68,7 @@ class Outcomes:
             numbers.copy_(on_device, non_blocking=True)
             arrived = torch.cuda.Event()
             arrived.record()
-        self.awaited.append(Awaited(step, batch, numbers, arrived))
+        self.awaited.append(Awaited(step, batch.indices, numbers, arrived))
 
     def arrived(self, lag: int) -> Iterator[Awaited]:
         """The steps that are more than `lag` steps old, in order, which are forgotten. Waits for what
@@ -109,7 +110,7 @@ def _skipped(run: Run, outcomes: Outcomes, skipped: Awaited) -> None:
 
     # The whole batch, of which each rank has a share
     indices = []
-    for share in from_every_rank(skipped.batch.indices.tolist()):
+    for share in from_every_rank(skipped.indices.tolist()):
         indices += share
     loss, norm = outcomes.loss, outcomes.norm
     run.log("skipped", skipped.step, loss=loss, norm=norm, indices=indices)
