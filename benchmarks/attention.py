@@ -5,7 +5,7 @@
 Compares the two ways in which vitkit computes attention, for several shapes, in float32 and
 bfloat16. `models.attention.unfused_is_faster` decides between them by what this measures.
 
-Prints a line for each shape and precision: for both ways the median over the rounds, in
+Prints, and writes, a line for each shape and precision: for both ways the median over the rounds, in
 milliseconds, of the forward pass and of forward and backward pass together.
 """
 
@@ -13,13 +13,15 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
-from record import parser
+from record import about, parser, write
 from torch import Tensor
 
 from vitkit.models.attention import fused, unfused
 
+PACKAGES = ("vitkit", "torch")
 SHAPES = [  # B batch, H heads, T tokens, E width of a head
     (32, 3, 197, 64),
     (8, 12, 197, 64),
@@ -32,6 +34,7 @@ Kernel = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def main() -> None:
     options = arguments()
+    result = {**about(__doc__, PACKAGES, options.device), "results": []}
     for dtype in (torch.float32, torch.bfloat16):
         for shape in SHAPES:
             q, k, v = queries_keys_values(shape, dtype, options.device)
@@ -41,12 +44,16 @@ def main() -> None:
             for name, (of_forward, of_both) in medians.items():
                 line += f"   {name} {of_forward:8.2f} / {of_both:8.2f}"
             print(line)
+            shape_of_row = {"dtype": str(dtype), "batch_heads_tokens_width": shape}
+            result["results"].append(shape_of_row | {"milliseconds": medians})
+            write(result, options.output)
 
 
 def arguments() -> argparse.Namespace:
     options = parser(__doc__)
     options.add_argument("--device", default="cpu")
     options.add_argument("--rounds", type=int, default=9)
+    options.add_argument("--output", type=Path, help="file for the results, JSON")
     return options.parse_args()
 
 

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# One GPU hour, prepared: every measurement that needs a GPU, as a queue of pieces.
+# One GPU hour, prepared: every measurement that needs a GPU, as a queue of pieces, the most valuable
+# first.
 #
 #   bash benchmarks/gpu.sh                       all pieces, on cuda
+#   bash benchmarks/gpu.sh --subset              the first ones, smaller, in at most 25 minutes
 #   bash benchmarks/gpu.sh --list                their names
 #   bash benchmarks/gpu.sh forward step          some of them
 #   bash benchmarks/gpu.sh --device cpu          all of them at toy size, to see that they work
 #
 # A piece is stopped after nine minutes: a run saves itself then, and the same command continues it.
-# A piece that is done is skipped: what it measured is under --results (benchmarks/results/gpu),
-# where its log is too. Remove NAME.done to measure again.
+# One that fails does not end the queue. A piece that is done is skipped: what it measured is under
+# --results (benchmarks/results/gpu), where its log is too. Remove NAME.done to measure again.
 #
 #   PYTHON=python        the interpreter
 #
@@ -17,89 +19,116 @@
 #   CIFAR10=DIR          CIFAR-10 in any form that vitkit reads, with its train and test parts
 #   TINY_IMAGENET=DIR    Tiny ImageNet, or its first 100 classes
 set -u -o pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 device=cuda
 results=benchmarks/results/gpu
+subset=
 pieces=()
-all=(correctness forward step large sharding attention loader cifar10 tiny_imagenet pretraining)
+all=(correctness run_step sharding step large forward attention loader cifar10 tiny_imagenet pretraining)
 while [ $# -gt 0 ]; do
     case $1 in
         --device) device=$2; shift 2 ;;
         --results) results=$2; shift 2 ;;
+        --subset) subset=yes; shift ;;
         --list) printf '%s\n' "${all[@]}"; exit 0 ;;
-        -*) echo "gpu.sh: unknown option $1 (--device, --results, --list)" >&2; exit 2 ;;
+        -*) echo "gpu.sh: unknown option $1 (--device, --results, --subset, --list)" >&2; exit 2 ;;
         *) pieces+=("$1"); shift ;;
     esac
 done
+declare -A limits=() # seconds of each piece
+for piece in "${all[@]}"; do limits[$piece]=540; done
+if [ -n "$subset" ]; then
+    [ ${#pieces[@]} -gt 0 ] || pieces=(correctness run_step sharding step large)
+    limits+=([correctness]=480 [run_step]=300 [sharding]=240 [step]=240 [large]=180)
+fi
 [ ${#pieces[@]} -gt 0 ] || pieces=("${all[@]}")
-mkdir -p "$results"
+for piece in "${pieces[@]}"; do
+    if [ -z "${limits[$piece]:-}" ]; then
+        echo "gpu.sh: no piece $piece; there are: ${all[*]}" >&2
+        exit 2
+    fi
+done
+mkdir -p "$results" || exit 1
 export VITKIT_TEST_DEVICE=$device PYTHONUNBUFFERED=1
-limited="timeout --kill-after=60 540"
 python=${PYTHON:-python}
 
 # Sizes: real ones on a GPU, toys on a CPU
-if [ "$device" = cpu ]; then
-    models=(Ti/32) large=(Ti/32) batch=2 batches=(1) seconds=0.1 modes=(eager)
-    steps="--length 3 --batch 8 --optim.warmup 1 --evaluate-every 3 --save-every 3 --data.workers 1"
-    side=(--side 32 --steps 60 --size laptop --seeds 1) rounds=1
-else
-    models=(Ti/16 S/16 B/16) large=(L/16) batch=256 batches=(1 32 256) seconds=3 modes=(eager compiled)
-    steps="" side=(--side 96 --steps 5000 --size gpu) rounds=3
+models=(Ti/16 S/16 B/16) large=(L/16) batch=256 micro_batch=64 batches=(1 32 256) seconds=3
+modes=(eager compiled) steps=() side=(--side 96 --steps 5000 --size gpu) rounds=3
+if [ -n "$subset" ]; then
+    models=(B/16) seconds=2 modes=(compiled) rounds=1
 fi
+if [ "$device" = cpu ]; then
+    models=(Ti/32) large=(Ti/32) batch=2 micro_batch=1 batches=(1) seconds=0.1 modes=(eager)
+    steps=(--length 3 --batch 8 --optim.warmup 1 --evaluate-every 3 --save-every 3 --data.workers 1)
+    side=(--side 32 --steps 60 --size laptop --seeds 1) rounds=1
+fi
+
+# The command of a piece, for as long as the piece may take
+limited() {
+    timeout --kill-after=60 "${limits[$piece]}" "$@"
+}
 
 # The pieces
 
 correctness() { # models, gradients, runs, resuming, torchrun: as on the CPU
-    $limited "$python" -m pytest -W default -m "slow or not slow" tests/test_device.py
+    limited "$python" -m pytest -W default -m "slow or not slow" tests/test_device.py
+}
+
+run_step() { # a run's own step: what it gains by waiting for nothing, its peak of memory beside plan's
+    limited "$python" benchmarks/run_step.py --device "$device" --models "${models[@]}" "${large[@]}" \
+        --batch "$batch" --micro-batch "$micro_batch" --seconds-per-row "$seconds" \
+        --output "$results/run-step.json"
 }
 
 forward() { # images/s beside timm, Transformers and torchvision
-    $limited "$python" benchmarks/forward.py --device "$device" --models "${models[@]}" --batches "${batches[@]}" \
+    limited "$python" benchmarks/forward.py --device "$device" --models "${models[@]}" --batches "${batches[@]}" \
         --precisions autocast bfloat16 --modes "${modes[@]}" --seconds-per-row "$seconds" \
         --output "$results/forward.json"
 }
 
 step() { # training steps, with the share of the GPU's matrix rate that they reach (MFU)
-    $limited "$python" benchmarks/step.py --device "$device" --models "${models[@]}" --batches "$batch" \
+    limited "$python" benchmarks/step.py --device "$device" --models "${models[@]}" --batches "$batch" \
         --precisions autocast --modes "${modes[@]}" --seconds-per-row "$seconds" \
         --peers timm transformers --output "$results/step.json"
 }
 
 large() { # the same for the paper's large models
-    $limited "$python" benchmarks/step.py --device "$device" --models "${large[@]}" --batches "$((batch / 2))" \
+    limited "$python" benchmarks/step.py --device "$device" --models "${large[@]}" --batches "$((batch / 2))" \
         --precisions autocast --modes "${modes[@]: -1}" --seconds-per-row "$seconds" \
         --peers timm --output "$results/step-large.json"
 }
 
 sharding() { # FSDP2 on one GPU: the same loss, and what it costs
-    $limited "$python" benchmarks/sharding.py --device "$device" --models "${models[@]: -1}" --batches "$batch" \
+    limited "$python" benchmarks/sharding.py --device "$device" --models "${models[@]: -1}" --batches "$batch" \
         --precision bfloat16 --seconds-per-row "$seconds" --output "$results/sharding.json"
 }
 
 attention() { # the fused kernel and two plain products
-    $limited "$python" benchmarks/attention.py --device "$device" --rounds "$rounds"
+    limited "$python" benchmarks/attention.py --device "$device" --rounds "$rounds" \
+        --output "$results/attention.json"
 }
 
 loader() { # batches of small images that reach the GPU
-    $limited "$python" benchmarks/small.py --device "$device" --data "${CIFAR10:?is where CIFAR-10 is}" \
-        --steps $((10 * rounds)) --rounds "$rounds"
+    limited "$python" benchmarks/small.py --device "$device" --data "${CIFAR10:?is where CIFAR-10 is}" \
+        --steps $((10 * rounds)) --rounds "$rounds" --output "$results/loader.json"
 }
 
 cifar10() { # from scratch; 17 minutes, if it reads the 15,000 images a second of the first time
-    $limited "$python" -m vitkit train cifar10 --data.source "${CIFAR10:?is where CIFAR-10 is}" \
-        --device "$device" --workdir "$results/runs/cifar10" $steps &&
+    limited "$python" -m vitkit train cifar10 --data.source "${CIFAR10:?is where CIFAR-10 is}" \
+        --device "$device" --workdir "$results/runs/cifar10" "${steps[@]}" &&
         cp "$results/runs/cifar10/metrics.jsonl" "$results/cifar10.jsonl"
 }
 
 tiny_imagenet() { # from scratch
-    $limited "$python" -m vitkit train tiny-imagenet --data.source "${TINY_IMAGENET:?is where Tiny ImageNet is}" \
-        --device "$device" --workdir "$results/runs/tiny-imagenet" $steps &&
+    limited "$python" -m vitkit train tiny-imagenet --data.source "${TINY_IMAGENET:?is where Tiny ImageNet is}" \
+        --device "$device" --workdir "$results/runs/tiny-imagenet" "${steps[@]}" &&
         cp "$results/runs/tiny-imagenet/metrics.jsonl" "$results/tiny-imagenet.jsonl"
 }
 
 pretraining() { # scratch, self-supervised, supervised (Section 4.6)
-    $limited "$python" benchmarks/pretraining.py --data "${TINY_IMAGENET:?is where Tiny ImageNet is}" \
+    limited "$python" benchmarks/pretraining.py --data "${TINY_IMAGENET:?is where Tiny ImageNet is}" \
         --target "${CIFAR10:?is where CIFAR-10 is}" --ways scratch masked supervised "${side[@]}" \
         --device "$device" --workdir "$results/runs/pretraining" --output "$results/pretraining.json"
 }
@@ -108,16 +137,12 @@ pretraining() { # scratch, self-supervised, supervised (Section 4.6)
 
 failed=()
 for piece in "${pieces[@]}"; do
-    if ! declare -F "$piece" >/dev/null; then
-        echo "gpu.sh: no piece $piece; there are: ${all[*]}" >&2
-        exit 2
-    fi
     if [ -e "$results/$piece.done" ]; then
         echo "== $piece: done already"
         continue
     fi
     echo "== $piece"
-    if $piece 2>&1 | tee "$results/$piece.log"; then
+    if "$piece" 2>&1 | tee "$results/$piece.log"; then
         date -u +%Y-%m-%dT%H:%MZ >"$results/$piece.done"
     else
         failed+=("$piece")

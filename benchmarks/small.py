@@ -9,7 +9,7 @@ memory, in a DataLoader. The last rows have RandAugment, which works on one imag
 
 Prints and writes images per second that arrive on the device: the median over the rounds, with
 minimum and maximum. The clock starts after the first batches. The file is
-benchmarks/results/small-DATA-DEVICE.json.
+benchmarks/results/small-DATA-DEVICE.json, or --output.
 """
 
 import argparse
@@ -67,8 +67,10 @@ def main() -> None:
         "results": [row(name, values) for name, values in rates.items()],
     }
     show(result)
-    name = f"small-{options.data.stem}-{device.type}.json"
-    output = Path(__file__).parent / "results" / name
+    output = options.output
+    if output is None:
+        name = f"small-{options.data.stem}-{device.type}.json"
+        output = Path(__file__).parent / "results" / name
     record.write(result, output)
     print(f"wrote {output}")
 
@@ -81,6 +83,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=60, help="batches that are timed")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, help="file for the results, JSON")
     return parser.parse_args()
 
 

@@ -39,8 +39,8 @@ def curve(run_dir):
     lines = []
     for text in (run_dir / "metrics.jsonl").read_text().splitlines():
         line = json.loads(text)
-        line.pop("images_per_second", None)
-        line.pop("data_wait", None)
+        for timing in ("images_per_second", "data_wait", "tflops", "mfu"):
+            line.pop(timing, None)
         lines.append(line)
     return lines
 

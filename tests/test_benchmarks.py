@@ -176,6 +176,20 @@ def test_sharding_is_compared_with_none(side_by_side, run):
     assert not torch.distributed.is_initialized()
 
 
+@pytest.mark.slow
+def test_checkpoints_of_simulated_ranks_are_written_and_read_in_both_ways(run):
+    """The script itself stops where a load does not fill a rank's shards."""
+    rows = run("checkpoints", "--model mu/16 --ranks 2 6")["results"]
+    assert [(row["ranks"], row["way"]) for row in rows] == [
+        (2, "before"),
+        (2, "now"),
+        (6, "before"),
+        (6, "now"),
+    ]
+    assert rows[3]["opened"] == 6 * 3 < rows[2]["opened"]
+    assert not torch.distributed.is_initialized()
+
+
 @pytest.fixture
 def loader(monkeypatch, tmp_path):
     """The module, for batches of 4, with files to read in tmp_path/files."""
@@ -217,16 +231,25 @@ def test_the_queue_of_what_needs_a_gpu_works_at_toy_size_on_a_cpu(tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(encoded(photograph(32, 32, i), "PNG"))
     images = str(tmp_path / "images")
-    pieces = ["large", "sharding", "cifar10", "tiny_imagenet"]
+    pieces = ["run_step", "large", "sharding", "attention", "loader", "cifar10", "tiny_imagenet"]
     command = ["bash", str(BENCHMARKS / "gpu.sh"), "--device", "cpu"]
     command += ["--results", str(tmp_path / "results"), *pieces]
     environment = os.environ | {"CIFAR10": images, "TINY_IMAGENET": images}
     environment["PYTHON"] = sys.executable
+    del environment["CIFAR10"]  # two pieces fail for want of it, and the others are done
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "failed, or not finished: loader cifar10\n" in ended.stderr
+    environment["CIFAR10"] = images
     for _ in range(2):  # the second time, all are done
         ended = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("done already") == len(pieces)
-    assert (tmp_path / "results" / "cifar10.jsonl").exists()
+    written = {path.name for path in (tmp_path / "results").glob("*.json*")}
+    assert written == {
+        *("run-step.json", "step-large.json", "sharding.json", "attention.json", "loader.json"),
+        *("cifar10.jsonl", "tiny-imagenet.jsonl"),
+    }
 
 
 def test_all_l2_of_the_few_shot_fit_are_compared_with_scikit_learn_s():

@@ -264,6 +264,7 @@ CHANGES = {
         "precision": Change("bfloat16"),
         "compile": Change(True),
         "recompute": Change(True),
+        "shard_group": Change(2),
         "seed": Change(1),
         "evals": Change((Eval(Neighbours()),)),
         "evaluate_every": Change(Span(1)),
@@ -533,7 +534,7 @@ def observe_run(recipe, folder) -> str:
     lines = []
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         values = json.loads(line)
-        for timing in ("images_per_second", "data_wait"):
+        for timing in ("images_per_second", "data_wait", "tflops"):
             values.pop(timing, None)
         lines.append(values)
     said = console.export_text().replace(str(folder), "")
@@ -556,8 +557,8 @@ COUNTED: list[str] = []
 @pytest.fixture(autouse=True)
 def counted(monkeypatch):
     """What a run does that leaves no trace in its results: worker processes that it asks for, what it
-    decodes in advance, blocks that it computes again, and what it compiles, by PyTorch's quickest
-    compiler."""
+    decodes in advance, blocks that it computes again, among how many processes it shards, and what it
+    compiles, by PyTorch's quickest compiler."""
     loader = sys.modules[train_batches.__module__]
     vit = sys.modules[VisionTransformer.__module__]
     run_data = sys.modules["vitkit.training.data"]
@@ -581,6 +582,14 @@ def counted(monkeypatch):
         COUNTED.append("compiled")
         return compiled(module, *arguments, **settings | {"backend": "eager"})
 
+    start = sys.modules["vitkit.training.state.start"]
+    shard = start.shard
+
+    def sharding(learner, blocks, precision, group):
+        COUNTED.append(f"groups of {group}")
+        return shard(learner, blocks, precision, group)
+
+    monkeypatch.setattr(start, "shard", sharding)
     monkeypatch.setattr(loader, "batches_in_order", streaming)
     monkeypatch.setattr(run_data, "decoded", decoding)
     monkeypatch.setattr(vit, "checkpoint", checkpointing)

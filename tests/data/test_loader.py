@@ -286,6 +286,12 @@ def test_shared_memory_must_hold_all_batches_that_are_prepared_ahead(monkeypatch
         monkeypatch.setattr(workers, "_shared_memory", lambda free=free: free)
         assert workers.fits_shared_memory(4, 1 << 20) == enough
 
+    # The ranks of a machine share it
+    monkeypatch.setattr(workers, "_shared_memory", lambda: 18 << 20)
+    for ranks, enough in (("2", True), ("3", False)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+        assert workers.fits_shared_memory(4, 1 << 20) == enough
+
 
 def test_batches_travel_through_pipes_if_shared_memory_is_too_small(monkeypatch, photographs):
     how = (Augmentation(), TO, 5, 0, 0)

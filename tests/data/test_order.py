@@ -1,5 +1,6 @@
 """The order of training: what readers share, and what no number of processes changes."""
 
+import tracemalloc
 from collections import Counter
 from hashlib import sha256
 
@@ -9,7 +10,14 @@ import torch
 from stored import write_parquet
 
 from vitkit.data import Augmentation, Preprocessing, Source, open_source, train_batches
-from vitkit.data.loading.order import TrainingRows, permutation, rank_rows, split
+from vitkit.data.loading.order import (
+    HELD,
+    Scattered,
+    TrainingRows,
+    permutation,
+    rank_rows,
+    split,
+)
 from vitkit.data.sources import stores
 from vitkit.data.sources.stores import ChunkCache
 
@@ -136,3 +144,71 @@ def test_readers_are_at_least_one_and_need_no_more_than_rows(tmp_path):
         train_batches(source, Augmentation(), to, 4, 0, 0, 0, readers=0)
     batches = train_batches(source, Augmentation(), to, 4, 0, 0, 0, readers=100)
     assert len(next(batches).indices) == 4
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 99, 100, 101, 10_007])
+def test_an_order_that_is_computed_has_every_example_once(count):
+    positions = np.arange(count)
+    orders = [Scattered(count, seed, epoch)[positions] for seed, epoch in ((0, 0), (0, 1), (1, 0))]
+    for examples in orders:
+        assert examples.dtype == np.int64
+        assert np.array_equal(np.sort(examples), positions)
+    if count > 10:
+        assert not np.array_equal(orders[0], orders[1])
+        assert not np.array_equal(orders[0], orders[2])
+
+
+def test_an_order_that_is_computed_is_random():
+    """Neighbours are as far from each other as by chance, and each tenth of the positions has a tenth
+    of each tenth of the examples: 100 counts of 1,000, with a chi-square of 81 degrees of freedom."""
+    count = 100_000
+    values = []
+    for epoch in range(5):
+        examples = Scattered(count, 3, epoch)[np.arange(count)]
+        steps = np.abs(np.diff(examples))
+        assert steps.mean() == pytest.approx(count / 3, rel=0.02)
+        table = np.histogram2d(np.arange(count), examples, bins=10)[0]
+        values.append(((table - 1000) ** 2 / 1000).sum())
+    assert 60 < np.mean(values) < 105
+
+
+class Huge:
+    """A billion examples that take no memory."""
+
+    def chunks(self):
+        return None
+
+    def __len__(self):
+        return 10**9
+
+
+def test_a_billion_examples_need_no_permutation_in_memory():
+    """Batches over the end of an epoch, and the same ones for whoever continues."""
+    tracemalloc.start()
+    at_the_end = 10**9 // BATCH - 1
+    rows = TrainingRows(Huge(), BATCH, 3, range(BATCH), at_the_end)
+    batches = [batch for batch, _ in zip(rows, range(4), strict=False)]
+    assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    tracemalloc.stop()
+    epochs = np.concatenate(batches)[:, 0]
+    assert sorted(set(epochs)) == [0, 1]
+    assert np.concatenate(batches)[:, 1].max() < 10**9
+    continued = next(iter(TrainingRows(Huge(), BATCH, 3, range(BATCH), at_the_end + 3)))
+    assert np.array_equal(continued, batches[3])
+
+
+class Local(Huge):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+
+def test_up_to_16_million_images_keep_the_order_that_they_had():
+    rows = next(iter(TrainingRows(Local(1000), BATCH, 5, range(BATCH), 0)))
+    assert np.array_equal(rows[:, 1], permutation(1000, 5, 0)[:BATCH])
+    assert HELD == 1 << 24
+    for count, kind in ((HELD, np.ndarray), (HELD + 1, Scattered)):
+        order = TrainingRows(Local(count), BATCH, 5, range(BATCH), 0)._order(0)
+        assert isinstance(order, kind)

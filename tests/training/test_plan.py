@@ -267,6 +267,12 @@ def test_what_is_sharded_and_what_is_not(large):
     assert memory(replace(large, micro_batch=64), 8, counted).activations == eight.activations / 2
     assert eight.gathered < one.gathered
 
+    # Micro-batches add up before gradients are summed; a group of two shares less
+    adding = memory(replace(large, micro_batch=64), 8, counted)
+    assert adding.gathered == eight.gathered + 4 * counted.trained
+    pairs = memory(replace(large, shard_group=2), 8, counted)
+    assert pairs.weights == one.weights / 2 and pairs.activations == eight.activations
+
 
 def test_time_and_energy(large):
     machine = Machine(gpus=4, tflops=100, mfu=0.5, watts=500)

@@ -130,7 +130,14 @@ def test_a_run_may_be_stopped_and_continued_on_another_number_of_ranks(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "changes", [{}, {"recompute": True}, {"average": 0.0, "optim": Optim(lr=1e-3)}]
+    "changes",
+    [
+        {},
+        {"recompute": True},
+        {"average": 0.0, "optim": Optim(lr=1e-3)},
+        {"shard_group": 2, "micro_batch": 6},
+        {"shard_group": 1, "optim": Optim("sgd", lr=0.3, clip_each=True)},
+    ],
 )
 def test_four_ranks_too(recipe, tmp_path, changes):
     recipe = replace(recipe, **changes)
@@ -139,6 +146,26 @@ def test_four_ranks_too(recipe, tmp_path, changes):
     assert_same_log(tmp_path / "four", tmp_path / "one")
     if recipe.optim.name == "sgd":
         assert_nearly_same_weights(tmp_path / "four", tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_groups_of_two_continue_on_another_number_of_ranks(recipe, tmp_path, monkeypatch):
+    """One group writes each number, and any ranks read it; a group that does not fit is refused."""
+    run(recipe, tmp_path / "undisturbed")
+    run_dir = tmp_path / "run"
+    monkeypatch.setenv("STOP", "yes")
+    recipe = replace(recipe, shard_group=2)
+    assert together(4, run, recipe, run_dir) == [INTERRUPTED] * 4
+    monkeypatch.delenv("STOP")
+    assert files_of_last_checkpoint(run_dir) == 2
+
+    def refused():
+        with pytest.raises((ValueError, RuntimeError), match="4 processes are not whole groups"):
+            run(replace(recipe, shard_group=3), run_dir)
+
+    assert together(4, refused) == [0] * 4
+    assert together(2, run, replace(recipe, shard_group=1), run_dir) == [0] * 2
+    assert_same_run(run_dir, tmp_path / "undisturbed")
 
 
 SMALL = SelfDistillation(

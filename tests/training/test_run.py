@@ -296,7 +296,7 @@ def gradients_of(recipe):
     head = state.learner.model.head
     torch.nn.init.normal_(head.weight, std=0.1, generator=torch.Generator().manual_seed(1))
     targets = torch.arange(16) % 10
-    loss, norm = gradient(recipe, state, batch_of(random_levels(16, (8, 8)), targets))
+    loss, norm, _ = gradient(recipe, state, batch_of(random_levels(16, (8, 8)), targets))
     return loss, norm, [parameter.grad for parameter in state.learner.parameters()]
 
 

@@ -30,7 +30,8 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
     "plan": {
         "the machine": ("gpus N", "memory GIB", "tflops N"),
         "the run": ("data.source DATA", "examples N", "classes N", "model NAME", "length DURATION",
-                    "batch N", "micro-batch N", "recompute", "precision NAME"),
+                    "batch N", "micro-batch N", "recompute", "shard-group N",
+                    "precision NAME"),
     },
     "evaluate": {
         "what": ("split PART", "against MODEL", "evals NAME...", "corruptions common"),

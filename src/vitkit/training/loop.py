@@ -1,17 +1,18 @@
 """The training loop: one for every objective.
 
 `train` prepares a run and `_steps` is its loop. Each act is in a file of its own: data.py (images),
-choices.py and recipe.py (resolve), state/start.py, step.py (gradient, update, recovery),
-evaluation.py, state/state.py (checkpoints), schedule.py (when it ends) and state/finish.py.
+choices.py and recipe.py (resolve), state/start.py, step.py (gradient, update), outcomes.py
+(recovery), evaluation.py, state/state.py (checkpoints), schedule.py (when it ends) and state/finish.py.
 """
 
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from vitkit.data import train_batches
+from vitkit.data import Batch, train_batches
 from vitkit.evaluation import label_notes
 from vitkit.objectives import Supervised
 from vitkit.system import matmul
@@ -25,9 +26,16 @@ from vitkit.system.span import due
 from vitkit.training.choices import as_decided, with_augmentation, with_channels, with_precision
 from vitkit.training.data import RunData, about_classes, open_data, refuse_one_class
 from vitkit.training.evaluation import ANSWERS, check_best, evaluate, gains_no_more
+from vitkit.training.outcomes import Outcomes, look
 from vitkit.training.recipe import Recipe, check_numbers, check_packages, output_names, resolve
 from vitkit.training.record.log import Log
-from vitkit.training.record.machine import BEGUN, compute_as_begun, record_beginning
+from vitkit.training.record.machine import (
+    BEGUN,
+    about_tf32,
+    compute_as_begun,
+    record_beginning,
+    work_of_images,
+)
 from vitkit.training.record.trackers import open_trackers, pictures_of_mistakes
 from vitkit.training.record.values import flat, to_json
 from vitkit.training.run import Run, locked, record_run
@@ -36,7 +44,7 @@ from vitkit.training.state.checkpoints import checkpoints, earlier_call
 from vitkit.training.state.finish import finish, is_finished, keep_best
 from vitkit.training.state.start import begin
 from vitkit.training.state.state import State
-from vitkit.training.step import gradient, set_rates, skip, update
+from vitkit.training.step import advance, gradient, set_rates
 from vitkit.weights import Classifier, load
 
 
@@ -106,7 +114,8 @@ def _train(
         trackers = open_trackers(
             recipe.track, run_dir, run_dir / BEGUN, state.step, flat(to_json(recipe))
         )
-    log = Log(run_dir, state.step, schedule.last, trackers, console)
+    work = work_of_images(run_dir, device, recipe.precision)
+    log = Log(run_dir, state.step, schedule.last, trackers, console, work)
     for sentence in _summary(recipe, data, state):
         log.say(sentence)
     for tracker in trackers:
@@ -145,70 +154,98 @@ def _steps(run: Run) -> None:
     if state.step == 0 and not from_rank_0(lambda: checkpoints(run.run_dir)):
         state.save(run.run_dir, recipe.keep)
 
-    # This rank's share of every batch that follows the state's step. Which images a batch has is a
-    # function of (seed, step) and of what data.json holds, so nothing of it needs to be saved
-    batches = train_batches(
-        run.data.train,
-        recipe.data.augmentation,
-        recipe.data.preprocessing,
-        recipe.batch,
-        recipe.seed,
-        state.step,
-        run.workers,
-        world(),
-        state.device,
-        run.data.readers,
-    )
-    with closing(batches):
-        evaluate(run)  # if the run was interrupted between a step and its evaluation
+    outcomes = Outcomes.on(state.device)
+    evaluate(run)  # if the run was interrupted between a step and its evaluation
+    keep_best(run)
+    state.learner.train()
+    is_done = False
+    while not is_done:
+        # This rank's share of every batch that follows the state's step. Which images a batch has
+        # is a function of (seed, step) and of what data.json holds, so nothing of it needs to be
+        # saved
+        batches = train_batches(
+            run.data.train,
+            recipe.data.augmentation,
+            recipe.data.preprocessing,
+            recipe.batch,
+            recipe.seed,
+            state.step,
+            run.workers,
+            world(),
+            state.device,
+            run.data.readers,
+        )
+        with closing(batches):
+            is_done = _steps_with(run, batches, outcomes)
+
+    # A run that gains no more ends early: what was not due at that step is measured now
+    if state.step < schedule.last:
+        counted_steps = f"{state.step:,} of {schedule.last:,} steps"
+        log.say(f"no gain in {recipe.early_stop} evaluations: the run ends after {counted_steps}")
+        evaluate(run, is_last=True)
         keep_best(run)
-        state.learner.train()
-        while state.step < schedule.last and not gains_no_more(run):
-            # The next batch
-            with log.meter.waiting():
-                batch = next(batches)
-            run.stop.raise_if_asked()
 
-            # Its rates and its gradient. What follows sees the step as finished, so one more
-            position = schedule.position(state.step)
-            rate = set_rates(recipe, state, position)
-            state.learner.before(position, recipe.length.n)
-            loss, norm = gradient(recipe, state, batch)
-            state.step += 1
 
-            # The update. A step that is not finite is skipped; after a few the run goes back
-            if torch.isfinite(loss + norm):
-                update(recipe, state, schedule.position(state.step))
-            else:
-                skip(run, batch, loss, norm)
-            state.optimizer.zero_grad()
+def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
+    """The steps with these batches, which follow the state's step. Returns False if the run went
+    back to a step before that of the next batch, so that it needs others."""
+    recipe, state, schedule, log = run.recipe, run.state, run.schedule, run.log
+    while state.step < schedule.last and not gains_no_more(run):
+        # The next batch
+        with log.meter.waiting():
+            batch = next(batches)
+        if run.stop.is_due(outcomes.stops):
+            look(run, outcomes, lag=0)
+            raise Interrupted
 
-            # Where it ends, if it must end in a time
-            schedule.follow(state.step)
-            log.total = schedule.last
+        # Its rates and its gradient. What follows sees the step as finished, so one more
+        position = schedule.position(state.step)
+        rate = set_rates(recipe, state, position)
+        state.learner.before(position, recipe.length.n)
+        outcome = gradient(recipe, state, batch, run.stop)
+        state.step += 1
 
-            log.at(state.step, recipe.batch, loss)
-            if due(state.step, recipe.log_every, schedule.last):
-                log.training(state.step, recipe.batch, loss.item(), norm.item(), rate)
+        # The update, unless the step is not finite
+        outcomes.add(state.step, batch, outcome)
+        position = schedule.position(state.step)
+        advance(recipe, state, outcome, position, at_once=not outcomes.lag)
 
-            # Save, unless the step was skipped: its weights may be the cause, so a rollback must
-            # not return to them. After the last step there is none
-            is_good = state.bad_in_row == 0 or state.step == schedule.last
-            if due(state.step, recipe.save_every.n, schedule.last) and is_good:
-                with log.meter.pausing():
-                    state.save(run.run_dir, recipe.keep)
+        # Where it ends, if it must end in a time
+        schedule.follow(state.step)
+        log.total = schedule.last
 
-            evaluate(run)
-            keep_best(run)
+        # What earlier steps gave, or all, if something is written down now
+        finished_step = state.step
+        lag = None
+        if _writes(run):
+            lag = 0
+        if look(run, outcomes, lag) and state.step < finished_step:
+            return False
+        log.at(state.step, recipe.batch, outcomes.loss)
 
-        # A run that gains no more ends early: what was not due at that step is measured now
-        if state.step < schedule.last:
-            counted_steps = f"{state.step:,} of {schedule.last:,} steps"
-            log.say(
-                f"no gain in {recipe.early_stop} evaluations: the run ends after {counted_steps}"
-            )
-            evaluate(run, is_last=True)
-            keep_best(run)
+        if due(state.step, recipe.log_every, schedule.last):
+            log.training(state.step, recipe.batch, outcomes.loss, outcomes.norm, rate)
+
+        # Save, unless the step was skipped: its weights may be the cause, so a rollback must not
+        # return to them. After the last step there is none
+        is_good = state.bad_in_row == 0 or state.step == schedule.last
+        if due(state.step, recipe.save_every.n, schedule.last) and is_good:
+            with log.meter.pausing():
+                state.save(run.run_dir, recipe.keep)
+
+        evaluate(run)
+        keep_best(run)
+    return True
+
+
+def _writes(run: Run) -> bool:
+    """Whether the run writes something of its state after this step, or shows its first one."""
+    recipe = run.recipe
+    if run.state.step == run.log.began_at + 1:
+        return True
+    spans = [recipe.log_every, recipe.save_every.n, recipe.evaluate_every.n]
+    spans += [each.every.n for each in recipe.evals]
+    return any(due(run.state.step, every, run.schedule.last) for every in spans)
 
 
 def _refuse(recipe: Recipe, data: RunData, run_dir: Path) -> None:
@@ -266,6 +303,8 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
 
     # What the person may not expect
     sentences = [f"{model}, {recipe.precision}; {', '.join(images)}; {steps}"]
+    if about_tf32(state.device):
+        sentences.append(about_tf32(state.device))
     if not data.held_out:
         sentences.append("nothing is held out to evaluate on")
     elif not recipe.evals:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitkit.models import KERNEL_LAYERS
-from vitkit.system.processes.ranks import world
+from vitkit.system.processes.ranks import local_tensor
 from vitkit.system.span import Span
 
 
@@ -125,8 +125,7 @@ class Optim:
             betas = (self.beta1, self.beta2)
             return torch.optim.AdamW(groups, self.lr, betas, self.eps, fused=True)
 
-        # PyTorch's fused SGD does not take FSDP's shards
-        sgd = torch.optim.SGD(groups, self.lr, self.momentum, fused=world().world_size == 1)
+        sgd = torch.optim.SGD(groups, self.lr, self.momentum, fused=True)
         # It wants the momentum of all parameters or of none, but a parameter that has no gradient
         # yet, as DINO's last layer, would have none: so all of them get theirs now
         if self.momentum:
@@ -134,6 +133,48 @@ class Optim:
                 for parameter in group["params"]:
                     sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return sgd
+
+
+def take_step(optimizer: torch.optim.Optimizer, bad: Tensor | None = None) -> None:
+    """A step of an optimiser that `Optim.build` made.
+
+    bad: float32 () on the parameters' device: if it is 1, nothing changes; None is 0. The fused
+    kernels look at it on the device, as PyTorch's GradScaler has them do.
+    """
+    if isinstance(optimizer, torch.optim.SGD):
+        _step_of_sgd(optimizer, bad)
+        return
+    optimizer.found_inf = bad
+    optimizer.step()
+
+
+@torch.no_grad()
+def _step_of_sgd(sgd: torch.optim.SGD, bad: Tensor | None) -> None:
+    """What sgd.step() does, on FSDP's shards too, which PyTorch's fused SGD does not take."""
+    for group in sgd.param_groups:
+        parameters, gradients, momenta = [], [], []
+        for parameter in group["params"]:
+            if parameter.grad is None or not local_tensor(parameter).numel():
+                continue
+            parameters.append(local_tensor(parameter))
+            gradients.append(local_tensor(parameter.grad))
+            if group["momentum"]:
+                momenta.append(local_tensor(sgd.state[parameter]["momentum_buffer"]))
+        if not parameters:
+            continue
+        torch._fused_sgd_(
+            parameters,
+            gradients,
+            momenta,
+            weight_decay=group["weight_decay"],
+            momentum=group["momentum"],
+            lr=group["lr"],
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+            found_inf=bad,
+        )
 
 
 def _cosine(start: float, end: float, progress: float) -> float:

@@ -74,8 +74,8 @@ class Memory(NamedTuple):
     """Its share of the Polyak average."""
     gathered: float
     """Weights in the precision of the matrix products. Several GPUs (FSDP2) gather those of two
-    blocks and of what is beside the blocks, with the gradient of one; a single GPU in bfloat16 has
-    a copy of all of them."""
+    blocks and of what is beside the blocks, with the gradient of one, and of all of them in float32
+    if several micro-batches add up; a single GPU in bfloat16 has a copy of all weights."""
     activations: float
     """What a micro-batch keeps for its backward pass, and two gradients of its widest tensor."""
     reserve: float = RESERVE
@@ -91,22 +91,26 @@ def memory(recipe: Recipe, gpus: int, counted: "Count") -> Memory:
     """The memory that a resolved recipe needs on each of `gpus`, from what `count` says of its
     learner."""
     # Shards of float32 numbers: parameters, and what is only there for those that are trained
-    weights = 4 * counted.parameters / gpus
-    trained = 4 * counted.trained / gpus
+    sharers = min(recipe.shard_group or gpus, gpus)
+    weights = 4 * counted.parameters / sharers
+    trained = 4 * counted.trained / sharers
     moments = 2 if recipe.optim.name == "adam" else 1
+
+    images = min(recipe.micro_batch, recipe.batch // gpus)
 
     # Weights in the precision of the matrix products
     width = 2 if recipe.precision == "bfloat16" else 4  # bytes of a number
     if gpus > 1:
         gradient = (width + 4) * max(counted.block, counted.rest)  # and its float32 copy
         gathered = width * (2 * counted.block + counted.rest) + gradient
+        if images < recipe.batch // gpus:  # micro-batches add up before the gradients are summed
+            gathered += 4 * counted.trained
     elif recipe.precision == "bfloat16":
         gathered = width * counted.parameters
     else:
         gathered = 0
 
     # A micro-batch
-    images = min(recipe.micro_batch, recipe.batch // gpus)
     of_image = counted.image_recomputed if recipe.recompute else counted.image
     return Memory(
         weights=weights,

@@ -130,6 +130,9 @@ class Recipe:
     """Run the model through torch.compile."""
     recompute: bool = False
     """Activation checkpointing: recompute blocks in the backward pass, for less memory."""
+    shard_group: int = 0
+    """Processes that share one copy of weights, gradients and optimiser, such as the 8 of a machine;
+    0 is all. Smaller groups exchange less between machines and need more memory."""
 
     # Randomness
     seed: int = 0
@@ -325,6 +328,10 @@ def check_numbers(recipe: Recipe) -> None:
     if recipe.early_stop < 0:
         raise ValueError(
             f"early_stop is {recipe.early_stop}; it is a number of evaluations, or 0 for never"
+        )
+    if recipe.shard_group < 0:
+        raise ValueError(
+            f"shard_group is {recipe.shard_group}; it is a number of processes, or 0 for all"
         )
     for name in ("keep", "log_every"):
         if getattr(recipe, name) < 1:

@@ -159,9 +159,17 @@ class Stop:
         self.by_a_person = False
         """Whether it was by Ctrl-C."""
 
+    def is_due(self, agreed: bool) -> bool:
+        """Whether the run stops before its next step: on all ranks at the same one, once they have
+        `agreed`, from what an earlier step told them, that one of them was asked."""
+        watchdog.heartbeat()
+        if world().world_size > 1:
+            return agreed
+        return self.asked or self.time_is_over()
+
     def raise_if_asked(self) -> None:
         """Raises Interrupted on every rank if any of them was asked, so that they stop at the same
-        step. All ranks call it at the same places."""
+        place, between batches of an evaluation. All ranks call it at the same places."""
         watchdog.heartbeat()
         if any_rank(self.asked) or self.time_is_over():
             raise Interrupted

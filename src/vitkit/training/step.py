@@ -1,41 +1,50 @@
 """One step: the gradient of a batch, its norm, and the update; or, if they are not finite, none.
 
-A step whose loss or gradient is not finite is skipped, counted and written down; after a few in a
-row the run goes back to earlier weights.
+Nothing here waits for the device: outcomes.py looks at what a step gave, some steps later.
 
 Legend: B examples of a whole batch, b of a rank's share of it, m of a micro-batch, C H W an image's
 channels, height and width.
 """
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vitkit.data import Batch
+from vitkit.objectives import Learner
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import (
-    any_rank,
-    from_every_rank,
-    from_rank_0,
     local_tensor,
+    replicas_of,
+    sum_gradients,
     sum_over_ranks,
     world,
 )
-from vitkit.training.optim import Optim
+from vitkit.training.optim import Optim, take_step
 from vitkit.training.recipe import Recipe
-from vitkit.training.run import Run
-from vitkit.training.state.checkpoints import checkpoints, on_schedule
+from vitkit.training.schedule import Stop
 from vitkit.training.state.state import State
-
-BAD_STEPS = 3  # in a row, after which the run goes back to the last good checkpoint
 
 # Dropout's seed is seed * SEED_STRIDE + step + row * ROW_STRIDE. The strides are large, so that a
 # row's seed is not another step's; a run of more than SEED_STRIDE steps meets seeds of the next one
 SEED_STRIDE = 1_000_003
 ROW_STRIDE = 0x9E3779B1
+
+
+class Outcome(NamedTuple):
+    """What a step gave, over all ranks, on the device: () each."""
+
+    loss: Tensor
+    """Of the whole batch."""
+    norm: Tensor
+    """Of its gradient before clipping."""
+    stops: Tensor
+    """How many ranks were asked to stop."""
 
 
 def set_rates(recipe: Recipe, state: State, position: float) -> float:
@@ -50,9 +59,10 @@ def set_rates(recipe: Recipe, state: State, position: float) -> float:
     return rate
 
 
-def gradient(recipe: Recipe, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
+def gradient(recipe: Recipe, state: State, batch: Batch, stop: Stop | None = None) -> Outcome:
     """The loss of a whole batch, of which `batch` is this rank's share, and the norm of its
-    gradient before clipping: () each. The clipped gradient is left on the parameters.
+    gradient before clipping. The clipped gradient is left on the parameters. All ranks learn in the
+    same exchange how many of them were asked to `stop`.
 
     Micro-batches and ranks change neither: each micro-batch is weighted by its share of the whole
     batch, and what the objective draws is a function of (seed, step, example). Dropout is drawn by
@@ -71,12 +81,16 @@ def gradient(recipe: Recipe, state: State, batch: Batch) -> tuple[Tensor, Tensor
     # This rank's share, on its device, in micro-batches
     batch_keys = keys_of(recipe.seed, state.step, batch_size)
     share_keys = batch_keys[first_row : first_row + share_size]
-    share = [x.to(device, non_blocking=True) for x in (batch.images, batch.targets, share_keys)]
-    micro_batches = zip(*(x.split(recipe.micro_batch) for x in share), strict=True)
+    if device.type == "cuda":
+        share_keys = share_keys.pin_memory()  # or the copy to the device would wait
+    share = _sent([batch.images, batch.targets, share_keys], device)
+    micro_batches = list(zip(*(x.split(recipe.micro_batch) for x in share), strict=True))
 
-    # Their gradients add up on the parameters
+    # Their gradients add up on the parameters, and over the ranks with the last
     loss = torch.zeros((), device=device)
-    for images, targets, keys in micro_batches:  # (m, C, H, W) uint8, (m,) or (m, K), (m,)
+    for number, (images, targets, keys) in enumerate(micro_batches, 1):
+        # (m, C, H, W) uint8, (m,) or (m, K), (m,)
+        sum_gradients(learner, now=number == len(micro_batches))
         _seed(device, recipe.seed * SEED_STRIDE + state.step + first_row * ROW_STRIDE)
         first_row += len(images)
         weight = len(images) / batch_size
@@ -87,7 +101,30 @@ def gradient(recipe: Recipe, state: State, batch: Batch) -> tuple[Tensor, Tensor
         loss += weighted.detach()
 
     # Over all ranks: FSDP has summed the gradients in the backward pass
-    return sum_over_ranks(loss), clip_gradient(state.parameters.values(), recipe.optim)
+    asked = float(stop is not None and stop.asked)
+    beside = torch.stack([loss, torch.full((), asked, device=device)])
+    norm = clip_gradient(state.parameters.values(), recipe.optim, beside)
+    return Outcome(beside[0], norm, beside[1])
+
+
+def _sent(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
+    """The tensors on the device. Page-locked ones go to a GPU while it computes an earlier step."""
+    if device.type != "cuda":
+        return [tensor.to(device) for tensor in tensors]
+    copying = _stream_of_copies(device)
+    with torch.cuda.stream(copying):
+        sent = [tensor.to(device, non_blocking=True) for tensor in tensors]
+    computing = torch.cuda.current_stream()
+    computing.wait_stream(copying)
+    for tensor in sent:
+        tensor.record_stream(computing)  # its memory is not given to the next copy before that
+    return sent
+
+
+@cache
+def _stream_of_copies(device: torch.device) -> torch.cuda.Stream:
+    """A queue of the GPU's own for copies, which its other work does not wait for."""
+    return torch.cuda.Stream(device)
 
 
 def _seed(device: torch.device, seed: int) -> None:
@@ -101,17 +138,30 @@ def _seed(device: torch.device, seed: int) -> None:
 
 
 @torch.no_grad()
-def clip_gradient(parameters: Iterable[Tensor], optim: Optim) -> Tensor:
-    """Clip the gradient as `optim` says; returns the norm that it had before, () float32."""
-    gradients = [local_tensor(p.grad) for p in parameters if p.grad is not None]
+def clip_gradient(
+    parameters: Iterable[Tensor], optim: Optim, beside: Tensor | None = None
+) -> Tensor:
+    """Clip the gradient as `optim` says; returns the norm that it had before, () float32.
+
+    beside: numbers of each rank, (n,) float32, which become their sums over the ranks, in place:
+    they travel with those of the norm.
+    """
+    with_gradient = [p for p in parameters if p.grad is not None]
+    gradients = [local_tensor(p.grad) for p in with_gradient]
 
     # The norm, summed in float64: float32 sums of a large layer are off by up to 1e-4 on a CPU, by
     # a different amount for each number of ranks
     dtype = torch.float64
     if gradients[0].device.type == "mps":  # which has no float64
         dtype = torch.float32
-    local_norms = torch.stack(torch._foreach_norm(gradients, 2, dtype))  # one a parameter
-    squares = sum_over_ranks(local_norms.square())
+    squares = torch.stack(torch._foreach_norm(gradients, 2, dtype)).square()  # one a parameter
+    if beside is None:
+        sum_over_ranks(squares)
+    else:
+        sums = sum_over_ranks(torch.cat([beside.to(dtype), squares]))
+        beside.copy_(sums[: len(beside)])
+        squares = sums[len(beside) :]
+    squares = squares / replicas_of(with_gradient[0])  # each of them has added its own
     norm = squares.sum().sqrt().float()
 
     # Scaled down to the largest norm that is allowed, each parameter's own or the common one
@@ -130,94 +180,45 @@ def keys_of(seed: int, step: int, examples: int) -> Tensor:
     return torch.from_numpy(generator.integers(0, 1 << 62, examples))
 
 
-def update(recipe: Recipe, state: State, position: float) -> None:
-    """Change the weights by their gradient, then what follows the weights: a teacher, the average.
-    The position is that of the finished step in the schedule."""
-    state.optimizer.step()
-    state.bad_in_row = 0
-    state.learner.updated(position, recipe.length.n)
-    if state.average is not None:
-        state.update_average(recipe.average)
+def is_finite(loss: Tensor, norm: Tensor) -> Tensor:
+    """bool (): whether a step may change the weights."""
+    return torch.isfinite(loss + norm)
 
 
-# A step that is not finite
+def advance(recipe: Recipe, state: State, outcome: Outcome, position: float, at_once: bool) -> None:
+    """Change the weights by their gradient, which goes, then what follows the weights: a teacher,
+    the average. If the step is not finite nothing changes.
 
-
-def skip(run: Run, batch: Batch, loss: Tensor, norm: Tensor) -> None:
-    """Count a step whose loss or gradient is not finite and write its batch down, for replay. After
-    BAD_STEPS of them in a row, go back; see `go_back` for what it raises."""
-    state = run.state
-    state.skipped += 1
-    state.bad_in_row += 1
-
-    # The whole batch, of which each rank has a share
-    indices = []
-    for share in from_every_rank(batch.indices.tolist()):
-        indices += share
-    run.log("skipped", state.step, loss=loss.item(), norm=norm.item(), indices=indices)
-    run.log.say(
-        f"step {state.step}: loss {loss.item()}, gradient norm {norm.item()}: skipped; its batch "
-        f"is listed in {run.log.path}"
-    )
-    if state.bad_in_row == BAD_STEPS:
-        go_back(run)
-
-
-def go_back(run: Run) -> None:
-    """Load the newest good checkpoint, and go on from here with its weights: the next batches are
-    new ones, for the same ones would lead to the same place.
-
-    Raises FloatingPointError if the run has gone back before, or no checkpoint is good.
+    position: that of the finished step in the schedule.
+    at_once: whether this process looks if it is finite, and waits for the device; else the device
+    does, for the same result.
     """
-    state = run.state
-    advice = (
-        f"lower --optim.lr (it is {run.recipe.optim.lr:g}), lengthen --optim.warmup, or use "
-        "--precision float32"
-    )
-    if state.rollbacks:
-        raise FloatingPointError(
-            f"{BAD_STEPS} steps in a row were not finite at step {state.step}, after going back "
-            f"once already; {advice}"
-        )
-
-    step_now = state.step
-    skipped = state.skipped
-    checkpoint = _load_good_checkpoint(run)
-    if checkpoint is None:
-        raise FloatingPointError(
-            f"{BAD_STEPS} steps in a row were not finite and no checkpoint is; {advice}"
-        )
-    run.log.say(
-        f"{BAD_STEPS} steps in a row were not finite: back to the weights of step {state.step}, on "
-        "with new batches"
-    )
-
-    # The batches go on from here, so the counters do not go back
-    state.step = step_now
-    state.skipped = skipped
-    state.bad_in_row = 0
-    state.rollbacks = 1
-
-    # Saved, so that a run that is killed after this does not go back once more
-    run.log("rollback", state.step, checkpoint=checkpoint.name)
-    state.save(run.run_dir, run.recipe.keep)
+    finite = is_finite(outcome.loss, outcome.norm)
+    if not at_once:
+        update(recipe, state, position, bad=(~finite).float())
+    elif finite:
+        update(recipe, state, position)
+    state.optimizer.zero_grad()
 
 
-def _load_good_checkpoint(run: Run) -> Path | None:
-    """Load the newest checkpoint that is intact and finite on every rank, of those that the recipe
-    asked for; returns it, or None if there is none."""
-    run.state.wait()
-    scheduled = from_rank_0(
-        lambda: [path for path in checkpoints(run.run_dir) if on_schedule(path)]
-    )
-    for checkpoint in scheduled:
-        try:
-            run.state.load(checkpoint)
-        except ValueError as error:
-            run.log.say(f"{error}; trying the one before it")
-            continue
-        local = [local_tensor(tensor) for tensor in run.state.tensors().values()]
-        finite = all(tensor.isfinite().all() for tensor in local)
-        if not any_rank(not finite):
-            return checkpoint
-    return None
+def update(recipe: Recipe, state: State, position: float, bad: Tensor | None = None) -> None:
+    """The update itself. bad: float32 () on the device, 1 if nothing may change; None is 0."""
+    take_step(state.optimizer, bad)
+    with _unless(bad, state.learner):
+        state.learner.updated(position, recipe.length.n)
+    if state.average is not None:
+        state.update_average(recipe.average, bad)
+
+
+@contextmanager
+def _unless(bad: Tensor | None, learner: Learner) -> Iterator[None]:
+    """A block after which what a learner adds to the trained weights is as it was, if `bad` is 1."""
+    if bad is None or type(learner).updated is Learner.updated:
+        yield
+        return
+    frozen = [p for p in learner.parameters() if not p.requires_grad]
+    tensors = [local_tensor(tensor.detach()) for tensor in [*frozen, *learner.buffers()]]
+    before = [tensor.clone() for tensor in tensors]
+    yield
+    for tensor, earlier in zip(tensors, before, strict=True):
+        tensor.copy_(torch.where(bad > 0, earlier, tensor))

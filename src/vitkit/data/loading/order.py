@@ -8,6 +8,9 @@ Where examples can only be read many together (row groups of large parquet files
 permutation goes through windows of some of these chunks: which chunks meet in a window, and the
 order inside it, are random.
 
+A permutation of very many examples, each of which can be read alone, is not held in memory: which
+example is at a position is computed (`Scattered`).
+
 Where such chunks have to be fetched, several readers share them, so that each is fetched once. A
 reader has the same rows of every batch, and chunks of its own to fill them from. Readers are a part
 of the order: how many there are is written down when a run begins, and whoever continues it, with
@@ -17,6 +20,7 @@ Legend: B batch, N examples, R readers.
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +28,9 @@ from functools import cached_property
 import numpy as np
 
 from vitkit.data.sources.source import Source
+
+HELD = 1 << 24  # examples whose permutation is held in memory, as it always was: 128 MB
+ROUNDS = 8  # of the cipher by which more of them are ordered
 
 # What a stream of random numbers is for.
 SHUFFLE = 0
@@ -89,6 +96,45 @@ def permutation(
     return order
 
 
+class Scattered:
+    """A permutation of `count` examples in an epoch that takes no memory: `[positions]` computes
+    which examples are there.
+
+    A Feistel network: a position is two digits to the base m, and in each round one of them is moved
+    on by a hash of the other, which can be undone, whatever the hash. So it is a permutation of the
+    m * m numbers; m is the least with m * m >= count, and a number that is no example is put through
+    again until it is one (cycle walking), which is a permutation of the examples (Black and Rogaway
+    2002).
+    """
+
+    def __init__(self, count: int, seed: int, epoch: int):
+        self.count = count
+        self.base = np.uint64(math.isqrt(count - 1) + 1)
+        random = Stream(seed, SHUFFLE).at(epoch, 0)
+        self.keys = random.integers(0, 1 << 64, ROUNDS, np.uint64)
+
+    def __getitem__(self, positions: np.ndarray) -> np.ndarray:
+        """int64 (n,) -> int64 (n,)."""
+        numbers = self._through(positions.astype(np.uint64))
+        while (outside := numbers >= self.count).any():
+            numbers[outside] = self._through(numbers[outside])
+        return numbers.astype(np.int64)
+
+    def _through(self, numbers: np.ndarray) -> np.ndarray:
+        """All rounds, once."""
+        left, right = np.divmod(numbers, self.base)
+        for key in self.keys:
+            left, right = right, (left + _hash(right ^ key) % self.base) % self.base
+        return left * self.base + right
+
+
+def _hash(numbers: np.ndarray) -> np.ndarray:
+    """Every bit of a result depends on every bit of its number: SplitMix64's last step."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingRows:
     """For every step after `after`, the (epoch, example) of each row: int64 (rows, 2). Endless.
@@ -108,7 +154,7 @@ class TrainingRows:
 
     def __iter__(self) -> Iterator[np.ndarray]:
         count = len(self.source)
-        orders: dict[int, np.ndarray] = {}
+        orders: dict[int, np.ndarray | Scattered] = {}
         for step in itertools.count(self.after):
             # Where in the endless row of epochs the batch lies.
             positions = step * self.batch + np.arange(self.rank_rows.start, self.rank_rows.stop)
@@ -133,9 +179,11 @@ class TrainingRows:
             return in_window
         return 2 * readers * in_window
 
-    def _order(self, epoch: int) -> np.ndarray:
+    def _order(self, epoch: int) -> np.ndarray | Scattered:
         """The permutation of an epoch."""
         count = len(self.source)
+        if self._chunks is None and count > HELD:
+            return Scattered(count, self.seed, epoch)
         reader_at = None
         if self._chunks is not None and self.readers > 1:
             rows = (epoch * count + np.arange(count)) % self.batch

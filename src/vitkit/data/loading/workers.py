@@ -72,9 +72,10 @@ def worth_starting(workers: int, items: int) -> int:
 
 def fits_shared_memory(workers: int, size: int, ahead: int = AHEAD) -> bool:
     """Whether results of `size` bytes can travel through /dev/shm, which has often 64 MB in a
-    container. Beyond that a process dies of a bus error."""
+    container, and which the ranks of a machine share. Beyond that a process dies of a bus error."""
     free = _shared_memory()
-    return free is None or (ahead * workers + 1) * size <= free
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # torchrun's, on this machine
+    return free is None or ranks * (ahead * workers + 1) * size <= free
 
 
 def forked() -> bool:

@@ -143,15 +143,19 @@ def _session(store: dist.Store, rank: int, world_size: int) -> str:
     return session
 
 
-def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision) -> nn.Module:
+def shard(
+    learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision, group: int = 0
+) -> nn.Module:
     """A learner, that is, a model and its objective, with its parameters sharded among the ranks by
-    FSDP2.
+    FSDP2: among all of them, or among each `group` of so many ranks that follow each other, so that
+    each group has the whole learner (HSDP).
 
     The parameters of each of `blocks` are gathered while it runs; those outside of them for a whole
     forward and backward pass. Gradients are summed over ranks, in float32. In a run of one process
     this returns the learner unchanged.
 
-    Raises ValueError for BatchNorm, whose statistics would differ between ranks.
+    Raises ValueError for BatchNorm, whose statistics would differ between ranks, and if the ranks do
+    not make whole groups.
     """
     if not dist.is_initialized():
         return learner
@@ -175,7 +179,18 @@ def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision)
         param_dtype=gathered_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     device = next(learner.parameters()).device
-    mesh = init_device_mesh(device.type, (world().world_size,))
+    world_size = world().world_size
+    shape: tuple[int, ...] = (world_size,)
+    names: tuple[str, ...] = ("shards",)
+    if 0 < group < world_size:
+        if world_size % group:
+            raise ValueError(
+                f"{world_size} processes are not whole groups of {group}; choose a --shard-group "
+                "that divides them, or 0, which is one group"
+            )
+        shape = (world_size // group, group)
+        names = ("replicas", "shards")
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
     # The blocks first: the learner then takes the parameters that are in none of them
     for module in [*blocks, learner]:
         fully_shard(module, mesh=mesh, mp_policy=policy)
@@ -191,6 +206,13 @@ def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision)
     learner.gather = lambda: None
     register_fsdp_forward_method(learner, "gather")
     return learner
+
+
+def sum_gradients(learner: nn.Module, now: bool) -> None:
+    """Whether the next backward pass sums gradients over the ranks. If not, each rank adds up its
+    own, whole, until a pass that does."""
+    if world().world_size > 1:
+        learner.set_requires_gradient_sync(now)
 
 
 @contextmanager
@@ -220,6 +242,54 @@ def local_tensor(tensor: Tensor) -> Tensor:
     if hasattr(tensor, "to_local"):
         return tensor.to_local()
     return tensor
+
+
+class Part(NamedTuple):
+    """What this rank holds of a tensor."""
+
+    values: Tensor
+    """Detached, not copied."""
+    offsets: tuple[int, ...]
+    """Where it begins in the whole tensor: an index for each dimension."""
+    is_first: bool
+    """Whether no rank before this one holds the same."""
+
+
+def part_of(tensor: Tensor) -> Part:
+    """What this rank holds of a tensor: its shard, or all of one that is not sharded."""
+    tensor = tensor.detach()
+    if not hasattr(tensor, "placements"):
+        return Part(tensor, (0,) * tensor.ndim, on_rank_0())
+
+    # A sharded dimension is cut as torch.chunk cuts: the last ranks may have less, or nothing
+    offsets = [0] * tensor.ndim
+    shape = list(tensor.shape)
+    is_first = True
+    mesh = tensor.device_mesh
+    for placement, ranks, coordinate in zip(
+        tensor.placements, mesh.shape, mesh.get_coordinate(), strict=True
+    ):
+        if placement.is_replicate():
+            is_first = is_first and coordinate == 0
+            continue
+        size = shape[placement.dim]
+        size_of_most = -(-size // ranks)
+        start = min(size_of_most * coordinate, size)
+        offsets[placement.dim] += start
+        shape[placement.dim] = min(size_of_most, size - start)
+    values = tensor.to_local()
+    assert list(values.shape) == shape, (values.shape, shape)
+    return Part(values, tuple(offsets), is_first)
+
+
+def replicas_of(tensor: Tensor) -> int:
+    """How many ranks hold the same part of a sharded tensor; 1 of any other."""
+    count = 1
+    if hasattr(tensor, "placements"):
+        for placement, ranks in zip(tensor.placements, tensor.device_mesh.shape, strict=True):
+            if placement.is_replicate():
+                count *= ranks
+    return count
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
-from torch import Tensor
 
 from vitkit.evaluation import Metric
 from vitkit.system.console.messages import bars_are_shown, console_of_listener, progress_of
@@ -33,6 +32,28 @@ class Pace(NamedTuple):
     data_wait: float
     """Share of the time spent waiting for data."""
     seconds_left: float
+
+
+class Work(NamedTuple):
+    """What there is to compute, in 10^12 operations: 0 where it is not known."""
+
+    of_image: float = 0.0
+    """A step's operations for each of its images, counted as in Table 6."""
+    most: float = 0.0
+    """Operations that all devices of the run can make in a second."""
+
+    def rates(self, images_per_second: float) -> dict[str, float]:
+        """The operations of a second, and their share of the most that there could be (MFU), as far
+        as they are known, by name."""
+        rates = {}
+        if self.of_image:
+            rates["tflops"] = images_per_second * self.of_image
+        if self.of_image and self.most:
+            rates["mfu"] = rates["tflops"] / self.most
+        return rates
+
+
+NOT_KNOWN = Work()
 
 
 class Meter:
@@ -83,8 +104,10 @@ class Log:
         total: int,
         trackers: Sequence[Tracker] = (),
         console: Console | None = None,
+        work: Work = NOT_KNOWN,
     ):
         self.console = console or console_of_listener()
+        self.work = work
         self.total = total
         self.trackers = list(trackers)
         """Where else the numbers go, of rank 0."""
@@ -179,20 +202,21 @@ class Log:
             "lr": lr,
             "images_per_second": pace.images_per_second,
             "data_wait": pace.data_wait,
+            **self.work.rates(pace.images_per_second),
         }
         rounded = {name: float(f"{value:.6g}") for name, value in values.items()}
         self("training", step, **rounded)
         self._show(step, pace, loss, f"  lr {lr:.2e}")
 
-    def at(self, step: int, images: int, loss: Tensor) -> None:
+    def at(self, step: int, images: int, loss: float) -> None:
         """Move the bar, and about once a second its numbers: `images` is the number of one step,
-        and the loss is the step's. The first step is shown at once, without a terminal as a
-        line."""
+        and the loss is that of the last step that is known. The first step is shown at once, without
+        a terminal as a line."""
         now = time.perf_counter()
         is_first = step == self.began_at + 1
         on_terminal = self.console.is_terminal
-        if is_first or (on_terminal and now - self.shown_at > 1):  # item() waits for a GPU
-            self._show(step, self.meter.pace(step, images, self.total), loss.item())
+        if is_first or (on_terminal and now - self.shown_at > 1):
+            self._show(step, self.meter.pace(step, images, self.total), loss)
         elif on_terminal:
             self.bar.update(self.task, completed=step)
         if not bars_are_shown():
@@ -204,6 +228,8 @@ class Log:
         self.shown_at = time.perf_counter()
         numbers = f"{step:,}/{self.total:,}  loss {loss:.4f}"
         speed = f"{pace.images_per_second:,.0f} images/s"
+        if mfu := self.work.rates(pace.images_per_second).get("mfu"):
+            speed += f"  MFU {mfu:.0%}"
         if pace.data_wait >= SLOW_DATA:
             speed += f"  data wait {pace.data_wait:.0%}"
         text = f"{numbers}  {speed}  {clock(pace.seconds_left)} left"

@@ -16,7 +16,7 @@ from vitkit.system.processes.ranks import from_rank_0, world
 from vitkit.system.storage.files import NUMBER, Types, write_json
 from vitkit.training.plan import operations
 from vitkit.training.recipe import Recipe
-from vitkit.training.record.log import Say
+from vitkit.training.record.log import Say, Work
 from vitkit.training.record.values import read_object
 
 MACHINE = "machine.json"  # in the run's directory
@@ -35,6 +35,50 @@ WORDS = {
 }
 
 
+# The most that a GPU computes, in 10^12 operations a second: in bfloat16, without sparsity, and in
+# float32 without TF32, by NVIDIA's data sheets
+PEAKS = {
+    "NVIDIA A100-PCIE-40GB": (312, 19.5),
+    "NVIDIA A100-SXM4-40GB": (312, 19.5),
+    "NVIDIA A100 80GB PCIe": (312, 19.5),
+    "NVIDIA A100-SXM4-80GB": (312, 19.5),
+    "NVIDIA H100 PCIe": (756, 51),
+    "NVIDIA H100 80GB HBM3": (989, 67),
+    "NVIDIA H200": (989, 67),
+    "NVIDIA L4": (121, 30.3),
+    "NVIDIA L40S": (362, 91.6),
+}
+
+
+def work_of_images(run_dir: Path, device: torch.device, precision: Precision) -> Work:
+    """How many operations an image takes, as the run wrote it down when it began, and how many all
+    devices of the run can make at most in a second, where that is known."""
+    begun = from_rank_0(lambda: read_object(run_dir / BEGUN, OF_BEGUN))
+    exaflops = begun.get("exaflops_of_an_image")
+    if not isinstance(exaflops, float):
+        return Work()
+    if device.type != "cuda":
+        return Work(1e6 * exaflops)
+    peaks = dict(zip(("bfloat16", "float32"), PEAKS.get(_name(device), (0, 0)), strict=True))
+    return Work(1e6 * exaflops, peaks[precision] * world().world_size)
+
+
+def about_tf32(device: torch.device) -> str:
+    """A sentence on how a GPU multiplies float32 matrices; none on another device."""
+    if device.type != "cuda":
+        return ""
+    if torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32:
+        return "TF32 is on: products of float32 matrices have 10 bits of the 23"
+    return "TF32 is off: products of float32 matrices are float32"
+
+
+def _name(device: torch.device) -> str:
+    """What a device is called."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return matmul.processor()
+
+
 def compute_as_begun(
     run_dir: Path, device: torch.device, precision: Precision, continues: bool, say: Say
 ) -> None:
@@ -46,11 +90,14 @@ def compute_as_begun(
         begun = from_rank_0(lambda: read_object(run_dir / MACHINE))
 
     # What the bits of a result depend on, apart from the recipe and the images
+<<<<<<< HEAD
     name = processor()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
+=======
+>>>>>>> cluster
     facts = {
-        "device": name,
+        "device": _name(device),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "ranks": world().world_size,

@@ -21,6 +21,7 @@ FREE_ON_RESUME = (
     "data.workers",
     "data.keep_decoded",
     "data.check",
+    "shard_group",  # the machines of a run may be others when it continues
     "keep",
     "log_every",
     "track",

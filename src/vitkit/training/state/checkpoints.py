@@ -38,12 +38,10 @@ def new_folder(run_dir: Path, step: int) -> Path:
 
 
 def complete(new: Path, facts: dict, checksums: dict[str, str]) -> Path:
-    """Turn a folder, whose files are all written, into a checkpoint, and move the pointer to it.
+    """Turn a folder, whose files are all on the disk, into a checkpoint, and move the pointer to it.
     `checksums` has one for each file."""
     # All of it on the disk before it gets its name
     write_sealed(new / "state.json", facts | {"sha256": checksums})
-    for name in checksums:
-        sync(new / name)
     sync(new)
 
     # One of that name is damaged, or the run was killed before it moved the pointer to it
@@ -75,24 +73,24 @@ def prune(run_dir: Path, keep: int, damaged: set[str]) -> None:
         shutil.rmtree(old, ignore_errors=True)  # if that fails, the next call tries again
 
 
-def verify(checkpoint: Path, share: tuple[int, int]) -> dict:
-    """The facts of a checkpoint (state.json), after a look at the checksums of its files: of the part
-    that this rank has of them, by share, (rank, world_size).
-
-    Raises ValueError if anything is damaged.
-    """
-    rank, world_size = share
+def read_facts(checkpoint: Path) -> dict:
+    """The facts of a checkpoint, its state.json. Raises ValueError if it is damaged."""
     try:
         facts = read_sealed(checkpoint / "state.json")
         if facts["step"] != step_of(checkpoint):
             raise ValueError(f"its state.json is of step {facts['step']}")
-        for name in sorted(facts["sha256"])[rank::world_size]:
-            file = checkpoint / Path(name).name  # never outside of the folder
-            if checksum(file) != facts["sha256"][name]:
-                raise ValueError("its checksum does not fit")
-        return facts
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return facts | {"sha256": dict(facts["sha256"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"checkpoint {checkpoint} is damaged: {error}") from error
+
+
+def check_file(file: Path, expected: str) -> None:
+    """Raises ValueError if a file of a checkpoint is damaged or gone: if its checksum is another."""
+    try:
+        if checksum(file) != expected:
+            raise ValueError("its checksum does not fit")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"checkpoint {file.parent} is damaged: {error}") from error
 
 
 def checkpoints(run_dir: Path) -> list[Path]:

@@ -67,7 +67,7 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
             compiled = [learner.model]
         for module in compiled:
             module.compile()
-    learner = shard(learner, blocks, recipe.precision)
+    learner = shard(learner, blocks, recipe.precision, recipe.shard_group)
 
     # The optimiser, and the Polyak average if there is one: of the shards, so they come last
     optimizer = recipe.optim.build(learner)

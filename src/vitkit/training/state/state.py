@@ -1,41 +1,56 @@
 """Everything that a run must remember, and how it is written to a checkpoint and read from it.
 
-One process writes its tensors to one file, and training waits for it. Several processes write
-through torch.distributed.checkpoint: each copies its shards, and a thread writes the copies while
-training goes on. What some number of processes wrote, any other number can read.
+One process writes its tensors to one file, and training waits for it. Of several processes each
+copies its shards, and a thread writes the copies to a file of its own while training goes on. What
+some number of processes wrote, any other number can read: tensors.py.
 """
 
 import shutil
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from vitkit.objectives import Learner
-from vitkit.system.processes.ranks import any_rank, from_rank_0, gathered, on_rank_0, world
+from vitkit.system.processes.ranks import (
+    from_every_rank,
+    from_rank_0,
+    gathered,
+    local_tensor,
+    on_rank_0,
+    world,
+)
 from vitkit.system.processes.watchdog import watchdog
 from vitkit.training.state.checkpoints import (
     COUNTERS,
+    check_file,
     checksum,
     complete,
     new_folder,
     prune,
-    verify,
+    read_facts,
+)
+from vitkit.training.state.tensors import (
+    Parts,
+    Piece,
+    collected,
+    copied,
+    copies_to_make,
+    parts_to_write,
+    pieces_of,
+    read,
+    whole_shape,
+    write,
 )
 
-ONE_FILE = "state.safetensors"  # of a run of one process
+T = TypeVar("T")
 
 
 class Writing(NamedTuple):
@@ -94,14 +109,21 @@ class State:
         return {name: p for name, p in self.learner.named_parameters() if p.requires_grad}
 
     @torch.no_grad()
-    def update_average(self, factor: float) -> None:
-        """average <- factor * average + (1 - factor) * weights (Section 4.1 gives the factor)."""
+    def update_average(self, factor: float, bad: Tensor | None = None) -> None:
+        """average <- factor * average + (1 - factor) * weights (Section 4.1 gives the factor).
+
+        bad: float32 () on the device: if it is 1, nothing changes; None is 0.
+        """
         # The factor grows to its value over the first steps, so that initial weights do not linger:
         # as in TensorFlow's ExponentialMovingAverage with num_updates
         factor = min(factor, (1 + self.step) / (10 + self.step))
-        averages = list(self.average.values())
-        weights = [self.parameters[name] for name in self.average]
-        torch._foreach_lerp_(averages, weights, 1 - factor)
+        averages = [local_tensor(average) for average in self.average.values()]
+        weights = [local_tensor(self.parameters[name]) for name in self.average]
+        if bad is None:
+            torch._foreach_lerp_(averages, weights, 1 - factor)
+            return
+        share = (1 - factor) * (1 - bad)
+        torch._foreach_lerp_(averages, weights, [share] * len(averages))
 
     @contextmanager
     def averaged(self) -> Iterator[Learner]:
@@ -168,22 +190,16 @@ class State:
         with _explaining_failure(run_dir, self.step):
             folder = from_rank_0(lambda: new_folder(run_dir, self.step))
         writing = Writing(run_dir, folder, facts, keep, set(self.damaged))
+        parts = parts_to_write(self.tensors())
         if world().world_size == 1:
-            _write(self.tensors(), None, writing)
+            _write(parts, None, writing)
         else:
             # Copy this rank's shards now, so that training can go on with the originals, and let a
             # thread write them
             if self.group is None:
                 self.group = dist.new_group(backend="gloo")
-            in_plain_memory = StagingOptions(
-                use_pinned_memory=False,
-                use_shared_memory=False,
-                use_async_staging=False,
-                use_non_blocking_copy=False,
-            )
-            copies = DefaultStager(in_plain_memory).stage(self.tensors())
             thread = ThreadPoolExecutor(1)
-            self.writing = thread.submit(_write, copies, self.group, writing)
+            self.writing = thread.submit(_write, copied(parts), self.group, writing)
             thread.shutdown(wait=False)
         self.saved_step = self.step
 
@@ -203,56 +219,88 @@ class State:
         else has changed then.
         """
         self.wait()
-        counters = self._verified(checkpoint)
+        facts, pieces = self._opened(checkpoint)
 
-        # Its weights and its average must be those of this learner. dcp's reader for files of
-        # safetensors takes one file, or one of each rank
-        reader = dcp.HuggingFaceStorageReader(str(checkpoint))
-        stored = reader.read_metadata().state_dict_metadata
-        of_optimizer = sorted(name for name in stored if name.startswith("optimizer."))
-        stored_shapes = {name: stored[name].size for name in stored.keys() - set(of_optimizer)}
+        # Its weights and its average must be those of this learner
+        of_optimizer = sorted(name for name in pieces if name.startswith("optimizer."))
+        stored = {name: whole_shape(of_tensor) for name, of_tensor in pieces.items()}
         tensors = self._model_tensors()
-        if {name: tensor.shape for name, tensor in tensors.items()} != stored_shapes:
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        if shapes != {name: stored[name] for name in stored.keys() - set(of_optimizer)}:
             raise ValueError(f"{checkpoint} holds another model than this recipe's")
 
         # The optimiser makes its tensors in its first step only, so make them here
         parameters = dict(self.learner.named_parameters())
-        self.optimizer.state.clear()
+        moments: dict[Tensor, dict[str, Tensor]] = {}
         for name in of_optimizer:
             _, key, path = name.split(".", 2)  # "optimizer.exp_avg.model.norm.weight"
+            if path not in parameters:
+                raise ValueError(f"{checkpoint} holds another model than this recipe's")
             parameter = parameters[path]
-            shape = stored[name].size
-            if shape == parameter.shape and key != "step":
+            if stored[name] == parameter.shape and key != "step":
                 value = torch.zeros_like(parameter.detach())  # sharded as the parameter is
             else:
-                value = torch.zeros(
-                    shape, device=parameter.device
-                )  # Adam's count is whole everywhere
-            self.optimizer.state[parameter][key] = value
+                # Adam's count is whole everywhere
+                value = torch.zeros(stored[name], device=parameter.device)
+            moments.setdefault(parameter, {})[key] = value
             tensors[name] = value
 
-        # Read all of them in place
-        alone = world().world_size == 1
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as `no_dist` says
-            dcp.load(tensors, storage_reader=reader, no_dist=alone)
+        # Where the files have what this rank needs of them
+        copies = {}
+        problem = ""
+        try:
+            copies = copies_to_make(tensors, pieces)
+        except ValueError as error:
+            problem = str(error)
+        self._refuse_damaged(checkpoint, from_every_rank(problem))
+
+        # Read all of it in place
+        read(checkpoint, tensors, copies)
+        self.optimizer.state.clear()
+        self.optimizer.state.update(moments)
         for name in COUNTERS:
-            setattr(self, name, counters[name])
+            setattr(self, name, facts[name])
         self.saved_step = self.step
 
-    def _verified(self, checkpoint: Path) -> dict:
-        """The facts of a checkpoint, whose files the ranks check together. Raises ValueError on
-        every rank if one of them finds it damaged."""
-        facts = {}
-        problem = None
+    def _opened(self, checkpoint: Path) -> tuple[dict, dict[str, list[Piece]]]:
+        """The facts of a checkpoint, and the pieces of its tensors by name. Rank 0 reads the facts;
+        each file is checked, and its header read, by one rank.
+
+        Raises ValueError on every rank if one of them finds it damaged.
+        """
         try:
-            facts = verify(checkpoint, world())
-        except ValueError as error:
-            problem = error
-        if any_rank(problem is not None):
+            facts = from_rank_0(lambda: read_facts(checkpoint))
+        except ValueError:
             self.damaged.add(checkpoint.name)
-            raise problem or ValueError(f"checkpoint {checkpoint} is damaged: another rank says so")
-        return facts
+            raise
+
+        # This rank's share of the files: with as many ranks as wrote them, its own
+        rank, world_size = world()
+        own_pieces = []
+        problem = ""
+        try:
+            for name in sorted(facts["sha256"])[rank::world_size]:
+                file = checkpoint / Path(name).name  # never outside of the folder
+                check_file(file, facts["sha256"][name])
+                own_pieces.append(pieces_of(file))
+        except (ValueError, OSError) as error:
+            problem = str(error)
+
+        # Those of all
+        everyone = from_every_rank((problem, own_pieces))
+        self._refuse_damaged(checkpoint, [problem for problem, _ in everyone])
+        return facts, collected(own_pieces for _, own_pieces in everyone)
+
+    def _refuse_damaged(self, checkpoint: Path, problems: list[str]) -> None:
+        """Raises ValueError if one of the ranks has a problem with a checkpoint, and remembers it as
+        damaged. The problems are those of all ranks."""
+        problems = [problem for problem in problems if problem]
+        if not problems:
+            return
+        self.damaged.add(checkpoint.name)
+        if str(checkpoint) in problems[0]:
+            raise ValueError(problems[0])
+        raise ValueError(f"checkpoint {checkpoint} is damaged: {problems[0]}")
 
 
 def trained(learner: nn.Module) -> dict[str, Tensor]:
@@ -260,38 +308,54 @@ def trained(learner: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in learner.named_parameters() if p.requires_grad}
 
 
-def _write(tensors: dict, group: dist.ProcessGroup | None, writing: Writing) -> None:
-    """Write a checkpoint: one file of a run of one process, which has no `group`, else a file of
-    each process. Raises OSError."""
-    rank, world_size = world()
+def _write(parts: Parts, group: dist.ProcessGroup | None, writing: Writing) -> None:
+    """Write a checkpoint, of which each rank of the `group` has its parts; None is a run of one
+    process. Raises OSError on every rank if one of them cannot write."""
     folder = writing.folder
     with _explaining_failure(writing.run_dir, writing.facts["step"], folder):
-        # Every rank writes its shards
-        if group is None:
-            on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        # This rank's file, and its checksum
+        checksums = {}
+        problem = ""
+        try:
+            path = write(folder, parts)
+            if path is not None:
+                checksums[path.name] = checksum(path)
+        except OSError as error:
+            problem = str(error)
+
+        # When every file is on the disk, rank 0 makes the folder a checkpoint
+        for checksums_of_rank, problem_of_rank in _on_rank_0((checksums, problem), group):
+            checksums |= checksums_of_rank
+            problem = problem or problem_of_rank
+        if on_rank_0() and not problem:
             try:
-                save_file(on_cpu, folder / ONE_FILE)
-            except SafetensorError as error:  # safetensors' name for a full disk
-                raise OSError(str(error)) from error
-        else:
-            writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
-            dcp.save(tensors, storage_writer=writer, process_group=group)
+                complete(folder, writing.facts, checksums)
+                prune(writing.run_dir, writing.keep, writing.damaged)
+            except OSError as error:
+                problem = str(error)
+        problem = _of_rank_0(problem, group)
+        if problem:
+            raise OSError(problem)
 
-        # The ranks share the work of making checksums
-        files = sorted(folder.glob("*.safetensors"))[rank::world_size]
-        own = {path.name: checksum(path) for path in files}
-        everyone: list = [own]
-        if group is not None:
-            everyone = [None] * world_size
-            dist.all_gather_object(everyone, own, group)
 
-        # Now that every file is written, rank 0 makes the folder a checkpoint
-        if on_rank_0():
-            checksums = {}
-            for of_rank in everyone:
-                checksums |= of_rank
-            complete(folder, writing.facts, checksums)
-            prune(writing.run_dir, writing.keep, writing.damaged)
+def _on_rank_0(value: T, group: dist.ProcessGroup | None) -> list[T]:
+    """The values of all ranks on rank 0, in order of rank; none on the others."""
+    if group is None:
+        return [value]
+    values = None
+    if on_rank_0():
+        values = [None] * world().world_size
+    dist.gather_object(value, values, group=group)
+    return values or []
+
+
+def _of_rank_0(value: T, group: dist.ProcessGroup | None) -> T:
+    """The value of rank 0, on every rank."""
+    if group is None:
+        return value
+    message = [value]
+    dist.broadcast_object_list(message, group=group)
+    return message[0]
 
 
 @contextmanager
@@ -300,7 +364,7 @@ def _explaining_failure(run_dir: Path, step: int, folder: Path | None = None) ->
     OSError that says what to do."""
     try:
         yield
-    except (OSError, dcp.CheckpointException) as error:
+    except OSError as error:
         if folder is not None and on_rank_0():
             shutil.rmtree(folder, ignore_errors=True)
         raise OSError(

@@ -1,0 +1,75 @@
+"""What a run says of how much it computes: operations a second, and their share of what its devices
+can do at most."""
+
+import io
+import json
+
+import pytest
+import torch
+from rich.console import Console
+from runs import FACTS
+
+from vitkit.system.processes import ranks
+from vitkit.training import train
+from vitkit.training.plan import operations
+from vitkit.training.recipe import resolve
+from vitkit.training.record import machine
+from vitkit.training.record.log import Log, Work
+from vitkit.training.record.machine import about_tf32, work_of_images
+from vitkit.training.record.metrics import read_metrics
+
+CUDA = torch.device("cuda")
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def begun(run_dir, exaflops):
+    (run_dir / machine.BEGUN).write_text(json.dumps({"exaflops_of_an_image": exaflops}))
+
+
+def test_a_run_writes_its_operations(tiny, quiet, tmp_path):
+    train(tiny, tmp_path, "cpu", quiet)
+    lines = [line for line in read_metrics(tmp_path / "metrics.jsonl") if "tflops" in line]
+    assert len(lines) == 6
+    of_image = 1e6 * operations(resolve(tiny, FACTS), 1)
+    for line in lines:
+        assert line["tflops"] == pytest.approx(line["images_per_second"] * of_image, rel=1e-4)
+        assert "mfu" not in line  # nobody knows what this CPU could do at most
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "most"),
+    [(H100, "bfloat16", 4 * 989), (H100, "float32", 4 * 67), ("NVIDIA H100 NVL", "bfloat16", 0)],
+)
+def test_what_the_gpus_of_a_run_can_do_is_known_of_some(
+    name, precision, most, tmp_path, monkeypatch
+):
+    begun(tmp_path, 2e-7)
+    monkeypatch.setattr(machine, "_name", lambda device: name)
+    monkeypatch.setattr(machine, "world", lambda: ranks.World(0, 4))
+    assert work_of_images(tmp_path, CUDA, precision) == (pytest.approx(0.2), most)
+
+
+@pytest.mark.parametrize("exaflops", [None, "many"])
+def test_an_objective_whose_operations_nobody_could_count_has_none(exaflops, tmp_path):
+    begun(tmp_path, exaflops)
+    assert work_of_images(tmp_path, CUDA, "bfloat16") == Work()
+    assert Work().rates(1000) == {}
+
+
+def test_their_share_of_the_most_is_beside_the_images(tmp_path):
+    console = Console(file=io.StringIO(), width=200)
+    log = Log(tmp_path, 0, 10, console=console, work=Work(0.05, 989))
+    log.meter.since -= 10
+    log.training(1, 80_000, 0.5, 1.0, 1e-3)
+    log.close()
+    assert "8,0" in console.file.getvalue() and "MFU 40%" in console.file.getvalue()
+    (line,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert line["mfu"] == pytest.approx(0.404, rel=0.01)
+
+
+def test_tf32_is_said_of_gpus(monkeypatch):
+    assert about_tf32(torch.device("cpu")) == ""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert about_tf32(CUDA) == "TF32 is off: products of float32 matrices are float32"
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert "TF32 is on" in about_tf32(CUDA)
