@@ -76,7 +76,7 @@ def _name(device: torch.device) -> str:
     """What a device is called."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return matmul.processor()
+    return processor()
 
 
 def compute_as_begun(
@@ -90,12 +90,6 @@ def compute_as_begun(
         begun = from_rank_0(lambda: read_object(run_dir / MACHINE))
 
     # What the bits of a result depend on, apart from the recipe and the images
-<<<<<<< HEAD
-    name = processor()
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-=======
->>>>>>> cluster
     facts = {
         "device": _name(device),
         "torch": torch.__version__,
