@@ -16,6 +16,7 @@ from vitkit.acceleration import Arithmetic, Body, Shape, Wanted, head_of, of_dat
 from vitkit.acceleration.bodies import Reads, model_of, operations, own_reading, reading_of, shapes
 from vitkit.acceleration.heads import distilled, keeps_head
 from vitkit.acceleration.races import Race, Round
+from vitkit.benching import measure
 from vitkit.cli import main
 from vitkit.data import Preprocessing, open_source, subset
 from vitkit.evaluation import features, rounded
@@ -195,6 +196,27 @@ def test_a_search_that_was_cut_short_goes_on_to_the_same_end(place, monkeypatch,
     monkeypatch.setattr("vitkit.acceleration.races.measure", nothing)
     monkeypatch.setattr("vitkit.evaluation.probes.features._compute", nothing)
     assert searched(place).line == other.line
+
+
+def test_turns_end_with_the_time_and_go_on_where_they_ended(
+    place, few_shapes, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    calls = []
+
+    def counted(contenders, images, plan):
+        calls.append(plan.seconds)
+        return measure(contenders, images, plan)
+
+    monkeypatch.setattr("vitkit.acceleration.races.measure", counted)
+    monkeypatch.setattr("vitkit.acceleration.races.RACE", Round(3, 1e-6, 1.2))
+    rounds = (Round(2, 2e-6, 1e9), Round(3, 3e-6, 1e9))
+    monkeypatch.setattr("vitkit.acceleration.races.ROUNDS", rounds)
+    cut = searched(place, seconds=1e-6)
+    assert calls == [1e-6, 2e-6] and "measuring for longer" in cut.line.left_out
+    calls.clear()
+    ended = searched(place)
+    assert calls[:2] == [1e-6] * 2 and calls[-3:] == [3e-6] * 3 and not ended.line.left_out
 
 
 def test_the_file_that_is_written_answers_as_the_candidate_did(place, tmp_path):

@@ -34,6 +34,7 @@ EXACT = "float32"
 REFERENCE = Arithmetic("torch", EXACT)
 GAIN = 1.03  # times as fast, at least, for an arithmetic whose answers differ to be tried
 FORETOLD = 1.25  # times as long as the line a candidate may be by its operations, to be measured
+FIRST = 0.2  # of the time is over when the first race has its last turn, if not before
 CALIBRATED = 16  # images that give the ranges of int8 where only its speed is measured
 
 
@@ -83,10 +84,12 @@ def arithmetics_here(libraries: Sequence[str]) -> list[Arithmetic]:
 
 
 class Speeds:
-    """Measures speeds in turns. A race that is known is not run again."""
+    """Measures speeds in turns, each race for one turn at least. Turns that are known are not run
+    again."""
 
     def __init__(self, subject: Subject, wanted: Wanted, known: Known, files: Path):
-        """files: a folder for exported candidates, while they are measured."""
+        """files: a folder for exported candidates, while they are measured. The time begins now."""
+        self.began = time.monotonic()
         self.subject = subject
         self.wanted = wanted
         self.full = whole(subject.classifier)
@@ -112,7 +115,7 @@ class Speeds:
                 f"nothing that is installed computes {' or '.join(self.wanted.libraries)}: pip install "
                 "'vitkit[export]'"
             )
-        race = self._race(candidates, RACE)
+        race = self._race(candidates, RACE, self.began + FIRST * self.wanted.seconds)
         best: dict[str, tuple[Arithmetic, float]] = {}
         for candidate in sorted(candidates, key=race.milliseconds):
             arithmetic = candidate.arithmetic
@@ -125,14 +128,15 @@ class Speeds:
         return chosen
 
     def of_candidates(
-        self, loss_of: dict[Candidate, Loss], arithmetics: Sequence[Arithmetic], until: float
+        self, loss_of: dict[Candidate, Loss], arithmetics: Sequence[Arithmetic], opened_until: float
     ) -> tuple[Point, list[Point]]:
         """The whole model in PyTorch, and the points of the candidates that may be on the line, by
-        successive halving."""
+        successive halving. What is not written to a file until then is left out."""
         # Those that their operations foretell to be near the line
         wholes = [Candidate(arithmetic, self.full) for arithmetic in arithmetics]
         everything = arithmetics_here(self.wanted.libraries)  # those of the first race
-        first = self._race([Candidate(each, self.full) for each in everything], RACE)
+        ends = self.began + self.wanted.seconds
+        first = self._race([Candidate(each, self.full) for each in everything], RACE, ends)
         of_full = operations(self.subject.classifier, self.full)
         foretold = {}
         for candidate in loss_of:
@@ -142,10 +146,13 @@ class Speeds:
         staying = _near_line(foretold, loss_of, FORETOLD)
         staying = [each for each in loss_of if each in staying or each in wholes]
 
-        # Rounds, each for longer
+        # Rounds, each for longer, as far as there is time
         for number, each_round in enumerate(ROUNDS):
-            race = self._race(staying, each_round, until if number == 0 else None)
-            staying = [each for each in staying if each in race.ratios]
+            if number and time.monotonic() > ends:
+                self.left_out.append("measuring for longer")
+                break
+            race = self._race(staying, each_round, ends, opened_until)
+            staying = [each for each in staying if each in race.seconds]
             if number < len(ROUNDS) - 1:
                 measured = {each: race.milliseconds(each) for each in staying}
                 near = _near_line(measured, loss_of, each_round.slower)
@@ -164,7 +171,7 @@ class Speeds:
             shape.blocks,
             shape.merge,
             race.milliseconds(candidate),
-            1 / race.ratios.get(candidate, 1.0),
+            1 / race.ratio(candidate),
             race.megabytes[candidate],
             loss,
         )
@@ -172,51 +179,69 @@ class Speeds:
     # A race
 
     def _race(
-        self, candidates: Sequence[Candidate], each_round: Round, until: float | None = None
+        self,
+        candidates: Sequence[Candidate],
+        each_round: Round,
+        until: float,
+        opened_until: float | None = None,
     ) -> "Race":
-        """Measure candidates in turns, beside the whole model in PyTorch; or what was measured before.
-        What cannot be written to a file until then does not take part."""
-        reference = Candidate(REFERENCE, self.full)
-        named = {candidate.key: candidate for candidate in [reference, *candidates]}
-        facts = [self.wanted.batch, each_round.turns, each_round.seconds]
-        for known in self.known.races.values():  # one with others beside them is as good
-            if known["facts"] == facts and named.keys() <= known["ratios"].keys():
-                return Race.from_json(known, named)
+        """Measure candidates in turns, beside the whole model in PyTorch, as far as that was not done
+        before. No turn but the first begins after `until`, and what cannot be written to a file until
+        `opened_until` does not take part."""
+        named = {each.key: each for each in [Candidate(REFERENCE, self.full), *candidates]}
+        facts = [self.wanted.batch, each_round.seconds]
+        race = self._known(named, facts)
+        if race is not None and race.turns >= each_round.turns:
+            return race
 
-        # Open all, then in turns
+        # Open all
         present = []
         for candidate in bar("preparing")(list(named.values()), len(named)):
             is_whole = candidate.shape == self.full  # what all are compared with is never left out
-            is_late = until is not None and time.monotonic() > until
+            is_late = opened_until is not None and time.monotonic() > opened_until
             if is_late and not is_whole and candidate not in self.contenders:
                 self.left_out.append(self.name(candidate))
                 continue
             self._open(candidate)
             present.append(candidate)
-        contenders = [self.contenders[candidate][0] for candidate in present]
+        are_all = len(present) == len(named)
+        if race is None or not are_all:
+            megabytes = {candidate: self.contenders[candidate][1] for candidate in present}
+            race = Race(present[0], {candidate: [] for candidate in present}, megabytes)
+
+        # Then in turns
         black = np.zeros((self.wanted.batch, 3, *self.full.image), np.uint8)  # each has its own
         plan = Plan((self.wanted.batch,), 1, each_round.seconds)
-        seconds: dict[Candidate, list[float]] = {candidate: [] for candidate in present}
-        turns = range(each_round.turns)
-        for _ in bar("measuring in turns")(turns, len(turns)):
-            for candidate, speed in zip(present, measure(contenders, black, plan), strict=True):
-                seconds[candidate].append(1 / speed.images_per_second[self.wanted.batch])
-            present.reverse()  # who came last begins the next turn
-            contenders.reverse()
-
-        # The ratios of each turn, in which all were disturbed alike
-        of_reference = seconds[reference]
-        ratios = {}
-        for candidate in present:
-            pairs = zip(seconds[candidate], of_reference, strict=True)
-            ratios[candidate] = median(own / other for own, other in pairs)
-        megabytes = {candidate: self.contenders[candidate][1] for candidate in present}
-        race = Race(1000 * median(of_reference), ratios, megabytes)
-        if len(present) == len(named):
-            key = hashlib.sha256(repr([facts, sorted(named)]).encode()).hexdigest()[:16]
-            self.known.races[key] = race.to_json() | {"facts": facts}
-            self.known.keep()
+        turns = range(race.turns, each_round.turns)
+        for turn in bar("measuring in turns")(turns, len(turns)):
+            if race.turns and time.monotonic() > until:
+                self.left_out.append("measuring for longer")
+                break
+            order = present
+            if turn % 2:  # who came last begins the next turn
+                order = present[::-1]
+            contenders = [self.contenders[candidate][0] for candidate in order]
+            for candidate, speed in zip(order, measure(contenders, black, plan), strict=True):
+                race.seconds[candidate].append(1 / speed.images_per_second[self.wanted.batch])
+            if are_all:
+                self._keep(race, named, facts)
         return race
+
+    def _known(self, named: dict[str, Candidate], facts: list) -> "Race | None":
+        """The turns of these candidates, by their keys, that were measured before: those with others
+        beside them are as good. None if there are none."""
+        races = []
+        for known in self.known.races.values():
+            seconds = known.get("seconds", {})
+            if known["facts"] == facts and named.keys() <= seconds.keys():
+                races.append(Race.from_json(known, named))
+        return max(races, key=lambda race: race.turns, default=None)
+
+    def _keep(self, race: "Race", named: dict[str, Candidate], facts: list) -> None:
+        """Write down the turns of a race."""
+        key = hashlib.sha256(repr([facts, sorted(named)]).encode()).hexdigest()[:16]
+        self.known.races[key] = race.to_json() | {"facts": facts}
+        self.known.keep()
 
     def _open(self, candidate: Candidate) -> None:
         """Open what computes a candidate, with a head of zeros if it has one of its own: the numbers do
@@ -242,30 +267,41 @@ class Speeds:
 class Race:
     """What was measured in turns."""
 
-    reference: float
-    """Milliseconds of an image, of the whole model in PyTorch."""
-    ratios: dict[Candidate, float]
-    """How many times as long each takes, the median of all turns."""
+    reference: Candidate
+    """The whole model in PyTorch."""
+    seconds: dict[Candidate, list[float]]
+    """Of an image, in each turn."""
     megabytes: dict[Candidate, float]
+
+    @property
+    def turns(self) -> int:
+        """How many there were."""
+        return len(self.seconds[self.reference])
+
+    def ratio(self, candidate: Candidate) -> float:
+        """How many times as long as the reference it takes: the median of all turns, in each of which
+        both were disturbed alike."""
+        pairs = zip(self.seconds[candidate], self.seconds[self.reference], strict=True)
+        return median(own / other for own, other in pairs)
 
     def milliseconds(self, candidate: Candidate) -> float:
         """Of an image."""
-        return self.reference * self.ratios[candidate]
+        return 1000 * median(self.seconds[self.reference]) * self.ratio(candidate)
 
     def to_json(self) -> dict:
         """Plain values."""
         return {
-            "reference": self.reference,
-            "ratios": {each.key: ratio for each, ratio in self.ratios.items()},
+            "seconds": {each.key: seconds for each, seconds in self.seconds.items()},
             "megabytes": {each.key: size for each, size in self.megabytes.items()},
         }
 
     @classmethod
     def from_json(cls, values: dict, named: dict[str, Candidate]) -> "Race":
-        """The way back, for the candidates of `named`, which has them by their keys."""
-        ratios = {candidate: values["ratios"][key] for key, candidate in named.items()}
-        megabytes = {candidate: values["megabytes"][key] for key, candidate in named.items()}
-        return cls(values["reference"], ratios, megabytes)
+        """The way back, for the candidates of `named`, which has them by their keys, the reference
+        first."""
+        seconds = {each: list(values["seconds"][key]) for key, each in named.items()}
+        megabytes = {each: values["megabytes"][key] for key, each in named.items()}
+        return cls(next(iter(seconds)), seconds, megabytes)
 
 
 def _near_line(
