@@ -219,7 +219,7 @@ def test_turns_end_with_the_time_and_go_on_where_they_ended(
     assert calls[:2] == [1e-6] * 2 and calls[-3:] == [3e-6] * 3 and not ended.line.left_out
 
 
-def test_the_file_that_is_written_answers_as_the_candidate_did(place, tmp_path):
+def test_the_file_that_is_written_answers_as_the_candidate_did(place, few_shapes, tmp_path):
     made = vitkit.faster(str(place / "run"), lose=60, output=tmp_path / "fast", quiet=True)
     assert made.chosen.library == "torch" and made.path == tmp_path / "fast"
     written = load(made.path, quiet=True)
@@ -253,7 +253,9 @@ def test_the_file_that_is_written_answers_as_the_candidate_did(place, tmp_path):
     assert command.startswith("vitkit faster 'my run' --at-most ") and command.endswith("(fast)")
 
 
-def test_any_model_is_judged_on_images_that_are_named(place, tmp_path, capsys, monkeypatch):
+def test_any_model_is_judged_on_images_that_are_named(
+    place, few_shapes, tmp_path, capsys, monkeypatch
+):
     # What has fewer blocks is faster, whatever so few and small images take here
     monkeypatch.setattr(Race, "milliseconds", lambda race, candidate: candidate.shape.blocks)
     model, photos = str(place / "run" / "model"), str(place / "photos")
@@ -271,7 +273,7 @@ def test_any_model_is_judged_on_images_that_are_named(place, tmp_path, capsys, m
     assert right.mean() > 0.5  # distilled from a model that knows the colours
 
 
-def test_as_a_command_with_a_time_instead_of_a_loss(place, tmp_path, capsys):
+def test_as_a_command_with_a_time_instead_of_a_loss(place, few_shapes, tmp_path, capsys):
     numbers = tmp_path / "line.json"
     picture = tmp_path / "line.png"
     words = ["faster", str(place / "run"), "-o", str(tmp_path / "fast"), "--for", "throughput"]
@@ -320,11 +322,21 @@ def test_finetune_ends_with_the_search(shallow, few_shapes, tmp_path, capsys, mo
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (KeyboardInterrupt(), "interrupted, so no faster model is written; vitkit faster "),
-        (RuntimeError("NNCF is too new\nand more"), "no faster model: NNCF is too new\n"),
-        (OSError("no space"), "no faster model: no space"),
+        pytest.param(
+            KeyboardInterrupt(),
+            "interrupted, so no faster model is written; vitkit faster ",
+            id="interrupted",
+        ),
+        pytest.param(
+            RuntimeError("NNCF is too new\nand more"),
+            "no faster model: NNCF is too new\n",
+            id="fails",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            OSError("no space"), "no faster model: no space", id="full", marks=pytest.mark.slow
+        ),
     ],
-    ids="interrupted fails full".split(),
 )
 def test_a_run_ends_well_whatever_its_search_raises(
     place, tmp_path, capsys, monkeypatch, error, sentence
