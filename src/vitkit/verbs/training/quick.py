@@ -39,7 +39,7 @@ from vitkit.training import RUNS, run_name
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result
 from vitkit.verbs.training.train import transfer_tables
-from vitkit.weights import Classifier, formats_for
+from vitkit.weights import Classifier, format_of, formats_for
 
 if TYPE_CHECKING:
     from vitkit.verbs.files.faster import FasterModel
@@ -287,6 +287,12 @@ def _elsewhere(finetuned: Finetuned) -> Iterator[str]:
         yield "Transformers opens it too, and timm after a conversion: its README.md says how"
     elif "huggingface" in others:
         yield "Transformers opens it too: its README.md says how"
+    elif preprocessing.rule == "naflex":
+        lacking = ", ".join(format_of("huggingface", config, preprocessing.rule).cannot(config))
+        yield (
+            f"Transformers does not open it, whose models of whole images have no place for {lacking}, nor "
+            "does timm, whose models crop; --crop centre makes a model that timm opens"
+        )
     elif preprocessing.is_native:
         yield (
             "Transformers and timm do not open it, because it reads images at their own proportions; "
