@@ -19,7 +19,8 @@ from transformers.models.siglip2.image_processing_siglip2 import (
 from vitkit.data import Preprocessing, open_image, open_source
 from vitkit.data.images.native import naflex_grid_of, squarest
 from vitkit.models.positions import resample
-from vitkit.weights import Hints, convert, load, load_as, save
+from vitkit.verbs.training.quick import openers
+from vitkit.weights import Hints, adopt, convert, load, load_as, save
 from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
 
 VISION = {
@@ -263,6 +264,20 @@ def test_other_libraries_have_no_place_for_it(tmp_path):
     saved("the classifier", tmp_path)
     with pytest.raises(ValueError, match="There is one in native, huggingface; --crop centre"):
         convert(load(tmp_path, quiet=True), tmp_path / "timm", "timm")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("the vision tower", 'no place for pooling by "map", nor does timm'),
+        ("a vision tower without its head", "Transformers opens it too"),
+    ],
+)
+def test_finetune_says_whether_transformers_opens_a_new_head(name, sentence, tmp_path):
+    saved(name, tmp_path)
+    adopted, _ = adopt(load(tmp_path, quiet=True), labels=("ant", "bee"))
+    [said] = openers(adopted)
+    assert sentence in said
 
 
 def test_timm_s_are_refused_in_a_sentence(tmp_path):

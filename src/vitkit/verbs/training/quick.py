@@ -278,10 +278,10 @@ def short(metric: Metric | None) -> str:
     return metric.unit.text(metric.value)
 
 
-def _elsewhere(finetuned: Finetuned) -> Iterator[str]:
+def openers(classifier: Classifier) -> Iterator[str]:
     """Whether other libraries open the model directory."""
-    config = finetuned.classifier.model.config
-    preprocessing = finetuned.classifier.preprocessing
+    config = classifier.model.config
+    preprocessing = classifier.preprocessing
     others = [format.name for format in formats_for(config, preprocessing.rule)]
     if "huggingface" in others and "timm" in others:
         yield "Transformers opens it too, and timm after a conversion: its README.md says how"
@@ -312,7 +312,7 @@ def _next(finetuned: Finetuned) -> Iterator[str]:
         yield f"wrote {finetuned.run_dir / 'model'}"
     else:
         yield f"wrote {finetuned.run_dir / 'model'} and {finetuned.path}"
-    yield from _elsewhere(finetuned)
+    yield from openers(finetuned.classifier)
     word = as_word(finetuned.run_dir)
     data = as_word(finetuned.settings.data)
     yield "next:"
