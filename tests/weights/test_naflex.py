@@ -249,6 +249,8 @@ def test_tokens_say_how_many_patches_and_the_grids_stay_naflex_s(tmp_path):
         assert (preprocessing.rule, preprocessing.patches) == ("naflex", tokens)
     assert load_as(tmp_path, Hints(crop="native"), quiet=True).preprocessing.patches == MOST
     assert load_as(tmp_path, Hints(crop="centre"), quiet=True).preprocessing.size == (32, 32)
+    cropped = load_as(tmp_path, Hints(resize=40), quiet=True).preprocessing
+    assert (cropped.rule, cropped.size, cropped.resize) == ("shorter", (32, 32), 40)
 
 
 def test_with_a_crop_its_vision_tower_is_a_siglip(tmp_path):
