@@ -171,6 +171,15 @@ def test_images_that_are_too_small_are_a_sentence():
         check_can_corrupt(Preprocessing(size=(28, 28)))
 
 
+@pytest.mark.parametrize("size", [(16, 80), (8, 8), (80, 16)])
+def test_of_images_at_their_own_proportions_a_side_may_be_shorter(size):
+    check_can_corrupt(Preprocessing(size=(16, 496), rule="naflex", patch=(16, 16)))  # 31 patches
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    for corruption in ("gaussian_noise", "fog", "pixelate", "jpeg_compression"):
+        done = corrupted(image, corruption, 3, 0)
+        assert done.shape == image.shape and (done != image).any()
+
+
 def test_a_library_of_the_system_that_is_missing_is_a_sentence(tmp_path, monkeypatch):
     missing = "libxcb.so.1: cannot open shared object file"
     (tmp_path / "cv2.py").write_text(f"raise ImportError({missing!r})")

@@ -19,7 +19,8 @@ from transformers.models.siglip2.image_processing_siglip2 import (
 from vitkit.data import Preprocessing, open_image, open_source
 from vitkit.data.images.native import naflex_grid_of, squarest
 from vitkit.models.positions import resample
-from vitkit.weights import Hints, convert, load, load_as, save
+from vitkit.verbs.training.quick import openers
+from vitkit.weights import Hints, adopt, convert, load, load_as, save
 from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
 
 VISION = {
@@ -248,6 +249,8 @@ def test_tokens_say_how_many_patches_and_the_grids_stay_naflex_s(tmp_path):
         assert (preprocessing.rule, preprocessing.patches) == ("naflex", tokens)
     assert load_as(tmp_path, Hints(crop="native"), quiet=True).preprocessing.patches == MOST
     assert load_as(tmp_path, Hints(crop="centre"), quiet=True).preprocessing.size == (32, 32)
+    cropped = load_as(tmp_path, Hints(resize=40), quiet=True).preprocessing
+    assert (cropped.rule, cropped.size, cropped.resize) == ("shorter", (32, 32), 40)
 
 
 def test_with_a_crop_its_vision_tower_is_a_siglip(tmp_path):
@@ -263,6 +266,20 @@ def test_other_libraries_have_no_place_for_it(tmp_path):
     saved("the classifier", tmp_path)
     with pytest.raises(ValueError, match="There is one in native, huggingface; --crop centre"):
         convert(load(tmp_path, quiet=True), tmp_path / "timm", "timm")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("the vision tower", 'no place for pooling by "map", nor does timm'),
+        ("a vision tower without its head", "Transformers opens it too"),
+    ],
+)
+def test_finetune_says_whether_transformers_opens_a_new_head(name, sentence, tmp_path):
+    saved(name, tmp_path)
+    adopted, _ = adopt(load(tmp_path, quiet=True), labels=("ant", "bee"))
+    [said] = openers(adopted)
+    assert sentence in said
 
 
 def test_timm_s_are_refused_in_a_sentence(tmp_path):

@@ -120,7 +120,7 @@ def _elsewhere(classifier: Classifier, format: Format) -> str:
     preprocessing = classifier.preprocessing
     if preprocessing.is_native and not format.example:
         return (
-            "\nIt reads images whole, at their own proportions, which other libraries' models do not: "
+            "\nIt reads images whole, at their own proportions, which no such model of another library does: "
             "`vitkit predict DIRECTORY IMAGE`, or an exported file (`vitkit export DIRECTORY`).\n"
         )
     config = classifier.model.config

@@ -179,7 +179,8 @@ def changed_preprocessing(
         preprocessing = preprocessing_for_channels(colours, preprocessing.channels)
     if hints.interpolation:
         preprocessing = replace(preprocessing, interpolation=hints.interpolation)
-    if hints.crop in ("whole", "centre") and preprocessing.is_native:
+    crops = hints.crop in ("whole", "centre") or hints.resize is not None
+    if crops and preprocessing.is_native:  # whose size says how many patches an image may have
         preprocessing = replace(preprocessing, rule="shorter", size=config.image)
     if hints.crop == "whole":
         return replace(preprocessing, rule="square", resize=0)

@@ -23,9 +23,7 @@ Size = tuple[int, int]
 """(height, width), in pixels or in patches."""
 LEAST = 0.85  # of the patches that an image may have, it has at least so many
 LONGEST = 255  # patches along a side, of the grids whose proportions are nearest
-BYTE = (
-    256  # numbers of an image are of 8 bits, or more: how many patches a side has is two of them,
-)
+BYTE = 256  # the numbers of an image may have 8 bits, so patches along a side are said in two
 MOST_ALONG = BYTE**2 - 1  # so it has at most so many
 HEADER = 4  # numbers before the values of an image
 NAFLEX_STEP = 1e-5  # how exactly NaFlex looks for the scale of a picture, and between which two

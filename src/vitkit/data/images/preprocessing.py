@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from vitkit.data.images.native import (
+    LONGEST,
     MOST_ALONG,
     computed_by_size,
     grid_of,
@@ -126,9 +127,13 @@ class Preprocessing:
                 f"size is {self.size}, and patches of {self.patch[0]} x {self.patch[1]} do not cover "
                 f'it; if rule is "{self.rule}" they do'
             )
-        if self.rule == "naflex" and self.patches > MOST_ALONG:  # all in one row, of a panorama
+        most = LONGEST**2
+        if self.rule == "naflex":  # all of them in one row, of a panorama
+            most = MOST_ALONG
+        if self.patches > most:
             raise ValueError(
-                f"size is {self.size}, which has {self.patches:,} patches; NaFlex has at most {MOST_ALONG:,}"
+                f"size is {self.size}, which has {self.patches:,} patches; images at their own proportions "
+                f"have at most {most:,}"
             )
 
     @property

@@ -123,16 +123,24 @@ class Corrupted:
 
 
 def corrupted(pixels: np.ndarray, corruption: Corruption, severity: int, seed: int) -> np.ndarray:
-    """uint8 (h, w, 3) -> the same, corrupted. The global random numbers stay what they are."""
+    """uint8 (h, w, 3) -> the same, corrupted. The global random numbers stay what they are.
+
+    A panorama at its own proportions may be one row of patches high: what it lacks to SMALLEST is filled
+    with its mirror image while it is corrupted.
+    """
     import imagecorruptions
 
+    height, width, _ = pixels.shape
+    lacking = [(0, max(SMALLEST - height, 0)), (0, max(SMALLEST - width, 0)), (0, 0)]
+    filled = np.pad(pixels, lacking, mode="symmetric")
     own = {"seed": seed} if corruption in SEEDED else {}
     before = np.random.get_state()
     np.random.seed(seed)
     try:
-        return imagecorruptions.corrupt(pixels, severity, corruption, **own)
+        done = imagecorruptions.corrupt(filled, severity, corruption, **own)
     finally:
         np.random.set_state(before)
+    return done[:height, :width]
 
 
 def corrupt(
@@ -165,7 +173,7 @@ def check_can_corrupt(preprocessing: Preprocessing) -> None:
             "system: apt-get install libgl1 libglib2.0-0, on Debian and Ubuntu"
         ) from None
     cv2.setNumThreads(1)  # each process of several decodes images of its own
-    if min(preprocessing.size) < SMALLEST:
+    if not preprocessing.is_native and min(preprocessing.size) < SMALLEST:
         height, width = preprocessing.size
         raise ValueError(
             f"the model gets images of {height} x {width} pixels, and corruptions are made for "

@@ -39,7 +39,7 @@ from vitkit.training import RUNS, run_name
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result
 from vitkit.verbs.training.train import transfer_tables
-from vitkit.weights import Classifier, formats_for
+from vitkit.weights import Classifier, format_of, formats_for
 
 if TYPE_CHECKING:
     from vitkit.verbs.files.faster import FasterModel
@@ -278,15 +278,21 @@ def short(metric: Metric | None) -> str:
     return metric.unit.text(metric.value)
 
 
-def _elsewhere(finetuned: Finetuned) -> Iterator[str]:
+def openers(classifier: Classifier) -> Iterator[str]:
     """Whether other libraries open the model directory."""
-    config = finetuned.classifier.model.config
-    preprocessing = finetuned.classifier.preprocessing
+    config = classifier.model.config
+    preprocessing = classifier.preprocessing
     others = [format.name for format in formats_for(config, preprocessing.rule)]
     if "huggingface" in others and "timm" in others:
         yield "Transformers opens it too, and timm after a conversion: its README.md says how"
     elif "huggingface" in others:
         yield "Transformers opens it too: its README.md says how"
+    elif preprocessing.rule == "naflex":
+        lacking = ", ".join(format_of("huggingface", config, preprocessing.rule).cannot(config))
+        yield (
+            f"Transformers does not open it, whose models of whole images have no place for {lacking}, nor "
+            "does timm, whose models crop; --crop centre makes a model that timm opens"
+        )
     elif preprocessing.is_native:
         yield (
             "Transformers and timm do not open it, because it reads images at their own proportions; "
@@ -306,7 +312,7 @@ def _next(finetuned: Finetuned) -> Iterator[str]:
         yield f"wrote {finetuned.run_dir / 'model'}"
     else:
         yield f"wrote {finetuned.run_dir / 'model'} and {finetuned.path}"
-    yield from _elsewhere(finetuned)
+    yield from openers(finetuned.classifier)
     word = as_word(finetuned.run_dir)
     data = as_word(finetuned.settings.data)
     yield "next:"
