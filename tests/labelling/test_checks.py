@@ -11,18 +11,6 @@ CHECKS = (
 )
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture
 def checking(tmp_path, clock):
     return Checking(CHECKS, ("cat", "dog"), tmp_path, "# of photos", clock)

@@ -20,18 +20,6 @@ def photographs(count=90, seed=0):
     return names, x, dict(zip(names, np.array(CLASSES)[of], strict=True))
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture
 def sat(tmp_path, clock):
     names, x, _ = photographs()

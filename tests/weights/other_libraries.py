@@ -24,6 +24,16 @@ TRANSFORMERS = {
     "num_attention_heads": 4,
     "intermediate_size": 80,
 }
+# A text tower beside one of images
+TEXT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "vocab_size": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 
 
 def randomised(model: nn.Module) -> nn.Module:

@@ -9,7 +9,7 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from other_libraries import TRANSFORMERS, assert_same_state, edit, randomised
+from other_libraries import TEXT, TRANSFORMERS, assert_same_state, edit, randomised
 from PIL import Image
 from safetensors.torch import save_file
 from transformers.models.siglip2.image_processing_siglip2 import (
@@ -26,15 +26,6 @@ from vitkit.weights.formats.huggingface.processors import preprocessing_of, proc
 VISION = {
     **{name: value for name, value in TRANSFORMERS.items() if name != "image_size"},
     "num_patches": 16,
-}
-TEXT = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "vocab_size": 64,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
 }
 TOWERS = {"text_config": TEXT, "vision_config": VISION}
 NAMES = {0: "red", 1: "green", 2: "blue"}

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 import transformers
-from other_libraries import TRANSFORMERS, assert_same_outputs, assert_same_state, randomised
+from other_libraries import TEXT, TRANSFORMERS, assert_same_outputs, assert_same_state, randomised
 from safetensors.torch import load_file, save_file
 
 from vitkit.data import Preprocessing
@@ -18,15 +18,6 @@ from vitkit.weights.formats.shapes import IMAGENET
 
 DINO = {name: value for name, value in TRANSFORMERS.items() if name != "intermediate_size"}
 NAMES = {0: "red", 1: "green", 2: "blue"}
-TEXT = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "vocab_size": 64,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 TOWERS = {"text_config": TEXT, "vision_config": TRANSFORMERS}
 
 
