@@ -45,7 +45,7 @@ PARTS = {
     "forward": "vitkit.objectives.supervised.SupervisedLearner.forward",
     "backward": "torch.Tensor.backward",
     "clipping": "vitkit.training.step.clip_gradient",
-    "optimiser": "vitkit.training.loop.update",  # and what follows it, of which the average is told
+    "optimiser": "vitkit.training.step.update",  # and what follows it, of which the average is told
     "average": "vitkit.training.state.state.State.update_average",
 }
 """The function that does each part."""
