@@ -145,6 +145,15 @@ def test_what_no_file_has_is_a_sentence(tmp_path):
         copies_to_make(WHOLE, pieces)
 
 
+@pytest.mark.parametrize("offsets", ["[-1]", "[Infinity]"])
+def test_a_piece_begins_within_its_tensor(tmp_path, offsets):
+    file = tmp_path / "shard.safetensors"
+    sharding = f'{{"vector": {{"saved_offsets": {offsets}}}}}'
+    save_file({"vector": torch.zeros(3)}, file, {"DCP_SHARDING_INFO": sharding})
+    with pytest.raises(ValueError, match="vector has|is no file of a checkpoint"):
+        pieces_of(file)
+
+
 @pytest.mark.parametrize(
     "offsets", ["{}", '{"count": 1}', '{"count": {"saved_offsets": [1]}}', "[1", "7"]
 )

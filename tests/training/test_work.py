@@ -73,3 +73,15 @@ def test_tf32_is_said_of_gpus(monkeypatch):
     assert about_tf32(CUDA) == "TF32 is off: products of float32 matrices are float32"
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert "TF32 is on" in about_tf32(CUDA)
+
+
+def test_a_program_may_have_set_tf32_by_either_name(monkeypatch):
+    """PyTorch's older name of the setting raises once the newer one was used."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    products = torch.backends.cuda.matmul
+    before = products.fp32_precision
+    products.fp32_precision = "tf32"
+    try:
+        assert "TF32 is on" in about_tf32(CUDA)
+    finally:
+        products.fp32_precision = before

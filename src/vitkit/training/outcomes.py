@@ -67,7 +67,7 @@ class Outcomes:
             numbers = torch.empty(on_device.shape, dtype=on_device.dtype, pin_memory=True)
             numbers.copy_(on_device, non_blocking=True)
             arrived = torch.cuda.Event()
-            arrived.record()
+            arrived.record(torch.cuda.current_stream(on_device.device))
         self.awaited.append(Awaited(step, batch.indices, numbers, arrived))
 
     def arrived(self, lag: int) -> Iterator[Awaited]:

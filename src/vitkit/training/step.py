@@ -114,7 +114,7 @@ def _sent(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
     copying = _stream_of_copies(device)
     with torch.cuda.stream(copying):
         sent = [tensor.to(device, non_blocking=True) for tensor in tensors]
-    computing = torch.cuda.current_stream()
+    computing = torch.cuda.current_stream(device)
     computing.wait_stream(copying)
     for tensor in sent:
         tensor.record_stream(computing)  # its memory is not given to the next copy before that

@@ -101,10 +101,10 @@ def pieces_of(path: Path) -> dict[str, Piece]:
                 offsets = (0,) * len(shape)
                 if known:
                     offsets = tuple(map(int, known[name]["saved_offsets"]))
-                if len(offsets) != len(shape):
-                    raise ValueError(f"{name} has {len(shape)} dimensions and {offsets}")
+                if len(offsets) != len(shape) or min(offsets, default=0) < 0:
+                    raise ValueError(f"{name} has {len(shape)} dimensions and begins at {offsets}")
                 pieces[name] = Piece(path.name, offsets, shape)
-    except (SafetensorError, KeyError, TypeError, AttributeError) as error:
+    except (SafetensorError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path.name} is no file of a checkpoint: {error}") from error
     return pieces
 
