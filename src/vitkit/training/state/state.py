@@ -320,8 +320,8 @@ def _write(parts: Parts, group: dist.ProcessGroup | None, writing: Writing) -> N
             path = write(folder, parts)
             if path is not None:
                 checksums[path.name] = checksum(path)
-        except OSError as error:
-            problem = str(error)
+        except Exception as error:  # whatever it is: the other ranks wait for this one's word
+            problem = str(error) or type(error).__name__
 
         # When every file is on the disk, rank 0 makes the folder a checkpoint
         for checksums_of_rank, problem_of_rank in _on_rank_0((checksums, problem), group):
