@@ -143,6 +143,7 @@ def test_an_exported_file_is_measured_by_all_that_read_it(model, tmp_path, capsy
     ("words", "sentence"),
     [
         ("fast.onnx --data photos", "--data is for the model that it was exported from"),
+        ("fast.onnx --precisions int8", "--precisions is for the model that it was exported from"),
         ("fast.onnx --merge 4", "--merge is for the model that it was exported from"),
         ("fast.onnx --runtimes torch", "--runtimes is torch"),
         ("fast.onnx", "there is no file fast.onnx"),

@@ -211,8 +211,8 @@ def _of_file(settings: Bench) -> Benchmark:
     """How fast an exported file is, in every library that computes such files, its answers compared with
     nobody's. Raises ValueError for a library that cannot, and for settings that need the model."""
     file = Path(settings.model)
-    for name in ("data", "calibrate", "merge", "exit"):
-        if getattr(settings, name):
+    for name in ("data", "calibrate", "limit", "precisions", "merge", "exit"):
+        if getattr(settings, name) != getattr(Bench, name):
             raise ValueError(
                 f"{file} is an exported file, of which bench measures the speed; --{name} is for the model "
                 f"that it was exported from (vitkit evaluate {as_word(file)} DATA has its accuracy)"
