@@ -157,6 +157,16 @@ def test_images_of_a_group_stay_on_one_side(place, monkeypatch):
     assert fitted | judged == set(groups) and not fitted & judged
 
 
+def test_images_of_other_classes_are_left_out(place, tmp_path, capsys):
+    photos = shutil.copytree(place / "photos", tmp_path / "photos")
+    (photos / "blue").rename(photos / "violet")
+    own = of_data(load(place / "run" / "model", quiet=True), str(photos))
+    known = COLOURS.index("green"), COLOURS.index("red")
+    assert set(own.judged.targets.tolist()) == set(known) and own.judged.labels == COLOURS
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"images of {photos}, of classes that the model does not have" in said
+
+
 def test_a_run_whose_images_are_gone_takes_others(place, tmp_path, capsys):
     run_dir = shutil.copytree(place / "run", tmp_path / "run")
     for name in ("data.json", "recipe.json"):

@@ -22,6 +22,7 @@ from vitkit.quick import CLOSED_FORM, is_quick, question
 from vitkit.runtimes import folder_of
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
+from vitkit.system.console.text import counted
 from vitkit.system.storage.files import check_types, parse_json, write_json
 from vitkit.training import HELD_OUT, open_learned, open_part, read_run
 from vitkit.weights import Classifier
@@ -203,14 +204,18 @@ def _check_target(source: Source, where: str) -> None:
 
 
 def _in_classes_of(source: Source, classifier: Classifier, data: str) -> Source:
-    """The images whose class the model has, with its number there."""
-    used = set(np.unique(source.targets).tolist())
-    classes = align(source.labels, classifier.labels, needed=used).classes.numpy()
+    """The images whose class the model has, with its number there; how many others there are is said."""
+    classes = align(source.labels, classifier.labels, needed=()).classes.numpy()
     targets = classes[source.targets]
     known = np.flatnonzero(targets >= 0)
     if len(known) < FEWEST:
         raise ValueError(
             f"{len(known):,} images of {data} have a class of the model; at least {FEWEST} are needed"
+        )
+    if len(known) < len(source):
+        say(
+            f"left out: {counted(len(source) - len(known), 'image')} of {data}, of classes that the model "
+            "does not have"
         )
     renamed = replace(source, targets=targets, labels=classifier.labels)
     return subset(renamed, known)
