@@ -37,7 +37,9 @@ class Page:
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )
         line = self.process.stdout.readline()
-        assert "open http://" in line, self.process.communicate()[1]
+        if "open http://" not in line:
+            self.process.kill()
+            raise AssertionError(line + self.process.communicate()[1])
         self.address = re.search(r"http://\S+", line)[0]
 
     def stop(self, how: int) -> tuple[int, str, str, float]:

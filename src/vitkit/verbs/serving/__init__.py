@@ -2,7 +2,7 @@
 
 import webbrowser
 
-from vitkit.system.console.messages import announce
+from vitkit.system.console.messages import announce, say
 
 
 def address_of(host: str, port: int) -> str:
@@ -18,7 +18,7 @@ def announce_page(address: str, asked: int, port: int, how_it_ends: str, open_it
     """Say where a page is, and that its port is not the one that was asked for; open it if that is
     wanted."""
     if port != asked:
-        announce(f"port {asked} is taken, so the page is at {port}")
+        say(f"port {asked} is taken, so the page is at {port}")
     announce(f"open {address}   ({how_it_ends})")
     if open_it:
         webbrowser.open(address)
