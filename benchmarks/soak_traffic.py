@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 
 PATIENCE = 60.0  # seconds that a client waits for anything
+DYING = 1.0  # seconds after a worker was killed in which its sockets may still be open
 SETTLED = 60.0  # seconds after which every answer is the new model's
 TOLERANCE = 1e-3  # of probabilities: batches differ in their last bits
 MOST_IMAGES = 4  # of an honest request
@@ -65,8 +66,9 @@ class Stage:
             self.problems.append(f"{outcome}: {sentence}"[:500])
 
     def killed_between(self, began: float, ended: float) -> bool:
-        """Whether a worker was killed in this time."""
-        return any(began <= moment <= ended for moment in self.kills)
+        """Whether a worker was killed in this time, or was dying when it began: the system takes a moment
+        to close its sockets, and until then they take connections."""
+        return any(began - DYING <= moment <= ended for moment in self.kills)
 
 
 # Honest clients
