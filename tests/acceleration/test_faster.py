@@ -228,6 +228,13 @@ def test_turns_end_with_the_time_and_go_on_where_they_ended(
     ended = searched(place)
     assert calls[:2] == [1e-6] * 2 and calls[-3:] == [3e-6] * 3 and not ended.line.left_out
 
+    # What the first race has left for later is no part that there was no time for
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "another cache"))
+    monkeypatch.setattr("vitkit.acceleration.races.FIRST", 0.0)
+    calls.clear()
+    later = searched(place)
+    assert calls.count(1e-6) == 3 and not later.line.left_out
+
 
 def test_the_file_that_is_written_answers_as_the_candidate_did(place, few_shapes, tmp_path):
     made = vitkit.faster(str(place / "run"), lose=60, output=tmp_path / "fast", quiet=True)

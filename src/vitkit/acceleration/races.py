@@ -34,7 +34,7 @@ EXACT = "float32"
 REFERENCE = Arithmetic("torch", EXACT)
 GAIN = 1.03  # times as fast, at least, for an arithmetic whose answers differ to be tried
 FORETOLD = 1.25  # times as long as the line a candidate may be by its operations, to be measured
-FIRST = 0.2  # of the time is over when the first race has its last turn, if not before
+FIRST = 0.2  # share of the time after which the first race begins no other turn before images are judged
 CALIBRATED = 16  # images that give the ranges of int8 where only its speed is measured
 
 
@@ -137,6 +137,7 @@ class Speeds:
         everything = arithmetics_here(self.wanted.libraries)  # those of the first race
         ends = self.began + self.wanted.seconds
         first = self._race([Candidate(each, self.full) for each in everything], RACE, ends)
+        is_short = first.turns < RACE.turns
         of_full = operations(self.subject.classifier, self.full)
         foretold = {}
         for candidate in loss_of:
@@ -149,14 +150,17 @@ class Speeds:
         # Rounds, each for longer, as far as there is time
         for number, each_round in enumerate(ROUNDS):
             if number and time.monotonic() > ends:
-                self.left_out.append("measuring for longer")
+                is_short = True
                 break
             race = self._race(staying, each_round, ends, opened_until)
+            is_short = is_short or race.turns < each_round.turns
             staying = [each for each in staying if each in race.seconds]
             if number < len(ROUNDS) - 1:
                 measured = {each: race.milliseconds(each) for each in staying}
                 near = _near_line(measured, loss_of, each_round.slower)
                 staying = [each for each in staying if each in near or each in wholes]
+        if is_short:
+            self.left_out.append("measuring for longer")
         reference = self._point(Candidate(REFERENCE, self.full), race, SAME)
         return reference, [self._point(each, race, loss_of[each]) for each in staying]
 
@@ -215,7 +219,6 @@ class Speeds:
         turns = range(race.turns, each_round.turns)
         for turn in bar("measuring in turns")(turns, len(turns)):
             if race.turns and time.monotonic() > until:
-                self.left_out.append("measuring for longer")
                 break
             order = present
             if turn % 2:  # who came last begins the next turn

@@ -331,8 +331,8 @@ def _write(parts: Parts, group: dist.ProcessGroup | None, writing: Writing) -> N
             try:
                 complete(folder, writing.facts, checksums)
                 prune(writing.run_dir, writing.keep, writing.damaged)
-            except OSError as error:
-                problem = str(error)
+            except Exception as error:  # as above
+                problem = str(error) or type(error).__name__
         problem = _of_rank_0(problem, group)
         if problem:
             raise OSError(problem)
