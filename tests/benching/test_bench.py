@@ -15,7 +15,8 @@ from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.runtimes.fastest import folder_of, remembered
-from vitkit.verbs.diagnosis.bench import Bench, described, tables
+from vitkit.verbs.diagnosis.bench import Bench, described
+from vitkit.verbs.diagnosis.bench_output import tables
 from vitkit.weights import Classifier, load, save
 
 
@@ -114,9 +115,9 @@ def test_what_is_written_names_no_folder_and_no_empty_column(capsys, monkeypatch
     monkeypatch.setenv("COLUMNS", "60")
     speed = Speed(dict.fromkeys(settings.batch, 1.0), {}, 1.0, 1.0)
     alone = Contender("ONNX Runtime", "float32", None)
-    (only,) = tables(settings, [alone], [speed])
+    (only,) = tables([alone], [speed])
     assert "p95 ms" in only and "start s" not in only
-    both = list(tables(settings, [alone], [replace(speed, start=2.0, megabytes=100.0)]))
+    both = list(tables([alone], [replace(speed, start=2.0, megabytes=100.0)]))
     assert len(both) == 2 and "start s" in both[1] and "same" not in both[1]
 
 

@@ -2,20 +2,17 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
-from io import StringIO
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from tyro.conf import arg
 
 from vitkit.benching import (
@@ -26,7 +23,6 @@ from vitkit.benching import (
     Speed,
     contenders,
     draw,
-    is_good,
     measure,
     measure_starts,
     of_exported,
@@ -55,14 +51,15 @@ from vitkit.runtimes import (
     threads,
 )
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, terminal_width
+from vitkit.system.console.text import as_word
 from vitkit.system.machine import processor
 from vitkit.system.storage.files import MARK, check_replaceable, write_json
 from vitkit.system.storage.private import public
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.computing import any_runtime_of_file, classifier_of
 from vitkit.verbs.definition import result, verb
-from vitkit.weights import Activation, Classifier, Hints, save
+from vitkit.verbs.diagnosis.bench_output import recommendation, tables
+from vitkit.weights import Classifier, Hints, save
 
 WRITTEN = (".json", ".png")
 
@@ -150,7 +147,7 @@ class Benchmark:
         if settings.json:
             yield json.dumps(self.facts)
             return
-        yield from tables(settings, self.contenders, self.speeds)
+        yield from tables(self.contenders, self.speeds)
         for path in settings.report:
             yield f"wrote {path}"
         for fastest in self.remembered:
@@ -160,7 +157,9 @@ class Benchmark:
             yield f"next: vitkit evaluate {file} DATA, for its accuracy; --against MODEL compares answers"
             return
         activation = self.classifier.activation
-        yield recommendation(settings, self.contenders, self.speeds, activation)
+        yield recommendation(word_of(settings.model), self.contenders, self.speeds, activation)
+        if settings.data == "":
+            yield "these answers are to parts of two photographs: --data DATA compares on your own"
 
 
 @verb
@@ -195,11 +194,7 @@ def bench(settings: Bench) -> Benchmark:
             say("starting processes")
             speeds = _with_starts(settings, classifier, found, speeds, Path(folder))
 
-    # What was found
-    facts = described(settings, found, speeds, trial.name)
-    for path in settings.report:
-        write(path, facts, found, speeds)
-    return Benchmark(settings, classifier, found, tuple(speeds), facts, tuple(remembered))
+    return _written(settings, classifier, found, speeds, trial.name, remembered)
 
 
 def _is_file(settings: Bench) -> bool:
@@ -250,10 +245,22 @@ def _of_file(settings: Bench) -> Benchmark:
         say("starting processes")
         start, megabytes = measure_starts([file])[0]
         speeds[0] = replace(speeds[0], start=start, megabytes=megabytes)
-    facts = described(settings, found, speeds, name)
+    return _written(settings, classifier, found, speeds, name)
+
+
+def _written(
+    settings: Bench,
+    classifier: Classifier,
+    found: Sequence[Contender],
+    speeds: Sequence[Speed],
+    images: str,
+    remembered: Sequence[Fastest] = (),
+) -> Benchmark:
+    """What was found, on which images, in the files that are asked for too."""
+    facts = described(settings, found, speeds, images)
     for path in settings.report:
         write(path, facts, found, speeds)
-    return Benchmark(settings, classifier, tuple(found), tuple(speeds), facts, ())
+    return Benchmark(settings, classifier, tuple(found), tuple(speeds), facts, tuple(remembered))
 
 
 def _turns(settings: Bench, found: Sequence[Contender]) -> float:
@@ -345,105 +352,6 @@ def _with_starts(
     for i, (seconds, megabytes) in measured.items():
         speeds[i] = replace(speeds[i], start=seconds, megabytes=megabytes)
     return speeds
-
-
-WIDE = 120  # columns of a terminal that the whole table fits into
-
-
-def tables(settings: "Bench", found: Sequence[Contender], speeds: Sequence[Speed]) -> Iterator[str]:
-    """A table, a row for each; in a narrow terminal two, one below the other."""
-    heads = [f"images/s\nbatch {batch}" for batch in settings.batch]
-    heads += ["p50 ms", "p95 ms", "start s", "MB"]
-    if any(contender.agreement for contender in found):
-        heads += ["same", "cost", "accuracy"]
-    rows = []
-    for contender, speed in zip(found, speeds, strict=True):
-        rows.append((contender.name, *_cells(settings, contender, speed)))
-    filled = [i for i in range(len(heads)) if any(cells[i] for _, *cells in rows)]
-    if terminal_width() >= WIDE:
-        yield _columns(heads, rows, filled)
-        return
-    answers = len(settings.batch) + 2  # behind images a second and p95
-    yield _columns(heads, rows, [i for i in filled if i < answers])
-    if rest := [i for i in filled if i >= answers]:
-        yield _columns(heads, rows, rest)
-
-
-def _columns(heads: Sequence[str], rows: Sequence[tuple[str, ...]], columns: Iterable[int]) -> str:
-    """Some of the columns, behind the names of the rows, however wide."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("runtime")
-    for column in columns:
-        table.add_column(heads[column], justify="right")
-    for name, *cells in rows:
-        table.add_row(name, *(cells[column] for column in columns))
-    console = Console(width=WIDE, highlight=False, file=StringIO())
-    console.print(table)
-    return console.file.getvalue().rstrip("\n")
-
-
-def _cells(settings: "Bench", contender: Contender, speed: Speed) -> list[str]:
-    """The numbers of a row; "" where there is none."""
-    cells = [f"{speed.images_per_second[batch]:.1f}" for batch in settings.batch]
-    cells += ["", "", "", ""]
-    if speed.p50 is not None:
-        cells[-4] = f"{speed.p50:.1f}"
-        cells[-3] = f"{speed.p95:.1f}"
-    if speed.start is not None:
-        cells[-2] = f"{speed.start:.2f}"
-    if speed.megabytes is not None:
-        cells[-1] = f"{speed.megabytes:.0f}"
-    agreement = contender.agreement
-    if agreement is None:
-        return [*cells, "", "", ""]
-    accuracy = ""
-    if agreement.accuracy is not None:
-        accuracy = f"{agreement.accuracy:.1%}"
-    return [*cells, f"{agreement.same:.1%}", f"{agreement.cost:.2%}", accuracy]
-
-
-def recommendation(
-    settings: "Bench",
-    found: Sequence[Contender],
-    speeds: Sequence[Speed],
-    activation: Activation,
-) -> str:
-    """Which to take, and how: of those whose answers are as near the model's as an exported file's
-    must be."""
-    batch = max(settings.batch)
-    exact = next(i for i, contender in enumerate(found) if contender.name == "PyTorch float32")
-    base = speeds[exact].images_per_second[batch]
-    fit = []
-    for i, contender in enumerate(found):
-        if contender.agreement is not None and is_good(contender, activation):
-            fit.append(i)
-    lines = []
-    same = [i for i in fit if found[i].precision == "float32"]
-    best_of = {}
-    for title, among in (("the fastest with the same answers", same), ("the fastest", fit)):
-        best = max(among, key=lambda i: speeds[i].images_per_second[batch])
-        if best not in best_of.values():
-            best_of[title] = best
-    for title, best in best_of.items():
-        if best == exact:
-            lines.append(f"{title}: PyTorch float32; nothing is faster at batch {batch}")
-            continue
-        ratio = speeds[best].images_per_second[batch] / base
-        line = f"{title}: {found[best].name}, {ratio:.2f} times PyTorch float32 at batch {batch}"
-        if found[best].file is not None:
-            ending = found[best].file.suffix
-            words = f"vitkit export {word_of(settings.model)} -o model{ending}"
-            if found[best].precision != "float32":
-                words += f" --precision {found[best].precision} --data DATA"
-            if found[best].is_calibrated:
-                words += " --calibrate DATA"
-            line += f"; {words}"
-        lines.append(line)
-    if settings.data == "":
-        lines.append(
-            "these answers are to parts of two photographs: --data DATA compares on your own"
-        )
-    return "\n".join(lines)
 
 
 def versions() -> dict[str, str]:
