@@ -28,6 +28,16 @@ TORCH = Arithmetic("torch", "float32")
 COLOURS = ("blue", "green", "red")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_bursts():
+    """Photographs of noise are no bursts, and looking for them takes longer than most of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "vitkit.data.sources.bursts.find_bursts", lambda source: np.arange(len(source))
+        )
+        yield
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with photographs of noise in three colours, a run on them, and a model of them."""
@@ -183,7 +193,10 @@ def test_a_run_whose_images_are_gone_takes_others(place, tmp_path, capsys):
     assert f"images that {run_dir} has learned from is not known" in said
 
 
-def test_a_search_that_was_cut_short_goes_on_to_the_same_end(place, monkeypatch, tmp_path):
+def test_a_search_that_was_cut_short_goes_on_to_the_same_end(
+    place, few_shapes, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("vitkit.acceleration.bodies.SMALLER", (8 / 12,))
     cut = searched(place, seconds=1e-6)
     assert cut.line.left_out and cut.line.points
     ended = searched(place)
@@ -307,7 +320,9 @@ def test_as_a_command_with_a_time_instead_of_a_loss(place, few_shapes, tmp_path,
     assert "no model takes 1e-06 ms or less: the fastest is " in capsys.readouterr().err
 
 
-def test_what_is_not_fast_enough_in_a_short_search_may_be_found_in_a_longer_one(place, capsys):
+def test_what_is_not_fast_enough_in_a_short_search_may_be_found_in_a_longer_one(
+    place, few_shapes, capsys
+):
     photos, model = str(place / "photos"), str(place / "run" / "model")
     words = ["faster", model, "--data", photos, "-o", str(place / "none"), "--budget", "1ms"]
     assert main([*words, "--at-most", "0.000001ms"]) == 1
