@@ -12,6 +12,13 @@ import os
 # process wait for each other where there is no core for both
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Hundreds of processes are started: what is imported is compiled once, also where the environment asks for
+# no files of bytecode
+import sys
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex

@@ -1,14 +1,16 @@
 """A minute of damaged files, the same ones each time; `make fuzz` tries others for ten, by the day."""
 
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from random import Random
 
 import pytest
+from fuzzing.__main__ import told
 from fuzzing.attempt import attempts
 from fuzzing.grammars import GRAMMARS
 from fuzzing.mutations import damaged
@@ -21,30 +23,23 @@ SLOW = ("paused run", "finished run", "quick run continued", "quick run's report
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and limited")
 
 
-# A process of its own: attempts are forks, and one whose runtimes have threads, as other tests leave
-# them, cannot be forked safely
-CODE = """
-import sys
-import torch
-from fuzzing.__main__ import tries
-from fuzzing.subjects import SUBJECTS
-
-torch.set_num_threads(1)
-subject, count = int(sys.argv[1]), int(sys.argv[2])
-wrong = [str(tried) for tried in tries(SUBJECTS[subject], 0, range(count)) if not tried.outcome.right]
-if wrong:
-    sys.exit("\\n\\n".join(wrong))
-"""
+@pytest.fixture(scope="module")
+def clean():
+    """Processes of their own: attempts are forks, and a process whose runtimes have threads, as other tests
+    leave them, cannot be forked safely. PyTorch is imported once for all of them."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fuzzing.__main__"])
+    return partial(ProcessPoolExecutor, 1, context)
 
 
 @pytest.mark.slow
 @linux
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
-def test_a_damaged_file_gives_an_answer_or_one_sentence(subject):
+def test_a_damaged_file_gives_an_answer_or_one_sentence(subject, clean):
     count = FEW if subject.name in SLOW else ATTEMPTS
-    words = [sys.executable, "-c", CODE, str(SUBJECTS.index(subject)), str(count)]
-    ended = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parent)
-    assert ended.returncode == 0, ended.stderr
+    with clean() as process:
+        wrong = process.submit(told, SUBJECTS.index(subject), count).result()
+    assert not wrong, "\n\n".join(wrong)
 
 
 @linux

@@ -221,6 +221,7 @@ def test_a_search_that_was_cut_short_goes_on_to_the_same_end(
     assert searched(place).line == other.line
 
 
+@pytest.mark.slow
 def test_turns_end_with_the_time_and_go_on_where_they_ended(
     place, few_shapes, monkeypatch, tmp_path
 ):
@@ -283,6 +284,7 @@ def test_the_file_that_is_written_answers_as_the_candidate_did(place, few_shapes
     assert command.startswith("vitkit faster 'my run' --at-most ") and command.endswith("(fast)")
 
 
+@pytest.mark.slow
 def test_any_model_is_judged_on_images_that_are_named(
     place, few_shapes, tmp_path, capsys, monkeypatch
 ):
@@ -303,6 +305,7 @@ def test_any_model_is_judged_on_images_that_are_named(
     assert right.mean() > 0.5  # distilled from a model that knows the colours
 
 
+@pytest.mark.slow
 def test_as_a_command_with_a_time_instead_of_a_loss(place, few_shapes, tmp_path, capsys):
     numbers = tmp_path / "line.json"
     picture = tmp_path / "line.png"

@@ -294,6 +294,7 @@ def pictures(classifier, tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_pictures_of_any_size_go_in(classifier, pictures):
     runtime = open_file(pictures)
     for height, width in ((64, 80), (41, 200)):
@@ -313,6 +314,7 @@ def test_logits_of_a_files_probabilities_make_them_again(activation):
     np.testing.assert_allclose(again, given, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_commands_take_a_file_that_prepares_images(classifier, pictures, tmp_path, capsys):
     """Whole pictures of different sizes go in, one at a time: the file's own resize is measured."""
     model = save(classifier, tmp_path / "model")

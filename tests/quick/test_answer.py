@@ -92,6 +92,7 @@ def tmp_images(source):
         yield Item(source.name(i), lambda i=i: source[i][0])
 
 
+@pytest.mark.slow
 def test_fine_tuning_wins_where_features_must_move(recipe, tmp_path):
     """The class token of random weights is a poor feature, and Adam trains it in a second. Its norm
     after the pooling keeps the head from reading more than that."""
@@ -113,6 +114,7 @@ def test_fine_tuning_wins_where_features_must_move(recipe, tmp_path):
         assert torch.equal(weight, saved[name]), name
 
 
+@pytest.mark.slow
 def test_the_solved_head_is_compared_as_it_is_saved(recipe, tmp_path):
     """It has learned from the held-out images too, so each is answered by a fit without it alone."""
     reached = answer(recipe, tmp_path / "run", 1, CPU, lambda text: None)
@@ -369,6 +371,7 @@ def test_what_a_folder_holds_is_said(folder):
     assert "left out:" in text and "broken.png" in text
 
 
+@pytest.mark.slow
 def test_what_belongs_together_is_left_out_together(pretrained, tmp_path):
     # Twelve things of each of two classes that mean nothing, each photographed six times
     random = np.random.default_rng(0)

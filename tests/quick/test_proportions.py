@@ -94,6 +94,7 @@ def test_they_are_read_whole_where_the_crop_cuts_the_class_off(weights, tmp_path
 
 
 @pytest.mark.parametrize("name", [CLOSED_FORM, FINE_TUNED])
+@pytest.mark.slow
 def test_the_record_says_what_the_chosen_model_reads(name, weights, tmp_path, monkeypatch):
     """The solved head whole images, and the fine-tuned model, which reads images of one size, the crop."""
     data = photographs(tmp_path / "wide", (20, 60), spot=(0.02, 0.88))
@@ -127,6 +128,7 @@ def test_a_head_on_naflex_opens_in_transformers_and_is_said_to(tmp_path, monkeyp
     assert vitkit.load(tmp_path / "run", quiet=True).preprocessing == preprocessing
 
 
+@pytest.mark.slow
 def test_they_stay_cropped_where_whole_images_are_no_better(weights, tmp_path):
     reached, said = made(weights, stripes(tmp_path / "wide"), tmp_path / "run")
     assert reached.candidates[0].classifier.preprocessing.rule == "shorter"
@@ -142,6 +144,7 @@ def test_nothing_is_tried_that_somebody_has_ruled_out(weights, settings, tmp_pat
     assert "not square" not in said
 
 
+@pytest.mark.slow
 def test_square_photographs_cost_no_second_pass(weights, tmp_path):
     data = photographs(tmp_path / "square", (40, 40), spot=(0.02, 0.85))
     _, said = made(weights, data, tmp_path / "run")
@@ -158,6 +161,7 @@ def test_whoever_asks_gets_whole_images_and_more_patches(weights, tmp_path):
     assert reached.candidates[1].classifier.preprocessing.size == (16, 16)
 
 
+@pytest.mark.slow
 def test_what_there_was_no_time_for_is_not_decided_when_the_run_has_ended(
     weights, tmp_path, monkeypatch
 ):

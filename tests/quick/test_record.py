@@ -100,6 +100,7 @@ def left_out(run_dir):
     return {source[i][0] for i in range(len(source))}
 
 
+@pytest.mark.slow
 def test_one_folder_is_one_run_whatever_it_is_called(model, here, capsys):
     for word in ("./photos/", str(here / "photos")):
         finetune(model, word)

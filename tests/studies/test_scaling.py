@@ -46,7 +46,7 @@ def test_nineteen_of_twenty_intervals_hold_the_truth(points, seeds, floor):
     """At three and at ten times the largest x, of errors that fall to nothing too, where a bootstrap
     held 83 to 88 % of them."""
     random = np.random.default_rng(0)
-    draws = 300
+    draws = 150
     for power, deviation in ((0.15, 0.02), (0.4, 0.02), (0.8, 0.005)):
         held = np.zeros(2)
         for _ in range(draws):
@@ -57,7 +57,7 @@ def test_nineteen_of_twenty_intervals_hold_the_truth(points, seeds, floor):
             for i, far in enumerate((3, 10)):
                 low, high = fitted.interval(far * XS[points - 1])
                 held[i] += low <= law_of(far * XS[points - 1], floor, power) <= high
-        assert (held >= 0.91 * draws).all()  # 95 % less three standard errors
+        assert (held >= 0.896 * draws).all()  # 95 % less three standard errors
 
 
 def law_of(x, floor, power):

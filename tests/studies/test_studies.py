@@ -556,7 +556,7 @@ def test_killed_at_random_moments_a_study_ends_with_the_same_table(tmp_path):
     began = time.monotonic()
     assert process("whole").wait() == 0
     taken = time.monotonic() - began
-    for _ in range(3):
+    for _ in range(2):
         killed = process("killed")
         time.sleep(random.uniform(0.3, 0.9) * taken)
         killed.send_signal(signal.SIGKILL)

@@ -30,11 +30,11 @@ def test_memory_limits_the_batch_of_a_cpu():
     How many fewer is the processor's: one convolution of oneDNN takes 0.8 GiB whatever their number, and
     some processors keep it from one batch to the next."""
     image = 3 * 512 * 512 * 4  # bytes
-    small = Fastest("mu/16", 512, memory=1.5, seconds=0.01).search("cpu")
-    large = Fastest("mu/16", 512, memory=3, seconds=0.01).search("cpu")
+    small = Fastest("mu/16", 512, memory=1.2, seconds=0.01).search("cpu")
+    large = Fastest("mu/16", 512, memory=2, seconds=0.01).search("cpu")
     assert 1 < max(small) < max(large)
-    assert max(small) * image < 1.5 * GIB
-    assert max(large) * image < 3 * GIB
+    assert max(small) * image < 1.2 * GIB
+    assert max(large) * image < 2 * GIB
     assert all(rate > 0 for rate in large.values())
     with pytest.raises(ValueError, match="not even one image of 512 pixels fits into 0.001 GiB"):
         Fastest("mu/16", 512, memory=0.001).measure("cpu")
@@ -43,12 +43,12 @@ def test_memory_limits_the_batch_of_a_cpu():
 @pytest.mark.slow
 def test_the_study_of_speed_has_both_panels(tmp_path):
     study = STUDIES["speed"]
-    ask = Ask(models=("mu/16", "mu/32"), sizes=(64, 128), memory=0.02)
+    ask = Ask(models=("mu/16",), sizes=(64, 128), memory=0.02)
     study.check(ask)
     reached = run_study(study, ask, Plan(0, 0, 0.0, 0.0), tmp_path, "cpu")
     assert not reached.failures()
     table = study.table(reached)
-    assert [row[0] for row in table.rows] == ["mu/16", "mu/32"]
+    assert [row[0] for row in table.rows] == ["mu/16"]
     assert all("(" in text for row in table.rows for text in row[1:])
     write_figure(tmp_path / "figure.png", study.draw(reached))
     assert results(study, ask, reached.plan, tmp_path) == reached
