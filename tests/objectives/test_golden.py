@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from packaging.version import Version
 
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.system.span import Span
@@ -38,6 +40,10 @@ OBJECTIVES = {
 def test_losses_are_those_written_down(name, tiny, tmp_path, quiet):
     if platform.machine() != "x86_64":
         pytest.skip("PyTorch draws other dropout on other processors")
+    if Version(torch.__version__) < Version("2.14"):
+        pytest.skip(
+            "the losses were written down with PyTorch 2.14, and older ones draw other numbers"
+        )
     recipe = replace(
         tiny,
         objective=OBJECTIVES[name],

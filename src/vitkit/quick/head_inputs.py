@@ -217,6 +217,7 @@ def shared_products(
     readers, group = np.unique(reads.reshape(len(wide), -1), axis=1, return_inverse=True)
 
     products = {kind: torch.zeros(len(x), len(x), dtype=torch.float64) for kind in wide}
+    group = group.reshape(-1)  # NumPy 2.0 gives it another axis
     for number, is_reader in enumerate(readers.T):
         states = rounded(x[:, group == number].reshape(len(x), -1))
         added = row_products(torch.from_numpy(states))

@@ -148,6 +148,7 @@ def left_out_distances(
 
     # The groups of each class, those of one size at once
     _, groups = np.unique(np.stack([classes.numpy(), groups]), axis=1, return_inverse=True)
+    groups = groups.reshape(-1)  # NumPy 2.0 gives it another axis
     sizes = np.bincount(groups)
     order = np.argsort(groups, kind="stable")
     for size in np.unique(sizes).tolist():

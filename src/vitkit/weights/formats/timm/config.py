@@ -190,7 +190,7 @@ def pixels_in_timm(path: Path, image: Image.Image) -> Tensor:
 def example(config: ModelConfig) -> str:
     """How to open a directory with timm."""
     return """\
-import timm
+import timm  # 1.0.26 or newer opens directories of safetensors
 
 model = timm.create_model("local-dir:DIRECTORY", pretrained=True)
 """
@@ -220,7 +220,7 @@ def parts(patches, sides):
 
 """
     return f"""\
-import timm
+import timm  # 1.0.26 or newer opens directories of safetensors
 import torch
 from PIL import Image
 from safetensors.torch import load_file
