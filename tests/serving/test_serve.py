@@ -116,7 +116,10 @@ def test_metrics_count_every_request_and_image():
         server.post(*form({"a": PHOTOGRAPHS[0], "b": b"no"}))
         server.post(b"no")
         server.ask("GET", "/nothing-here")
-        metrics = server.ask("GET", "/metrics").body.decode()
+        ends = time.monotonic() + 20
+        metrics = ""
+        while 'vitkit_held{what="images"} 0.0' not in metrics and time.monotonic() < ends:
+            metrics = server.ask("GET", "/metrics").body.decode()  # given back after the answer
     for line in (
         'vitkit_requests_total{path="/predict",status="200"} 1.0',
         'vitkit_requests_total{path="/predict",status="422"} 1.0',

@@ -12,6 +12,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib import request
+from urllib.error import HTTPError
 
 import numpy as np
 
@@ -347,8 +348,9 @@ def read_web(address: str) -> bytes:
         reason = getattr(error, "reason", None) or error
         if isinstance(error, TimeoutError) or isinstance(reason, TimeoutError):
             reason = f"no answer for {SILENCE} seconds"
-        if code := getattr(error, "code", None):
-            reason = f"the server answers {code} {reason}"
+        if isinstance(error, HTTPError):
+            error.close()
+            reason = f"the server answers {error.code} {reason}"
         raise BadImage(f"{address} cannot be read: {reason}") from None
 
 

@@ -48,6 +48,7 @@ def download(url: str, target: Path) -> Path:
     try:
         expected = _receive(url, part, target.name)
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code == RANGE_NOT_SATISFIABLE:
             # The part is as long as the file or longer, so it belongs to another version: start
             # over
