@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data import Picture, Source, open_image, picture_for_people
+from vitkit.data import Picture, Source, picture_for_people
 from vitkit.evaluation.benchmarks.corruptions import Robustness
 from vitkit.evaluation.metrics.calibration import Bin, Covered, at_coverages
 from vitkit.evaluation.metrics.classification import ClassScore, weakest
@@ -158,15 +158,9 @@ def disagreement_tiles(paired: Paired, source: Source, first_right: bool) -> lis
         caption = f"first: {each.confidence:.0%} {printable_name(each.first)}"
         if first_right:
             caption = f"second: {each.confidence:.0%} {printable_name(each.second)}"
-        tiles.append(
-            Tile(
-                _pixels(source, each.index),
-                caption,
-                False,
-                f"is {printable_name(each.true)}",
-                source.name(each.index),
-            )
-        )
+        pixels = picture_for_people(source.picture(each.index))
+        note = f"is {printable_name(each.true)}"
+        tiles.append(Tile(pixels, caption, False, note, source.name(each.index)))
     return tiles
 
 
@@ -333,22 +327,12 @@ def mistake_tiles(report: Report, source: Source, look: Look | None = None) -> l
     for mistake in report.mistakes[:MISTAKES]:
         caption = f"{mistake.confidence:.0%} {printable_name(mistake.predicted)}"
         note = f"is {printable_name(mistake.true)}"
-        picture = _picture(source, mistake.index)
+        picture = source.picture(mistake.index)
         pixels = picture_for_people(picture)
         if look is not None:
             pixels = look(picture)
         tiles.append(Tile(pixels, caption, False, note, mistake.image))
     return tiles
-
-
-def _pixels(source: Source, index: int) -> np.ndarray:
-    """An image of the source, uint8 (h, w, 3)."""
-    return picture_for_people(_picture(source, index))
-
-
-def _picture(source: Source, index: int) -> Picture:
-    data, _ = source[index]
-    return open_image(data, source.name(index))
 
 
 # Corrupted images
