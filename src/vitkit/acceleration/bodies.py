@@ -307,8 +307,7 @@ class _WhenAsked:
 
 def calibration(subject: Subject, most: int | None = None) -> Trial:
     """The images that give the ranges of int8, the first of them or all, as an export takes them."""
-    examples = Examples(subject.for_calibration, {})
-    items = [examples.item(i) for i in range(len(examples))][:most]
+    items = Examples(subject.for_calibration, {}).items()[:most]
     return Trial(subject.where, items, items, learned=True)
 
 
