@@ -192,7 +192,7 @@ def exact_in_openvino(model, images: Sequence[np.ndarray]) -> list[str]:
 
 
 def exact_in_onnx(path: Path, images: Sequence[np.ndarray]) -> list[str]:
-    """Those of a .onnx file."""
+    """The layers of a .onnx file that stay exact. images: one at a time, as the file takes them."""
     import onnx
 
     model = onnx.load(path)

@@ -41,8 +41,8 @@ def open_file(
     precision: "PrecisionChoice" = "auto",
     trusted: bool = False,
 ) -> FileRuntime:
-    """What computes an exported file. Raises ValueError for a file
-    that no such library can compute, or that is not vitkit's.
+    """What computes an exported file. Raises ValueError for a file that no such library can compute, or
+    that is not vitkit's.
 
     trusted: a .pt2 file is opened too, which can run anything.
     """

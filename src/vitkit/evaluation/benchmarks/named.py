@@ -314,13 +314,10 @@ def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
     overlapping = subset(source, np.flatnonzero(targets >= 0))
     if not len(overlapping):
         raise ValueError(f"{root} has no image of an object that ImageNet has")
+    store = WithoutBorder(source.store)
+    images = Source(store, overlapping.rows, targets[targets >= 0], tuple(objects))
     wnids = tuple(_wnids(names_of_object[name], mappings / CLASSES) for name in objects)
-    return (
-        Source(
-            WithoutBorder(source.store), overlapping.rows, targets[targets >= 0], tuple(objects)
-        ),
-        wnids,
-    )
+    return images, wnids
 
 
 def _mappings(images: Path) -> Path:
