@@ -27,9 +27,8 @@ from vitkit.system.storage.files import check_types, parse_json, write_json
 from vitkit.training import HELD_OUT, open_learned, open_part, read_run
 from vitkit.weights import Classifier
 
-LEFT_OUT = (
-    20_000  # images, at most, that are answered by fits without them; of more, others tell enough
-)
+# Images, at most, that are answered by fits without them; of more, others tell enough
+LEFT_OUT = 20_000
 JUDGED = 5_000  # images, at most, that a model is judged on,
 FITTED = 2_000  # and that heads are fitted to, if the model's own is not solved in closed form
 CALIBRATED = 100  # images that give the ranges of int8

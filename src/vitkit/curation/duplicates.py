@@ -44,9 +44,8 @@ NOTHING = 0.2  # standard deviations of a picture's details: a pixel with less h
 PLAIN = 0.4  # share of such pixels from which a picture is a thing on plain ground
 SLACK = 0.05  # of an image's sides, by which a copy may lie outside of it, or be stretched
 FLAT = 1.0  # levels: an image whose thumbnail varies less shows nothing
-MIN_SPREAD = (
-    0.05  # share of the pixels that have the details: a corner of land beside the sea is less
-)
+# Share of the pixels that have the details: a corner of land beside the sea is less
+MIN_SPREAD = 0.05
 MOST_PAIRS = 10**10  # of images, up to which copies that are turned or cropped are looked for
 HASHES_AT_ONCE = 1 << 17  # pairs whose hashes are compared at once
 ALIGNED_AT_ONCE = 250  # pairs

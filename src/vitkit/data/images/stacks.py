@@ -309,9 +309,8 @@ def _check_compression(page) -> None:
     """Raises ValueError, or ImportError with a sentence, for a compression that is not read
     here."""
     if page.compression not in COMPRESSIONS:
-        unknown = (
-            f"an unknown method ({page.compression!r})"  # a number that tifffile does not know
-        )
+        # Of a number that tifffile does not know there is no name
+        unknown = f"an unknown method ({page.compression!r})"
         name = getattr(page.compression, "name", unknown)
         raise ValueError(
             f"it is compressed by {name}; save it uncompressed, or by LZW, deflate or Zstandard"

@@ -23,9 +23,8 @@ from vitkit.weights import Classifier, Unknown
 STRENGTH = 0.3  # of the covariance's regularisation, in mean eigenvalues
 REJECTED = 0.05  # share of images of known classes that may be called unknown
 COVERAGE = 0.95  # how often the right class is to be among those that are left open
-ENOUGH = (
-    19  # images of a class from which such a share can be told: of 20 one may be beyond the others
-)
+# Images of a class from which such a share can be told: of 20 one may be beyond the others
+ENOUGH = 19
 
 
 def fit_unknown(
