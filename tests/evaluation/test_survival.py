@@ -65,7 +65,7 @@ def test_a_red_disc_stays_red(model):
 
 def test_labels_that_chance_has_drawn_switch_nothing_off(model):
     """The error of the test: nothing can be lost where nothing is known."""
-    pictures = discs(place=((0.3, 0.7), (0.3, 0.7)), channel=(0, 0), count=80)
+    pictures = discs(place=((0.3, 0.7), (0.3, 0.7)), channel=(0, 0), count=40)
     survival = surviving(model, pictures, Augmentation())
     assert survival.augmentation == Augmentation()
     assert surviving(model, pictures, Augmentation()) == survival  # always
