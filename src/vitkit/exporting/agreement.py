@@ -111,13 +111,9 @@ def sample_trial() -> Trial:
         top = int(generator.integers(0, height - side + 1))
         left = int(generator.integers(0, width - side + 1))
         part = np.ascontiguousarray(photograph[top : top + side, left : left + side])
-        items.append(Item(f"part {i}", partial(_same, part)))
+        items.append(Item(f"part {i}", partial(np.asarray, part)))
     name = f"{CROPS} parts of scikit-learn's two photographs"
     return Trial(name, items[:CROPS], items[CROPS:], photographs=len(photographs))
-
-
-def _same(array: np.ndarray) -> np.ndarray:
-    return array
 
 
 def pixels_of(item: Item) -> np.ndarray | None:

@@ -67,7 +67,9 @@ BY_CHANCE = 0.01  # of the neighbours that are called alike, at most
 def find_bursts(source: Source) -> np.ndarray:
     """The group of each image, int64 (N,): those with the same number are of one burst, and most
     images are alone. What was found is kept in the cache, by names and sizes."""
-    path = cache_dir() / "bursts" / f"{_digest(source)}.npy"
+    name = source.name(0) if len(source) else ""
+    digest = hashlib.sha256(f"{VERSION} {name} {fingerprint(source)}".encode()).hexdigest()
+    path = cache_dir() / "bursts" / f"{digest}.npy"
     with suppress(OSError, ValueError):
         groups = np.array(open_memmap(path, mode="r"))  # which never unpickles
         if groups.shape == (len(source),):
@@ -78,11 +80,6 @@ def find_bursts(source: Source) -> np.ndarray:
         with whole(path) as new, new.open("wb") as file:
             np.save(file, groups)
     return groups
-
-
-def _digest(source: Source) -> str:
-    name = source.name(0) if len(source) else ""
-    return hashlib.sha256(f"{VERSION} {name} {fingerprint(source)}".encode()).hexdigest()
 
 
 def _find(source: Source) -> np.ndarray:

@@ -343,8 +343,9 @@ def robustness_section(found: Robustness) -> Block:
     count = len(found.cells)
     mean = _curve(found.clean, found.by_severity)
     panels = [_panel(f"mean of {count}", {"": mean})]
+    to_compare_with = Curve(mean.x, mean.y, dashed=True)  # without intervals
     for name, row in found.cells.items():
-        curves = {f"mean of {count}": _line(mean), "": _curve(found.clean, row)}
+        curves = {f"mean of {count}": to_compare_with, "": _curve(found.clean, row)}
         panels.append(_panel(name.replace("_", " "), curves))
 
     header = ["top1 at severity", *(str(k + 1) for k in range(len(found.by_severity)))]
@@ -392,11 +393,6 @@ def _curve(clean: Metric | None, row: Sequence[Metric]) -> Curve:
         ends = [tuple(SHARE.scale * metric.interval[end] for metric in metrics) for end in (0, 1)]
     values = [SHARE.scale * metric.value for metric in metrics]
     return Curve(severities, values, ends[0], ends[1])
-
-
-def _line(curve: Curve) -> Curve:
-    """The same without intervals, to compare others with."""
-    return Curve(curve.x, curve.y, dashed=True)
 
 
 def _row(name: str, metrics: Sequence[Metric], error: Metric | None) -> tuple[str, ...]:
