@@ -99,16 +99,11 @@ class _Calibration:
     """The images, as ONNX Runtime's quantiser asks for them."""
 
     def __init__(self, images: Sequence[np.ndarray]):
-        self.images = images
-        self.rewind()
+        self.waiting = iter([{"images": image} for image in images])
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         """Another image; None behind the last."""
         return next(self.waiting, None)
-
-    def rewind(self) -> None:
-        """Begin again."""
-        self.waiting = iter([{"images": image} for image in self.images])
 
 
 def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str] = ()) -> None:
