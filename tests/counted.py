@@ -5,7 +5,7 @@ import io
 import multiprocessing
 import tarfile
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -29,20 +29,26 @@ def make_small(monkeypatch) -> None:
 
 def noise_shards(folder: Path, shards: int = SHARDS, each: int = EACH) -> int:
     """Tar shards of noise, which no compression makes smaller; returns their bytes."""
-    draws = np.random.default_rng(0)
+    pictures = noise(shards * each)
     folder.mkdir()
     size = 0
     for number in range(shards):
         path = folder / f"train-{number:03}.tar"
         with tarfile.open(path, "w") as file:
             for i in range(number * each, (number + 1) * each):
-                pixels = draws.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-                for suffix, data in (("png", encoded(pixels, "PNG")), ("cls", b"%d" % (i % 5))):
+                for suffix, data in (("png", pictures[i]), ("cls", b"%d" % (i % 5))):
                     info = tarfile.TarInfo(f"{i:05}.{suffix}")
                     info.size = len(data)
                     file.addfile(info, io.BytesIO(data))
         size += path.stat().st_size
     return size
+
+
+@cache
+def noise(count: int) -> list[bytes]:
+    """The files of so many pictures of noise."""
+    pixels = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    return [encoded(picture, "PNG", compress_level=0) for picture in pixels]
 
 
 @contextmanager

@@ -14,12 +14,12 @@ from PIL import Image
 import vitkit
 from vitkit.acceleration import Arithmetic, Body, Shape, Wanted, head_of, of_data, of_run, search
 from vitkit.acceleration.bodies import Reads, model_of, operations, own_reading, reading_of, shapes
-from vitkit.acceleration.heads import distilled, keeps_head
+from vitkit.acceleration.heads import keeps_head
 from vitkit.acceleration.races import Race, Round
 from vitkit.benching import measure
 from vitkit.cli import main
 from vitkit.data import Preprocessing, open_source, subset
-from vitkit.evaluation import features, rounded
+from vitkit.evaluation import distilled, features, rounded
 from vitkit.models import create, vit
 from vitkit.verbs.files.faster import duration
 from vitkit.weights import Classifier, load, save
@@ -135,7 +135,7 @@ def test_a_distilled_head_has_the_models_answers():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 8, generator=generator)
     logits = x @ torch.randn(8, 3, generator=generator) + 2.0
-    weight, bias = distilled(x.numpy(), logits)
+    weight, bias = distilled(x, logits)
     found = x.double() @ weight.mT + bias
     assert (found - logits).abs().max() < 0.02
 

@@ -206,7 +206,7 @@ def test_pictures_of_one_kind_are_not_taken_for_copies(shared, name, most):
     training images were listed."""
     parts = open_parts(str(shared(f"data/{name}-train.parquet").parent / name))[0]
     train = survey(subset(parts["train"], range(200)), 0)
-    test = survey(parts["test"], 0)
+    test = survey(subset(parts["test"], range(100)), 0)
     assert len(near_duplicates(train, test)) <= most
 
 
@@ -233,18 +233,18 @@ def on_plain_ground(thing: str, random: np.random.Generator) -> np.ndarray:
 
 
 def test_things_on_plain_ground_are_told_apart_and_their_copies_are_found():
-    """Lids have nearly one outline, and so have cans: as other pictures are compared, 102 pairs were
-    listed."""
+    """Lids have nearly one outline, and so have cans: as other pictures are compared, 102 pairs of 200
+    were listed."""
     random = np.random.default_rng(0)
-    pictures = [on_plain_ground(("lid", "can")[i % 2], random) for i in range(200)]
-    things = appearances(pictures, range(200))
-    assert len(list(nearest(things, things, earlier=True))) <= 5
+    pictures = [on_plain_ground(("lid", "can")[i % 2], random) for i in range(100)]
+    things = appearances(pictures, range(100))
+    assert len(list(nearest(things, things, earlier=True))) <= 2
     copies = []
-    for picture in pictures[:60]:
+    for picture in pictures[:30]:
         cropped = Image.fromarray(picture).crop((8, 6, 248, 186))
         copies.append(np.asarray(Image.open(io.BytesIO(again(np.asarray(cropped), quality=40)))))
-    pairs = nearest(appearances(copies, range(1000, 1060)), things)
-    assert sum(pair.second == pair.first for pair in pairs) >= 50
+    pairs = nearest(appearances(copies, range(1000, 1030)), things)
+    assert sum(pair.second == pair.first for pair in pairs) >= 25
 
 
 def test_a_part_of_a_drawing_in_the_same_light_is_a_copy(shared):

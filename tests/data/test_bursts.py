@@ -66,7 +66,7 @@ def singles(tmp_path_factory):
     """As many photographs of as many things, named one after the other."""
     folder = tmp_path_factory.mktemp("singles") / "photos"
     random = np.random.default_rng(1)
-    for number in range(64):
+    for number in range(48):
         path = folder / f"{'ab'[number % 2]}" / f"IMG_{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(shot(thing(100 + number), random))

@@ -38,6 +38,8 @@ def expected_mean(path, entry) -> np.ndarray | None:
     """The mean colour, computed in another way than by images.py; None where there is no truth."""
     if entry["file"] in UNBOUNDED:
         return None
+    if entry["file"].endswith((".jpg", ".jpeg")):  # of 8 bits, and opaque
+        return np.array(entry["mean_rgb_convert"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         image = Image.open(io.BytesIO(path.read_bytes()))
@@ -80,7 +82,7 @@ def test_awkward_files_decode_or_are_refused_by_name(shared, decoder):
         if min(picture.size) >= 4:
             height, width = picture.size
             box = (height // 3, width // 4, height // 2, width // 2)
-            part = open_image(path.read_bytes(), name).pixels(box)
+            part = picture.pixels(box)
             assert np.array_equal(part, pixels[height // 3 :, width // 4 :][: box[2], : box[3]]), (
                 name
             )

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -94,7 +93,7 @@ def test_workers_may_be_started_either_way(photographs, monkeypatch, start):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     count=st.integers(1, 20),
     batch=st.integers(1, 30),
@@ -219,27 +218,30 @@ def test_workers_leave_the_handler_of_dead_children_alone(photographs, monkeypat
     assert signal.getsignal(signal.SIGCHLD) == before
 
 
-def test_workers_end_with_a_main_process_that_is_killed():
-    script = """if True:
-        import os, time
-        from vitkit.data.loading.workers import in_order
-
-        def slow(item):
-            if item:
-                time.sleep(60)
-            return os.getpid()
-
-        print(next(items := in_order(slow, range(2), 1)), flush=True)
+def slow(item):
+    if item:
         time.sleep(60)
-    """
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as job:
-        worker = Path("/proc", job.stdout.readline().strip(), "cmdline")
-        assert worker.exists()
-        job.kill()
-        deadline = time.monotonic() + 10
-        while _runs(worker) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not _runs(worker)
+    return os.getpid()
+
+
+def waiting_for_a_worker(sender):
+    items = workers.in_order(slow, range(2), 1)
+    sender.send(next(items))
+    next(items)
+
+
+def test_workers_end_with_a_main_process_that_is_killed():
+    receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
+    main = multiprocessing.get_context("fork").Process(target=waiting_for_a_worker, args=(sender,))
+    main.start()
+    worker = Path("/proc", str(receiver.recv()), "cmdline")
+    assert worker.exists()
+    main.kill()
+    main.join()
+    deadline = time.monotonic() + 10
+    while _runs(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(worker)
 
 
 def _runs(command_line: Path) -> bool:

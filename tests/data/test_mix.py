@@ -70,16 +70,16 @@ def test_cutmix_puts_a_box_of_the_neighbour_into_the_image_and_its_area_is_what_
 
 
 def test_a_box_has_the_images_shape_until_the_border_clips_it():
-    keys = torch.from_numpy(np.random.default_rng(1).integers(0, 1 << 62, 2000))
-    black_and_white = torch.arange(2.0).repeat(1000).view(-1, 1, 1, 1)
+    keys = torch.from_numpy(np.random.default_rng(1).integers(0, 1 << 62, 800))
+    black_and_white = torch.arange(2.0).repeat(400).view(-1, 1, 1, 1)
     images = black_and_white.expand(-1, 1, 100, 200)
-    mixed, _ = mix(images, torch.eye(2).repeat(1000, 1), keys, cutmix=1.0)
+    mixed, _ = mix(images, torch.eye(2).repeat(400, 1), keys, cutmix=1.0)
     changed = (mixed != images)[:, 0]
     height = changed.any(2).sum(1)
     width = changed.any(1).sum(1)
     at_border = changed[:, [0, -1]].any((1, 2)) | changed[:, :, [0, -1]].any((1, 2))
     whole = ~at_border & (height > 20)
-    assert whole.sum() > 200
+    assert whole.sum() > 80
     assert (width[whole] / height[whole]).sub(2).abs().max() < 0.1
 
 

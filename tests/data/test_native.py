@@ -148,7 +148,7 @@ def test_what_cannot_be_is_said(settings, sentence):
             "relative positions",
         ),
         (vit("mu/4", image=(16, 16), patch=4, pool="none", classes=3), "answers for every token"),
-        (vit("R26+mu/32", image=(32, 32), classes=3), "is no plain Vision Transformer"),
+        (vit("R+mu/16", image=(32, 32), classes=3), "is no plain Vision Transformer"),
     ],
 )
 def test_a_model_that_cannot_read_them_says_why(config, sentence):

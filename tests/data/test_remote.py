@@ -63,7 +63,7 @@ def test_an_epoch_fetches_the_data_once(served, tmp_path, ranks, workers):
     address, size, sent = served
     count = len(open_source(address))
     before = sent()
-    epochs = 3
+    epochs = 2
     assert together(ranks, train_epochs, address, tmp_path, workers, epochs) == [0] * ranks
     assert 0.9 < (sent() - before) / size / epochs < 1.1
     assert seen(tmp_path) == sorted(list(range(count)) * epochs)

@@ -55,14 +55,15 @@ def photos(request, tmp_path):
     return open_source(str(tmp_path / "photos"))
 
 
-@pytest.mark.parametrize("how", WAYS)
-def test_decoded_images_make_the_same_batches(photos, how):
+def test_decoded_images_make_the_same_batches(photos):
     in_memory = decoded(photos, 1 << 20, 0)
     assert isinstance(in_memory.store, Pixels)
     assert [in_memory.name(i) for i in range(23)] == [photos.name(i) for i in range(23)]
-    plain = take(photos, how, 0)
-    assert same(plain, take(in_memory, how, 0))
-    assert same(plain, take(in_memory, how, 2))
+    for number, how in enumerate(WAYS):
+        plain = take(photos, how, 0)
+        assert same(plain, take(in_memory, how, 0)), how
+        if number < 2:  # a crop by workers, and one that needs none
+            assert same(plain, take(in_memory, how, 2)), how
     assert same(list(eval_batches(photos, TO, 5, 0)), list(eval_batches(in_memory, TO, 5, 0)))
 
 

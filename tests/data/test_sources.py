@@ -156,13 +156,13 @@ def test_the_quick_way_for_plain_paths_is_the_careful_one(text):
 
 def test_of_a_manifest_only_paths_and_labels_are_kept(folder):
     folder(CATS)
-    rows = "".join(f"cat/1.jpg,{'ab'[i % 2]},{i:0200}{i:0200}\n" for i in range(20_000))
+    rows = "".join(f"cat/1.jpg,{'ab'[i % 2]},{i:0200}{i:0200}\n" for i in range(8_000))
     where = manifest(folder, f"image,label,note\n./cat/2.jpg,a,\n{rows}")
     tracemalloc.start()
     source = manifests.read_manifest(where, Columns()).store
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 6e6 and Path(source.name(0)).name == "2.jpg" and source.names[0] == "cat/2.jpg"
+    assert peak < 3e6 and Path(source.name(0)).name == "2.jpg" and source.names[0] == "cat/2.jpg"
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -216,7 +216,7 @@ def test_other_encodings_are_refused(folder):
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.sampled_from([*LABEL, "note", "id", "Split"]), min_size=1, max_size=5, unique=True),
-    st.none() | st.text(max_size=5),
+    st.none() | st.text("aé_ L", max_size=5),
 )
 def test_a_column_is_found_or_the_columns_are_named(present, asked):
     try:

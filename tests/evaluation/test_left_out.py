@@ -150,7 +150,7 @@ def test_scores_of_another_view_are_those_of_a_fit_without_the_image_s_views(
 # What they are for
 
 
-@pytest.mark.parametrize(("classes", "each"), [(50, 2), (20, 5), (6, 6)])
+@pytest.mark.parametrize(("classes", "each"), [(50, 2), (6, 6)])
 def test_on_noise_left_out_answers_are_right_as_often_as_chance(classes, each):
     """Each image's own label must not help: 50 classes of 2 images would be answered right four times
     as often as chance."""
@@ -173,7 +173,7 @@ def drawn(random, centres, each, spread):
     return x.astype(np.float32), y
 
 
-@pytest.mark.parametrize(("each", "draws"), [(8, 20), (20, 10)])
+@pytest.mark.parametrize(("each", "draws"), [(8, 12), (20, 8)])
 def test_their_interval_holds_the_accuracy_on_new_images(each, draws):
     """On average they are as good as it, too, but for what the one image that is missing is worth."""
     held = []

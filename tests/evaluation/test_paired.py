@@ -50,7 +50,7 @@ def test_other_figures_are_compared_by_resampling_the_same_images(two):
     ours = differences["balanced_accuracy"].difference
     assert ours.value == pytest.approx(difference(*samples))
     random = np.random.default_rng(1)
-    drawn = [random.integers(0, 200, 200) for _ in range(150)]
+    drawn = [random.integers(0, 200, 200) for _ in range(100)]
     theirs = [difference(*(values[rows] for values in samples)) for rows in drawn]
     assert ours.interval == pytest.approx(np.percentile(theirs, (2.5, 97.5)), abs=0.025)
     assert differences["loss"].difference.value == pytest.approx((first.loss - second.loss).mean())

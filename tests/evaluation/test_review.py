@@ -168,14 +168,6 @@ def test_every_trouble_is_found(troubled, model, tmp_path, capsys):
     listed = [line for line in excluded.read_text().splitlines() if not line.startswith("#")]
     assert 2 <= len(listed) == len(train) - len(without(train, excluded))
 
-    # A run leaves them out
-    run = ["finetune", model, str(troubled), "--workdir", str(tmp_path / "run"), "--batch", "8"]
-    run += ["--groups", "none"]
-    short = "--length 1steps --optim.warmup 0steps --data.workers 0 --data.on-bad-image skip"
-    assert main([*run, *short.split(), "--data.exclude", str(excluded)]) == 0
-    output = " ".join(capsys.readouterr().out.split())
-    assert f"{len(listed)} training images that {excluded} lists are left out" in output
-
     # As a table, the model as the second word
     assert main(["data", "review", str(troubled), model, "-o", str(page)]) == 0
     output = capsys.readouterr().out

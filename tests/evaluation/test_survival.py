@@ -21,13 +21,13 @@ def model():
     return Classifier(create(config, seed=0), Preprocessing((SIDE, SIDE)), ("a", "b"))
 
 
-def discs(place, channel):
-    """150 pictures of a disc; `place` and `channel` say by the class, 0 or 1, from what range the
+def discs(place, channel, count=100):
+    """So many pictures of a disc; `place` and `channel` say by the class, 0 or 1, from what range the
     centre is drawn, as shares of the width, and whether the disc is red, 0, or blue, 2."""
     random = np.random.default_rng(0)
     pictures = []
     rows, columns = np.mgrid[:SIDE, :SIDE]
-    for i in range(150):
+    for i in range(count):
         label = i % 2
         picture = random.integers(60, 90, (SIDE, SIDE, 3))
         x = random.uniform(*place[label]) * SIDE
@@ -45,10 +45,10 @@ def test_a_disc_on_the_left_is_another_one_if_it_is_mirrored(model):
     assert not survival.augmentation.flip
     assert survival.augmentation.crop != "inception"
     mirrored, crops, *_ = survival.trials
-    assert mirrored.whole >= 145 and mirrored.changed < 110 and mirrored.p_value < 1e-6
+    assert mirrored.whole >= 96 and mirrored.changed < 74 and mirrored.p_value < 1e-6
     assert not mirrored.survives and not crops.survives
     said = sentence(survival)
-    assert f"do not survive it: mirrored images ({mirrored.changed} of 150 can be told then" in said
+    assert f"do not survive it: mirrored images ({mirrored.changed} of 100 can be told then" in said
 
 
 def test_a_red_disc_stays_red(model):
@@ -58,14 +58,14 @@ def test_a_red_disc_stays_red(model):
     survival = surviving(model, colours, asked)
     assert survival.augmentation == replace(asked, colour_jitter=(0.0, 0.0, 0.0, 0.0))
     assert [trial.survives for trial in survival.trials] == [True, True, False]
-    assert "mirrored images and shifts stay: on 150 images they cost no answers" in sentence(
+    assert "mirrored images and shifts stay: on 100 images they cost no answers" in sentence(
         survival
     )
 
 
 def test_labels_that_chance_has_drawn_switch_nothing_off(model):
     """The error of the test: nothing can be lost where nothing is known."""
-    pictures = discs(place=((0.3, 0.7), (0.3, 0.7)), channel=(0, 0))
+    pictures = discs(place=((0.3, 0.7), (0.3, 0.7)), channel=(0, 0), count=40)
     survival = surviving(model, pictures, Augmentation())
     assert survival.augmentation == Augmentation()
     assert surviving(model, pictures, Augmentation()) == survival  # always

@@ -69,7 +69,7 @@ def test_of_every_class_new_images_are_covered_and_accepted_as_often_as_said():
     covered = []  # the share of each class
     rejected = []
     detected = []
-    for seed in range(12):
+    for seed in range(8):
         x, y, other = clusters(2_000, seed)
         learned = np.r_[
             :160, np.flatnonzero(y[160:] < 2)[:160] + 160

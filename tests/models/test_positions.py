@@ -299,7 +299,7 @@ small_grids = st.tuples(st.integers(1, 5), st.integers(1, 5))
     new=small_grids,
     method=st.sampled_from(list(RESAMPLE)),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_a_model_computes_the_same_at_a_size_however_it_got_there(kind, inject, old, new, method):
     """Fed images of that size, resized to it, or made for inference at it."""
     if inject == "every" and not POSITION_KINDS[kind].has_tables:

@@ -65,9 +65,7 @@ def test_imagenet_accuracy_after_googles_format(written, shared, capsys):
     assert imagenet_accuracy(written("google", "m.npz"), shared, capsys) == 0.724
 
 
-@pytest.mark.parametrize(
-    ("backend", "rows"), [("pil", [0, 15, 60, 120]), ("torchvision", [0, 30, 45])]
-)
+@pytest.mark.parametrize(("backend", "rows"), [("pil", [0, 60]), ("torchvision", [0, 45])])
 def test_transformers_pipeline_gives_the_same(backend, rows, real, written, shared, tmp_path):
     """The same photographs through Transformers' own pipeline, processor and all, and through
     vitkit.

@@ -24,6 +24,7 @@ from vitkit.models import (
     ViTConfig,
     check_can_merge,
     cost,
+    parameters,
     tokens_left,
 )
 from vitkit.prediction import Examples
@@ -307,8 +308,7 @@ class _WhenAsked:
 
 def calibration(subject: Subject, most: int | None = None) -> Trial:
     """The images that give the ranges of int8, the first of them or all, as an export takes them."""
-    examples = Examples(subject.for_calibration, {})
-    items = [examples.item(i) for i in range(len(examples))][:most]
+    items = Examples(subject.for_calibration, {}).items()[:most]
     return Trial(subject.where, items, items, learned=True)
 
 
@@ -339,8 +339,8 @@ def opened(
     """What computes a classifier's logits in an arithmetic, and the megabytes of its file, which is
     written to a folder."""
     if arithmetic.library == "torch":
-        numbers = sum(weight.numel() for weight in classifier.model.parameters())
-        return eager(classifier, CPU, arithmetic.precision), 4 * numbers / 1e6
+        megabytes = 4 * parameters(classifier.model) / 1e6
+        return eager(classifier, CPU, arithmetic.precision), megabytes
     folder.mkdir(parents=True, exist_ok=True)
     path = exported(classifier, arithmetic, merge, folder, trial)
     return open_file(path), size_of(path) / 1e6

@@ -38,10 +38,14 @@ def line_figure(line: Line, chosen: Point, theme: Theme = LIGHT) -> "Figure":
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     axes = figure.subfigures().subplots()
     best = line.best
+
+    # Every model that was measured
     others = [point for point in line.points if point not in best]
     _draw_points(axes, [line.reference], theme.faint, "s", "the whole model in PyTorch")
     if others:
         _draw_points(axes, others, theme.faint, "o", "others")
+
+    # The line, with intervals and limits; and the one that was chosen
     times = [point.milliseconds for point in best]
     lost = [100 * point.loss.lost for point in best]
     below = [100 * (point.loss.lost - point.loss.low) for point in best]
@@ -50,17 +54,13 @@ def line_figure(line: Line, chosen: Point, theme: Theme = LIGHT) -> "Figure":
     axes.errorbar(times, lost, [below, above], fmt="o-", label="the line, at 95 %", **style)
     promises = [100 * point.loss.at_most for point in best]
     axes.plot(times, promises, "_", color=theme.second, label="at most")
-    axes.plot(
-        [chosen.milliseconds],
-        [100 * chosen.loss.lost],
-        "*",
-        markersize=14,
-        color=theme.second,
-        label=f"chosen: {chosen.name}",
-    )
+    star = {"markersize": 14, "color": theme.second, "label": f"chosen: {chosen.name}"}
+    axes.plot([chosen.milliseconds], [100 * chosen.loss.lost], "*", **star)
     for number, point in enumerate(best, start=1):
         place = (point.milliseconds, 100 * point.loss.lost)
         axes.annotate(str(number), place, OFFSET, textcoords="offset points", fontsize=8)
+
+    # Axes
     axes.axhline(0, color=theme.faint, linewidth=0.5)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(TICKS))

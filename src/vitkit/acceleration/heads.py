@@ -25,19 +25,11 @@ from vitkit.acceleration.bodies import (
     whole,
 )
 from vitkit.acceleration.subjects import Subject
-from vitkit.evaluation import (
-    Features,
-    LeaveOut,
-    Probe,
-    fit_unknown,
-    last_token,
-    with_probe,
-)
+from vitkit.evaluation import Features, Probe, distilled, fit_unknown, last_token, with_probe
 from vitkit.quick import head_on, solved
 from vitkit.weights import Classifier, with_zero_head
 
 LEAST_OWN = 0.95  # share of a run's images with the answer of the head that is solved for again
-STRENGTHS = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)  # l2 of a distilled head, in mean eigenvalues
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +67,7 @@ def head_of(subject: Subject, body: Body, shape: Shape, exact: Arithmetic) -> He
     if keeps_head(subject.classifier, shape, reads):
         return Head(reads, None, None, head_on(subject.classifier, judged))
     fitted = body.read(body.states(subject.fitted), shape, reads)
-    weight, bias = distilled(fitted, own_answers(subject, exact))
+    weight, bias = distilled(torch.tensor(fitted), own_answers(subject, exact))
     return Head(reads, weight, bias, torch.tensor(judged).double() @ weight.mT + bias)
 
 
@@ -90,16 +82,6 @@ def own_answers(subject: Subject, exact: Arithmetic) -> Tensor:
     body = Body(subject, exact, full.image)
     x = body.read(body.states(subject.fitted), full, own_reading(subject.classifier))
     return head_on(subject.classifier, x)
-
-
-def distilled(x: np.ndarray, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The head on features (N, D) that is nearest to logits (N, K): weights (K, D) and biases (K,). Of
-    the strengths of its regularisation, the one whose fits without an image come nearest."""
-    fitted = LeaveOut(torch.tensor(x), logits)
-    strengths = [strength * fitted.scale for strength in STRENGTHS]
-    errors = [(fitted.scores(l2) - logits).square().mean().item() for l2 in strengths]
-    best = strengths[int(np.argmin(errors))]
-    return fitted.head(best)
 
 
 def check_own(subject: Subject, head: Head, x: np.ndarray) -> None:

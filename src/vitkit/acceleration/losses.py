@@ -38,9 +38,8 @@ from vitkit.evaluation import fit_temperature, tango
 WRONG = 0.05  # how often a promise may fail
 Z = 1.6448536269514722  # the normal quantile of that, one-sided
 ORDERING = 5  # one image in so many puts the candidates in order
-NEAR = (
-    0.03  # candidates that lose more by the probabilities do not tell whether these can be trusted
-)
+# Candidates that lose more by the probabilities do not tell whether these can be trusted
+NEAR = 0.03
 SOFT = 0.3  # temperature of the answers by which candidates are put in order: a flip is no jump
 LEAST = 1e-9  # what is judged is never said to lose nothing, as the same arithmetic does
 MOST = 10_000_000  # images that somebody is asked for

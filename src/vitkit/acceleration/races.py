@@ -76,9 +76,7 @@ def arithmetics_here(libraries: Sequence[str]) -> list[Arithmetic]:
             arithmetic = Arithmetic(library, precision)
             if arithmetic == REFERENCE or is_worth_measuring(library, precision):
                 arithmetics.append(arithmetic)
-    if (
-        Arithmetic("openvino", "int8") in arithmetics
-    ):  # which computes int8 without calibration, too
+    if Arithmetic("openvino", "int8") in arithmetics:  # OpenVINO also computes calibrated ones
         arithmetics.append(Arithmetic("openvino", "int8", is_calibrated=True))
     return arithmetics
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data import Source, fingerprint, open_parts, open_source, subset
-from vitkit.evaluation import Probing, align
+from vitkit.evaluation import Probing, align, digest_of
 from vitkit.quick import CLOSED_FORM, is_quick, question
 from vitkit.runtimes import folder_of
 from vitkit.system.console.messages import say
@@ -27,9 +27,8 @@ from vitkit.system.storage.files import check_types, parse_json, write_json
 from vitkit.training import HELD_OUT, open_learned, open_part, read_run
 from vitkit.weights import Classifier
 
-LEFT_OUT = (
-    20_000  # images, at most, that are answered by fits without them; of more, others tell enough
-)
+# Images, at most, that are answered by fits without them; of more, others tell enough
+LEFT_OUT = 20_000
 JUDGED = 5_000  # images, at most, that a model is judged on,
 FITTED = 2_000  # and that heads are fitted to, if the model's own is not solved in closed form
 CALIBRATED = 100  # images that give the ranges of int8
@@ -158,8 +157,8 @@ def _unseen(judged: Source, learned: Source, data: str, run_dir: Path) -> Source
     """The images without those that a run has learned from, by their content; which is said. Raises
     ValueError if too few are left."""
     reading = bar("comparing with what was learned")
-    seen = {_content(learned, i) for i in reading(range(len(learned)), len(learned))}
-    unseen = [i for i in range(len(judged)) if _content(judged, i) not in seen]
+    seen = {digest_of(learned[i][0]) for i in reading(range(len(learned)), len(learned))}
+    unseen = [i for i in range(len(judged)) if digest_of(judged[i][0]) not in seen]
     if len(unseen) == len(judged):
         return judged
     if len(unseen) < FEWEST:
@@ -180,14 +179,6 @@ def _halves(source: Source) -> tuple[Source, Source]:
         _, number = np.unique(source.groups, return_inverse=True)
     is_first = number % 2 == 0
     return subset(source, np.flatnonzero(is_first)), subset(source, np.flatnonzero(~is_first))
-
-
-def _content(source: Source, i: int) -> bytes:
-    """A digest of an image as it is stored."""
-    image, _ = source[i]
-    if isinstance(image, np.ndarray):
-        image = image.tobytes()
-    return hashlib.blake2b(image).digest()
 
 
 def _check_target(source: Source, where: str) -> None:

@@ -14,7 +14,7 @@ from vitkit.acceleration.pareto import Point
 from vitkit.acceleration.races import LIBRARIES
 from vitkit.acceleration.searching import Found
 from vitkit.acceleration.subjects import Subject
-from vitkit.data import Source, subset
+from vitkit.data import subset
 from vitkit.exporting import ENDINGS, check, export, prepared_images, written_whole
 from vitkit.prediction import Examples, Item
 from vitkit.runtimes import Runtime, eager, open_file
@@ -69,7 +69,8 @@ def write(subject: Subject, found: Found, point: Point, output: Path) -> Classif
     classifier = replace(classifier, origin=origin).to(CPU)
     tried = np.linspace(0, len(subject.judged) - 1, min(TRIED, len(subject.judged))).astype(int)
     expected = head.logits(classifier, x[tried]).argmax(1).numpy()
-    items = _items(subset(subject.judged, tried))
+    labels = subject.judged.labels
+    items = Examples(subset(subject.judged, tried), dict(zip(labels, labels, strict=True))).items()
 
     # The file
     if point.library == "torch":
@@ -85,12 +86,6 @@ def write(subject: Subject, found: Found, point: Point, output: Path) -> Classif
         export(classifier, path, asked, calibration(subject)._replace(items=items))
         _check(_share(open_file(path), items, expected), output)
     return classifier
-
-
-def _items(source: Source) -> list[Item]:
-    """Images with their right answers, as an export takes them."""
-    examples = Examples(source, {label: label for label in source.labels})
-    return [examples.item(i) for i in range(len(examples))]
 
 
 def _share(runtime: Runtime, items: list[Item], expected: np.ndarray) -> float:

@@ -44,9 +44,8 @@ NOTHING = 0.2  # standard deviations of a picture's details: a pixel with less h
 PLAIN = 0.4  # share of such pixels from which a picture is a thing on plain ground
 SLACK = 0.05  # of an image's sides, by which a copy may lie outside of it, or be stretched
 FLAT = 1.0  # levels: an image whose thumbnail varies less shows nothing
-MIN_SPREAD = (
-    0.05  # share of the pixels that have the details: a corner of land beside the sea is less
-)
+# Share of the pixels that have the details: a corner of land beside the sea is less
+MIN_SPREAD = 0.05
 MOST_PAIRS = 10**10  # of images, up to which copies that are turned or cropped are looked for
 HASHES_AT_ONCE = 1 << 17  # pairs whose hashes are compared at once
 ALIGNED_AT_ONCE = 250  # pairs
@@ -63,10 +62,12 @@ PLACES = {
 
 def _turns() -> Iterator[np.ndarray]:
     """The image itself, mirrored, upside down, and all of these turned by a quarter: (2, 3) each."""
-    for down in ((1.0, 0.0), (-1.0, 1.0)):
-        for right in ((1.0, 0.0), (-1.0, 1.0)):
-            yield np.array([[down[0], 0, down[1]], [0, right[0], right[1]]])
-            yield np.array([[0, right[0], right[1]], [down[0], 0, down[1]]])
+    # The size and the start of an axis, as it is and turned round
+    axes = ((1.0, 0.0), (-1.0, 1.0))
+    for height, top in axes:
+        for width, left in axes:
+            yield np.array([[height, 0, top], [0, width, left]])
+            yield np.array([[0, width, left], [height, 0, top]])  # by a quarter
 
 
 def _crops() -> Iterator[np.ndarray]:
@@ -356,11 +357,13 @@ def _is_part(places: np.ndarray) -> np.ndarray:
     return is_inside & (shrinking[:, 0] < (1 + SLACK) * shrinking[:, 1])
 
 
-def _sampled(images: np.ndarray, there: np.ndarray) -> np.ndarray:
+def _sampled(images: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Images (P, C, SIDE, SIDE) at points (P, 2, Q) in pixels, by linear interpolation: (P, C, Q)."""
-    there = there.clip(0, SIDE - 1.001)
-    corner = there.astype(np.int32)
-    y, x = (there - corner).transpose(1, 0, 2)[:, :, None]  # (P, 1, Q)
+    points = points.clip(0, SIDE - 1.001)
+    corner = points.astype(np.int32)  # the pixel above and to the left
+    y, x = (points - corner).transpose(1, 0, 2)[:, :, None]  # (P, 1, Q)
+
+    # Where that pixel is when the numbers of all images are in a row
     at = corner[:, 0] * SIDE + corner[:, 1]
     rows = np.arange(len(images), dtype=np.int32)[:, None] * images.shape[1] * SIDE**2
     planes = np.arange(images.shape[1], dtype=np.int32)[:, None] * SIDE**2

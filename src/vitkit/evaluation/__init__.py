@@ -34,7 +34,7 @@ _FILES = {
         "FIXED Fewshot Form GRID WHOLE best_ranked draw interval predictions shot_notes"
     ),
     "probes.folds": "balanced_folds",
-    "probes.left_out": "LeaveOut share_of_answers",
+    "probes.left_out": "LeaveOut distilled share_of_answers",
     "probes.neighbours": "Neighbours voted",
     "probes.probe": "FIT Method Probe known_classes left_out_quality probe quality with_probe",
     "probes.probing": "NUMBER Probing several_probe",

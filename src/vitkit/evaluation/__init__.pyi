@@ -101,6 +101,7 @@ from vitkit.evaluation.probes.fewshot import predictions as predictions
 from vitkit.evaluation.probes.fewshot import shot_notes as shot_notes
 from vitkit.evaluation.probes.folds import balanced_folds as balanced_folds
 from vitkit.evaluation.probes.left_out import LeaveOut as LeaveOut
+from vitkit.evaluation.probes.left_out import distilled as distilled
 from vitkit.evaluation.probes.left_out import share_of_answers as share_of_answers
 from vitkit.evaluation.probes.neighbours import Neighbours as Neighbours
 from vitkit.evaluation.probes.neighbours import voted as voted

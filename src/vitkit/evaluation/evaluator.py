@@ -47,14 +47,6 @@ class Subject(NamedTuple):
     """The learner that the model belongs to while it trains; None for a finished model."""
 
 
-def no_batches(source: Source) -> None:
-    """None: whoever needs images of this source prepares them."""
-
-
-def drop(given: "Answers") -> None:
-    """Nothing: nobody wants the answers that a metric was computed from."""
-
-
 def learns(evaluator: "Evaluator") -> bool:
     """Whether an evaluator fits something to training images first: its `learns` is True."""
     return getattr(evaluator, "learns", False)
@@ -69,9 +61,10 @@ class Part(NamedTuple):
     """Every image once, prepared for the model; of several ranks, each has its share of them."""
     train: Source | None = None
     """Training images of the same data set for an evaluator that learns; or None."""
-    read: Callable[[Source], Iterable[Batch] | None] = no_batches
-    """Prepares other images as `batches` are: of `train`, or of some of it."""
-    keep: "Callable[[Answers], None]" = drop
+    read: Callable[[Source], Iterable[Batch] | None] = lambda source: None
+    """Prepares other images as `batches` are: of `train`, or of some of it. None leaves it to whoever
+    needs them."""
+    keep: "Callable[[Answers], None]" = lambda given: None
     """Gets the answers to the images, if these have one class each: a run keeps those of its last
     evaluation."""
 
@@ -228,27 +221,18 @@ def batches_of(
 ) -> Iterable[Batch]:
     """This rank's share of the images, under a progress bar. Other processes decode them while the
     model computes; -1 takes as many as the CPU quota allows."""
-    rank, world_size = world()
-    if getattr(classifier.model, "takes_pictures", False):
-        return _whole_pictures(source, text, workers)
-    rows = _rows(batch, len(source), world_size)
+    share = world()
+    takes_pictures = getattr(classifier.model, "takes_pictures", False)
+    rows = _rows(batch, len(source), share.world_size)
     if workers < 0:
         workers = default_workers(source)
-        if rows >= len(source):  # while one batch is decoded there is nothing to compute
-            workers = 0
-    pin = classifier.device.type == "cuda"
-    share = (rank, world_size)
-    batches = eval_batches(source, classifier.preprocessing, rows, workers, share, pin=pin)
-    if not on_rank_0():
-        return batches
-    return bar(text)(batches, len(batches))
-
-
-def _whole_pictures(source: Source, text: str, workers: int) -> Iterable[Batch]:
-    """The same for a model that prepares images itself: one image at a time."""
-    if workers < 0:
-        workers = default_workers(source)
-    batches = WholePictures(source, workers, world())
+        if rows >= len(source) and not takes_pictures:
+            workers = 0  # while one batch is decoded there is nothing to compute
+    if takes_pictures:  # it prepares images itself, one at a time
+        batches = WholePictures(source, workers, share)
+    else:
+        pin = classifier.device.type == "cuda"
+        batches = eval_batches(source, classifier.preprocessing, rows, workers, share, pin=pin)
     if not on_rank_0():
         return batches
     return bar(text)(batches, len(batches))

@@ -26,7 +26,7 @@ from vitkit.data import (
     square_before_crop,
     train_batches,
 )
-from vitkit.evaluation.metrics.paired import loses
+from vitkit.evaluation.metrics.paired import agreement, mcnemar
 from vitkit.evaluation.probes.closed_forms import targets
 from vitkit.evaluation.probes.folds import balanced_folds
 from vitkit.evaluation.probes.left_out import LeaveOut, best_for_classes
@@ -102,7 +102,8 @@ def surviving(classifier: Classifier, source: Source, augmentation: Augmentation
 
     def trial(change: str, views: Tensor) -> Trial:
         also_right = _right(views, views[:, 0], classes)
-        p_value = loses(right, also_right)
+        _, lost, won, _ = agreement(right, also_right)
+        p_value = mcnemar(lost, won, "greater")
         counts = (len(classes), int(right.sum()), int(also_right.sum()))
         return Trial(change, *counts, p_value, survives=p_value > level)
 

@@ -88,8 +88,7 @@ def to_calibrate(data: str) -> list[Item]:
 
 def _items(source, labels: Sequence[str]) -> list[Item]:
     """All items of a data set."""
-    examples = Examples(source, words_of_model(source.labels, labels))
-    return [examples.item(i) for i in range(len(examples))]
+    return Examples(source, words_of_model(source.labels, labels)).items()
 
 
 def _spread(items: Sequence[Item], most: int) -> list[Item]:
@@ -112,13 +111,9 @@ def sample_trial() -> Trial:
         top = int(generator.integers(0, height - side + 1))
         left = int(generator.integers(0, width - side + 1))
         part = np.ascontiguousarray(photograph[top : top + side, left : left + side])
-        items.append(Item(f"part {i}", partial(_same, part)))
+        items.append(Item(f"part {i}", partial(np.asarray, part)))
     name = f"{CROPS} parts of scikit-learn's two photographs"
     return Trial(name, items[:CROPS], items[CROPS:], photographs=len(photographs))
-
-
-def _same(array: np.ndarray) -> np.ndarray:
-    return array
 
 
 def pixels_of(item: Item) -> np.ndarray | None:
@@ -236,9 +231,7 @@ def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
     pictures = []
     unknown = []
     models_unknown = []
-    answer = prepared_answers
-    if isinstance(file, FileRuntime) and file.exported.takes_pictures:
-        answer = picture_answers
+    takes_pictures = isinstance(file, FileRuntime) and file.exported.takes_pictures
     starts = range(0, len(items), BATCH)
     for start in bar("comparing answers")(starts, len(starts)):
         batch = items[start : start + BATCH]
@@ -247,7 +240,11 @@ def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
             continue
         logits, strangeness = logits_and_strangeness(model, images)
         expected.append(activate_array(logits, model.activation))
-        probabilities, files_strangeness = answer(file, images, readable)
+        if takes_pictures:
+            probabilities, files_strangeness = picture_answers(file, readable)
+        else:
+            logits, files_strangeness = logits_and_strangeness(file, images)
+            probabilities = activate_array(logits, file.activation)
         given.append(probabilities)
         if strangeness is not None and files_strangeness is not None:
             models_unknown.append(strangeness > 0)
@@ -285,20 +282,11 @@ def prepared_images(
     return prepared.images, [items[row] for row in prepared.rows]
 
 
-def prepared_answers(
-    file: FileRuntime, images: np.ndarray, items: Sequence[Item]
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The probabilities of prepared images, (N, K), and how strange they are, (N,), if the file says
-    that."""
-    logits, strangeness = logits_and_strangeness(file, images)
-    return activate_array(logits, file.activation), strangeness
-
-
 def picture_answers(
-    file: FileRuntime, images: np.ndarray, items: Sequence[Item]
+    file: FileRuntime, items: Sequence[Item]
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The answers of a file that prepares images itself: it gets each picture as it is, and not `images`.
-    Probabilities (N, K), and how strange each is, (N,), if the file says that."""
+    """The answers of a file that prepares images itself: it gets each picture as it is. Probabilities
+    (N, K), and how strange each is, (N,), if the file says that."""
     probabilities = []
     strangeness = []
     for item in items:  # one by one, as their sizes differ

@@ -18,7 +18,14 @@ from typing import Literal
 
 import numpy as np
 
-from vitkit.exporting.agreement import Agreement, Trial, agree, prepared_images, sample_trial
+from vitkit.exporting.agreement import (
+    Agreement,
+    Trial,
+    agree,
+    pixels_of,
+    prepared_images,
+    sample_trial,
+)
 from vitkit.exporting.bounds import LEAST, conclusion, wrong
 from vitkit.exporting.browser import LARGEST_NETWORK, PACKAGE, WebRuntime, page
 from vitkit.exporting.graph import Graph, PictureGraph, check_any_grid
@@ -205,13 +212,6 @@ def needs_calibration(wanted: Export) -> bool:
     return wanted.precision == "int8" and (wanted.calibrated or wanted.to != "openvino")
 
 
-def whose_bounds(wanted: Export) -> Weights:
-    """The precision whose bounds the file is held to: merging is allowed what int8 is."""
-    if wanted.merge:
-        return "int8"
-    return wanted.precision
-
-
 def needed(wanted: Export) -> list[str]:
     """The packages that write such a file, and try it."""
     packages = list(NEEDED[wanted.to])
@@ -261,8 +261,11 @@ def export(
         if wanted.to == "page":
             network = new.with_suffix(ENDINGS["onnx"])
         write(classifier, exported, wanted, network, trial)
-        agreement = _tried(classifier, exported, network, trial)
-        bounds = whose_bounds(wanted)
+        file = open_file(network, trusted=True)
+        agreement = agree(eager(classifier, "cpu"), file, trial)
+        bounds = wanted.precision
+        if wanted.merge:  # is allowed what int8 is
+            bounds = "int8"
         least = wanted.least
         if least is None:
             least = LEAST[bounds]
@@ -378,8 +381,6 @@ def _about(
 def _calibration(exported: Exported, trial: Trial) -> list[np.ndarray]:
     """Images to calibrate with, one at a time as the file takes them: (1, ...) each."""
     if exported.takes_pictures:
-        from vitkit.exporting.agreement import pixels_of
-
         pictures = [pixels_of(item) for item in trial.for_calibration]
         images = [picture[None] for picture in pictures if picture is not None]
     else:
@@ -389,12 +390,6 @@ def _calibration(exported: Exported, trial: Trial) -> list[np.ndarray]:
     if not images:
         raise ValueError(f"none of the images of {trial.name} can be read to calibrate with")
     return images
-
-
-def _tried(classifier: Classifier, exported: Exported, path: Path, trial: Trial) -> Agreement:
-    """The file's answers beside those of PyTorch in float32."""
-    file = open_file(path, trusted=True)
-    return agree(eager(classifier, "cpu"), file, trial)
 
 
 def report(
@@ -417,18 +412,14 @@ def report(
         "preprocessing": str(classifier.preprocessing),
         "parameters": parameters(classifier.model.config),
         "least_agreement": least,
-        "agreement": public(asdict(agreement)) | _intervals(agreement),
+        "agreement": {
+            **public(asdict(agreement)),
+            "interval_of_same": agreement.interval_of_same,
+            "interval_of_loss": agreement.interval_of_loss,
+            "conclusion": conclusion(agreement),
+        },
         "versions": versions,
         "platform": f"Python {platform.python_version()}, {sys.platform} {platform.machine()}",
-    }
-
-
-def _intervals(agreement: Agreement) -> dict:
-    """What so many images can tell, as it is written beside the file."""
-    return {
-        "interval_of_same": agreement.interval_of_same,
-        "interval_of_loss": agreement.interval_of_loss,
-        "conclusion": conclusion(agreement),
     }
 
 

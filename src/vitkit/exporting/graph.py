@@ -244,25 +244,14 @@ class PositionsOnAnyGrid(nn.Module):
         index = torch.arange(new).float()  # (new,)
         length = torch.full((1,), new, dtype=torch.int64).float()
         scale = old / length  # old positions for one new one
-        centres = (index + 0.5) * scale - 0.5
+        centres = (index + 0.5) * scale
         if self.way.get("align_corners"):
-            centres = index * ((old - 1) / torch.clamp(length - 1, min=1.0))
+            centres = index * ((old - 1) / torch.clamp(length - 1, min=1.0)) + 0.5
         positions = torch.arange(old).float()
-        if self.way.get("antialias"):
-            stretch = torch.clamp(scale, min=1.0)  # the kernel covers all that become one
-            weights = kernel(
-                (positions - centres[:, None]) / stretch, self.way["mode"], SHARP[True]
-            )
-            return weights / weights.sum(1, keepdim=True)
-        radius = RADIUS[self.way["mode"]]
-        below = torch.floor(centres)
-        weights = torch.zeros_like(centres)[:, None] * positions
-        for step in range(1 - radius, radius + 1):
-            neighbour = below + step
-            share = kernel(neighbour - centres, self.way["mode"], SHARP[False])[:, None]
-            at = neighbour.clamp(0.0, old - 1.0)[:, None]  # beyond the border its position counts
-            weights = weights + share * (positions == at).float()
-        return weights
+        antialias = self.way.get("antialias", False)
+        return shares_of_axis(
+            positions, torch.full((1,), old), scale, centres, self.way["mode"], antialias
+        )
 
 
 def with_positions_on_any_grid(model: VisionTransformer) -> VisionTransformer:
@@ -332,29 +321,35 @@ class PictureResize(nn.Module):
         first = torch.round((new - count).float() / 2)  # (1,)  the crop begins here
         scale = old.float() / new.float()  # (1,)  old pixels for one new one
         centres = (first + torch.arange(count) + 0.5) * scale  # (count,)
-        if self.preprocessing.antialias:
-            stretch = torch.clamp(scale, min=1.0)  # the kernel covers all pixels that become one
-            distance = (pixels + 0.5 - centres[:, None]) / stretch  # (count, old)
-            weights = self.kernel(distance)
-            return weights / weights.sum(1, keepdim=True)
-        return self.shares_of_nearest(pixels, old, centres)
-
-    def shares_of_nearest(self, pixels: Tensor, old: Tensor, centres: Tensor) -> Tensor:
-        """As `shares`, of the nearest two or four pixels; beyond the border its pixel counts."""
-        radius = RADIUS[self.preprocessing.interpolation]
-        below = torch.floor(centres - 0.5)  # (count,)
-        weights = torch.zeros_like(centres)[:, None] * pixels  # (count, old)
-        for step in range(1 - radius, radius + 1):
-            neighbour = below + step
-            share = self.kernel(neighbour + 0.5 - centres)[:, None]  # (count, 1)
-            at = torch.minimum(neighbour.clamp(min=0.0), (old - 1).float())[:, None]
-            weights = weights + share * (pixels == at).float()
-        return weights
-
-    def kernel(self, distance: Tensor) -> Tensor:
-        """The weight of a pixel at a distance from the centre, in pixels; of any shape."""
         preprocessing = self.preprocessing
-        return kernel(distance, preprocessing.interpolation, SHARP[preprocessing.antialias])
+        kind = preprocessing.interpolation
+        return shares_of_axis(pixels, old, scale, centres, kind, preprocessing.antialias)
+
+
+def shares_of_axis(
+    pixels: Tensor, old: Tensor, scale: Tensor, centres: Tensor, kind: str, antialias: bool
+) -> Tensor:
+    """How much of each old pixel, (old,), is in the new ones with these centres, (count,), by an
+    interpolation of this kind: (count, old). Pixel 0 is from 0 to 1.
+
+    pixels: 0, 1, ..., old - 1. scale: old pixels for one new one, (1,).
+    """
+    a = SHARP[antialias]
+    if antialias:
+        stretch = torch.clamp(scale, min=1.0)  # the kernel covers all pixels that become one
+        weights = kernel((pixels + 0.5 - centres[:, None]) / stretch, kind, a)  # (count, old)
+        return weights / weights.sum(1, keepdim=True)
+
+    # The nearest two or four pixels; beyond the border its pixel counts
+    radius = RADIUS[kind]
+    below = torch.floor(centres - 0.5)  # (count,)
+    weights = torch.zeros_like(centres)[:, None] * pixels  # (count, old)
+    for step in range(1 - radius, radius + 1):
+        neighbour = below + step
+        share = kernel(neighbour + 0.5 - centres, kind, a)[:, None]  # (count, 1)
+        at = torch.minimum(neighbour.clamp(min=0.0), (old - 1).float())[:, None]
+        weights = weights + share * (pixels == at).float()
+    return weights
 
 
 def kernel(distance: Tensor, interpolation: str, a: float) -> Tensor:

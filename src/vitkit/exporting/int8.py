@@ -99,16 +99,11 @@ class _Calibration:
     """The images, as ONNX Runtime's quantiser asks for them."""
 
     def __init__(self, images: Sequence[np.ndarray]):
-        self.images = images
-        self.rewind()
+        self.waiting = iter([{"images": image} for image in images])
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         """Another image; None behind the last."""
         return next(self.waiting, None)
-
-    def rewind(self) -> None:
-        """Begin again."""
-        self.waiting = iter([{"images": image} for image in self.images])
 
 
 def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str] = ()) -> None:
@@ -192,7 +187,7 @@ def exact_in_openvino(model, images: Sequence[np.ndarray]) -> list[str]:
 
 
 def exact_in_onnx(path: Path, images: Sequence[np.ndarray]) -> list[str]:
-    """Those of a .onnx file."""
+    """The layers of a .onnx file that stay exact. images: one at a time, as the file takes them."""
     import onnx
 
     model = onnx.load(path)

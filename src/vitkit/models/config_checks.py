@@ -13,15 +13,6 @@ from vitkit.models.tiling import as_pair
 if TYPE_CHECKING:
     from vitkit.models.config import ViTConfig
 
-# Poolings that read the class token
-NEEDS_CLASS_TOKEN = (
-    "token",
-    "distilled",
-    "token-gap",
-    "token-quarters",
-    "token-gap-quarters",
-    "token-pyramid",
-)
 # How many states of D numbers a pooling puts side by side, if more than one
 STATES = {
     "distilled": 2,
@@ -30,6 +21,7 @@ STATES = {
     "token-gap-quarters": 6,
     "token-pyramid": 22,
 }
+NEEDS_CLASS_TOKEN = ("token", *STATES)  # poolings that read it
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,9 @@ def check(config: "ViTConfig") -> None:
     check_types(config)
     _check_numbers(config)
     _check_patches(config)
-    _check_image(config)
+    if not config.tiling.fits(config.image):
+        misfit = config.tiling.misfit(config.image)
+        raise ValueError(f"{misfit}; choose {config.tiling.sizes(config.image)}")
     _check_pooling(config)
     _check_positions(config)
     _check_axial(config)
@@ -139,12 +133,6 @@ def _check_patches(config: "ViTConfig") -> None:
             f"a stride of {config.stride} leaves {unit} between patches of {config.patch} that no "
             "patch sees; choose the patch, or less"
         )
-
-
-def _check_image(config: "ViTConfig") -> None:
-    tiling = config.tiling
-    if not tiling.fits(config.image):
-        raise ValueError(f"{tiling.misfit(config.image)}; choose {tiling.sizes(config.image)}")
 
 
 def _check_pooling(config: "ViTConfig") -> None:

@@ -77,10 +77,12 @@ def build(config: ModelConfig) -> Model:
     return MODELS[type(config)](config)
 
 
-def parameters(config: ModelConfig) -> int:
-    """How many numbers a model learns. Takes no memory."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in build(config).parameters())
+def parameters(model: nn.Module | ModelConfig) -> int:
+    """How many numbers a model learns, or one of this configuration would. Takes no memory."""
+    if not isinstance(model, nn.Module):
+        with torch.device("meta"):
+            model = build(model)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def config_to_dict(config: ModelConfig) -> dict:

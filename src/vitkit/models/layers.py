@@ -26,6 +26,12 @@ STD_OF_TRUNCATED = 0.87962566103423978
 class Dense(nn.Linear):
     """PyTorch's linear layer in all respects but the library that computes its product."""
 
+    def reset_parameters(self) -> None:
+        """PyTorch's first numbers. None without memory for them, where drawing them would take half of
+        the time in which a model is built."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., E)."""
         if onednn_is_faster(x, self.weight):

@@ -39,7 +39,9 @@ def cost(config: ModelConfig, image: Grid | None = None, padded_taps: bool = Tru
         return lenet_cost(config)
     if isinstance(config, ResNetConfig):
         return resnet_cost(config, image, padded_taps)
-    return vit_cost(config, image, padded_taps)
+    rows, columns = config.tiling.grid(image)
+    macs = sum(vit_macs(config, image, padded_taps).values())
+    return Cost(rows * columns + config.prefix, macs)
 
 
 def exaflops(config: ModelConfig, images: float) -> float:
@@ -52,13 +54,6 @@ def exaflops(config: ModelConfig, images: float) -> float:
     forward = 2 * cost(config, padded_taps=False).macs  # two operations a MAC
     backward = 2 * forward  # the gradients of the inputs, and of the weights
     return (forward + backward) * images / 1e18
-
-
-def vit_cost(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
-    """A Vision Transformer: all of its parts."""
-    rows, columns = config.tiling.grid(image)
-    macs = sum(vit_macs(config, image, padded_taps).values())
-    return Cost(rows * columns + config.prefix, macs)
 
 
 def vit_macs(config: ViTConfig, image: Grid, padded_taps: bool = True) -> dict[str, int]:
@@ -75,7 +70,8 @@ def vit_macs(config: ViTConfig, image: Grid, padded_taps: bool = True) -> dict[s
     channels = config.channels
     macs["backbone"] = 0
     if config.stem:
-        macs["backbone"] = backbone_macs(config.stem, config.channels, image, padded_taps)
+        of_stages = stage_macs(config.stem, config.channels, image, padded_taps)
+        macs["backbone"] = sum(of_stages)
         channels = config.stem.features
     macs["projection"] = patches * prod(config.patches.size) * channels * width
 
@@ -133,17 +129,12 @@ def resnet_cost(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
     """A ResNet and its head."""
     backbone = config.backbone
     height, width = backbone.last_grid(image)
-    macs = backbone_macs(backbone, config.channels, image, padded_taps)
+    macs = sum(stage_macs(backbone, config.channels, image, padded_taps))
     answers = 1
     if config.pool == "none":
         answers = height * width
     macs += answers * backbone.features * config.classes
     return Cost(height * width, macs)
-
-
-def backbone_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool) -> int:
-    """A root and its stages, on images with so many channels."""
-    return sum(stage_macs(config, channels, image, padded_taps))
 
 
 def stage_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool = True) -> list[int]:

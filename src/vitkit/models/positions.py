@@ -149,16 +149,14 @@ class SinCosPositions(nn.Module):
         self.stored_table = self.full_table(self.grid, device)
 
 
-def sincos(
-    grid: Grid,
-    width: int,
-    kind: str = "sincos",
-    temperature: float = 10_000.0,
-    device: torch.device | str = "cpu",
-) -> Tensor:
+TEMPERATURE = 10_000.0  # of fixed positions: the lowest frequency is about 1 / TEMPERATURE
+ROTARY_TEMPERATURE = 100.0
+
+
+def sincos(grid: Grid, width: int, kind: str, device: torch.device | str = "cpu") -> Tensor:
     """Fixed 2-D positions, float32 (1, N, D): sines and cosines of one axis, then of the other.
 
-    "sincos" is big_vision's: x first, frequencies from 1 down to 1 / temperature. "sincos-moco" is
+    "sincos" is big_vision's: x first, frequencies from 1 down to 1 / TEMPERATURE. "sincos-moco" is
     MoCo v3's: y first, and the lowest frequency is left out. "sincos-mae" is MAE's: as MoCo v3's,
     but x first.
     """
@@ -168,7 +166,7 @@ def sincos(
     if kind == "sincos":
         steps = max(quarter - 1, 1)
     exact = exact_dtype(torch.device(device))
-    omega = temperature ** -(torch.arange(quarter, dtype=exact, device=device) / steps)  # (D/4,)
+    omega = TEMPERATURE ** -(torch.arange(quarter, dtype=exact, device=device) / steps)  # (D/4,)
 
     def waves(side: int) -> Tensor:
         """Sines and cosines of the coordinates of one axis: (side, D/2)."""
@@ -186,15 +184,12 @@ def sincos(
     return table.float()[None]
 
 
-def sincos_1d(
-    length: int, width: int, temperature: float = 10_000.0, device: torch.device | str = "cpu"
-) -> Tensor:
+def sincos_1d(length: int, width: int, device: torch.device | str = "cpu") -> Tensor:
     """Fixed positions in a sequence, float32 (1, T, D), as Vaswani et al. (2017) have them: element 2i
-    is the sine of pos / temperature^(2i / D), and element 2i + 1 its cosine."""
+    is the sine of pos / TEMPERATURE^(2i / D), and element 2i + 1 its cosine."""
     exact = exact_dtype(torch.device(device))
-    omega = temperature ** -(
-        torch.arange(0, width, 2, dtype=exact, device=device) / width
-    )  # (D/2,)
+    exponents = torch.arange(0, width, 2, dtype=exact, device=device) / width
+    omega = TEMPERATURE**-exponents  # (D/2,)
     angles = torch.arange(length, dtype=exact, device=device)[:, None] * omega  # (T, D/2)
     table = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)  # (T, D)
     return table.float()[None]
@@ -227,12 +222,11 @@ class RotaryPositions(nn.Module):
       DINOv3 scales them at random while it trains, which is not done here.
     """
 
-    def __init__(self, config: ViTConfig, temperature: float = 100.0):
+    def __init__(self, config: ViTConfig):
         super().__init__()
         self.kind = config.positions
         self.trained_grid = config.position_grid or config.grid
         self.prefix = config.prefix
-        self.temperature = temperature
 
     def in_attention(self, grid: Grid) -> AttentionPositions:
         """A function that rotates q and k, (B, H, T, D_h) each, and adds no bias."""
@@ -246,7 +240,9 @@ class RotaryPositions(nn.Module):
     def angles(self, grid: Grid, head_width: int, device: torch.device) -> Tensor:
         """The angle of every pair of a head, at every patch: (N, D_h / 2)."""
         quarter = head_width // 4  # pairs that rotate with x, and as many with y
-        omega = self.temperature ** -(torch.arange(quarter, device=device) / quarter)  # (D_h / 4,)
+        omega = ROTARY_TEMPERATURE ** -(
+            torch.arange(quarter, device=device) / quarter
+        )  # (D_h / 4,)
         rows, columns = grid
         y = self.coordinates(rows, self.trained_grid[0], device)  # (h,)
         x = self.coordinates(columns, self.trained_grid[1], device)  # (w,)

@@ -105,6 +105,10 @@ class Examples:
         """The example with this number, as something to classify."""
         return Item(self.source.name(i), partial(_image, self.source, i), self._truth(i))
 
+    def items(self) -> list[Item]:
+        """All of them."""
+        return [self.item(i) for i in range(len(self))]
+
     def _truth(self, i: int) -> str | None:
         """The true class as the model calls it if it has such a class, or several; a number as it
         is."""

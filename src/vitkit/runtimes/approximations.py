@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from vitkit.evaluation import LeaveOut
+from vitkit.evaluation import distilled
 from vitkit.models import (
     EarlyExit,
     Exit,
@@ -25,7 +25,6 @@ from vitkit.weights import Classifier
 
 BATCH = 32
 FEWEST = 10  # images that exits can be fitted on
-STRENGTHS = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)  # l2, in mean eigenvalues
 
 
 def merging(classifier: Classifier, r: int) -> Classifier:
@@ -88,11 +87,7 @@ def fit_exits(
     # A map for each exit
     exits = []
     for blocks, x in zip(after, states, strict=True):
-        fitted = LeaveOut(x, features)
-        strengths = [strength * fitted.scale for strength in STRENGTHS]
-        errors = [(fitted.scores(l2) - features).square().mean().item() for l2 in strengths]
-        best = strengths[int(np.argmin(errors))]
-        weight, bias = fitted.head(best)
+        weight, bias = distilled(x, features)
         exits.append(Exit(blocks, weight.float(), bias.float()).to(deployed.device))
     return exits
 

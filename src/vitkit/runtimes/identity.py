@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from vitkit.runtimes.pytorch import Eager
     from vitkit.weights import Classifier
 
-CHUNK = 1 << 20  # bytes of a file that are read at once
-
 
 class Identity(NamedTuple):
     """What decides the answers to an image. The kind of device and the versions of libraries are no
@@ -100,6 +98,5 @@ def _digest_of_files(path: Path) -> str:
         files.append(weights)
     for each in files:
         with each.open("rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()

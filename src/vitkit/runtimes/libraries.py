@@ -41,8 +41,8 @@ def open_file(
     precision: "PrecisionChoice" = "auto",
     trusted: bool = False,
 ) -> FileRuntime:
-    """What computes an exported file. Raises ValueError for a file
-    that no such library can compute, or that is not vitkit's.
+    """What computes an exported file. Raises ValueError for a file that no such library can compute, or
+    that is not vitkit's.
 
     trusted: a .pt2 file is opened too, which can run anything.
     """
@@ -110,7 +110,6 @@ def _open(path: Path, library: str, precision: str) -> Opened:
         return open_onnx(path)
     if library == "openvino":
         return open_openvino(path, precision)
-
     return open_program(path)
 
 
@@ -225,9 +224,7 @@ def _digest(content: bytes, path: Path) -> str:
     """Of the content of a .xml file, without its own digest, and of the .bin file beside it."""
     digest = hashlib.sha256(content)
     with path.with_suffix(".bin").open("rb") as weights:
-        while block := weights.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(weights, lambda: digest).hexdigest()
 
 
 def _check_digest(path: Path) -> None:

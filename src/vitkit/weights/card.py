@@ -60,7 +60,7 @@ def model_card(classifier: Classifier, format: Format) -> str:
         head = counted_classes(config.classes)
     sentence = (
         f"A {config.title} for {images}: "
-        f"{parameters(config):,} parameters, {cost(config).macs / 1e9:.2f} GMACs, {head}."
+        f"{parameters(classifier.model):,} parameters, {cost(config).macs / 1e9:.2f} GMACs, {head}."
     )
 
     # The origin, without what has a place of its own or is for the program alone

@@ -24,6 +24,7 @@ from vitkit.models import (
     config_from,
     config_to_dict,
     for_inference,
+    parameters,
 )
 from vitkit.system.console.text import printable_name
 from vitkit.system.storage.private import public
@@ -84,7 +85,6 @@ class Classifier:
         name = type(self.model).__name__
         if isinstance(config, ModelConfig):
             name = called(config)
-        count = sum(parameter.numel() for parameter in self.model.parameters())
 
         # Its classes, the first three by name
         classes = "none: it gives features"
@@ -103,7 +103,7 @@ class Classifier:
             license = self.license.called
         return "\n".join(
             [
-                f"Classifier: {name}, {count:,} parameters on {self.device}",
+                f"Classifier: {name}, {parameters(self.model):,} parameters on {self.device}",
                 f"  images: {self.preprocessing}",
                 f"  classes: {classes}",
                 f"  origin: {printable_name(str(origin))}",

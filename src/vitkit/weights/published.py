@@ -76,11 +76,14 @@ class Published:
         if self.library == "google":
             return (cache_dir() / "google" / f"{self.name}.npz").is_file()
         if self.library == "torchvision":
-            return (_torch_hub() / self.name).is_file()
-        cache = _hub_cache()
-        if cache is None:
+            from torch.hub import get_dir
+
+            return (Path(get_dir()) / "checkpoints" / self.name).is_file()
+        try:
+            from huggingface_hub.constants import HF_HUB_CACHE
+        except ImportError:  # without it nothing there can be opened
             return False
-        folder = cache / f"models--{self.name.replace('/', '--')}" / "snapshots"
+        folder = Path(HF_HUB_CACHE) / f"models--{self.name.replace('/', '--')}" / "snapshots"
         files = [*folder.glob("*/*.safetensors"), *folder.glob("*/*.bin")]
         return any(file.is_file() for file in files)  # not a link to what is gone
 
@@ -150,20 +153,3 @@ def meant(name: str) -> str:
     if len(name) < FEWEST_LETTERS or not is_part:
         return ""
     return f"; vitkit models --published {name} lists {len(rows):,} published ones"
-
-
-def _hub_cache() -> Path | None:
-    """The folder of the hub's client; None if that is not installed, and nothing there can be
-    opened."""
-    try:
-        from huggingface_hub.constants import HF_HUB_CACHE
-    except ImportError:
-        return None
-    return Path(HF_HUB_CACHE)
-
-
-def _torch_hub() -> Path:
-    """The folder to which torchvision downloads."""
-    from torch.hub import get_dir
-
-    return Path(get_dir()) / "checkpoints"

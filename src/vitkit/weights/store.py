@@ -173,7 +173,7 @@ def load_with_account(source: Path | str, hints: Hints) -> tuple[Classifier, lis
     if config.classes:
         head = counted_classes(config.classes)
     summary = (
-        f"{called(config)} for {height} x {width} pixels, {parameters(config):,} parameters, "
+        f"{called(config)} for {height} x {width} pixels, {parameters(classifier.model):,} parameters, "
         f"{head}, in {format.name} format\n  preprocessing: {classifier.preprocessing}"
     )
     account = [summary, *description.notes, *changes]

@@ -282,8 +282,8 @@ def select(where: str, selection: dict, table: Table) -> Table:
         numbers = _whole_numbers(where, part, "classes", chosen, len(labels))
         if len(rows) != len(numbers):
             raise ValueError(f"{where} has {len(rows)} rows and {len(numbers)} classes in {part}")
-        is_taken = np.array([part is not None for part in parts[rows]], bool)
-        if is_taken.any() or len(np.unique(rows)) != len(rows):
+        is_taken = any(earlier is not None for earlier in parts[rows])
+        if is_taken or len(np.unique(rows)) != len(rows):
             raise ValueError(f"{where} has a row of {part} twice")
         parts[rows] = part
         classes[rows] = numbers

@@ -305,18 +305,15 @@ def _check_pieces(page) -> None:
             raise ValueError(f"one of its strips or tiles has {size:,} bytes at byte {place:,}")
 
 
-def _name_of(compression: object) -> str:
-    """A compression's name; what stands there, if tifffile knows none of that number."""
-    return getattr(compression, "name", f"an unknown method ({compression!r})")
-
-
 def _check_compression(page) -> None:
     """Raises ValueError, or ImportError with a sentence, for a compression that is not read
     here."""
     if page.compression not in COMPRESSIONS:
+        # Of a number that tifffile does not know there is no name
+        unknown = f"an unknown method ({page.compression!r})"
+        name = getattr(page.compression, "name", unknown)
         raise ValueError(
-            f"it is compressed by {_name_of(page.compression)}; save it uncompressed, or by LZW, deflate "
-            "or Zstandard"
+            f"it is compressed by {name}; save it uncompressed, or by LZW, deflate or Zstandard"
         )
     if page.compression == UNCOMPRESSED:
         return

@@ -67,7 +67,9 @@ BY_CHANCE = 0.01  # of the neighbours that are called alike, at most
 def find_bursts(source: Source) -> np.ndarray:
     """The group of each image, int64 (N,): those with the same number are of one burst, and most
     images are alone. What was found is kept in the cache, by names and sizes."""
-    path = cache_dir() / "bursts" / f"{_digest(source)}.npy"
+    name = source.name(0) if len(source) else ""
+    digest = hashlib.sha256(f"{VERSION} {name} {fingerprint(source)}".encode()).hexdigest()
+    path = cache_dir() / "bursts" / f"{digest}.npy"
     with suppress(OSError, ValueError):
         groups = np.array(open_memmap(path, mode="r"))  # which never unpickles
         if groups.shape == (len(source),):
@@ -78,11 +80,6 @@ def find_bursts(source: Source) -> np.ndarray:
         with whole(path) as new, new.open("wb") as file:
             np.save(file, groups)
     return groups
-
-
-def _digest(source: Source) -> str:
-    name = source.name(0) if len(source) else ""
-    return hashlib.sha256(f"{VERSION} {name} {fingerprint(source)}".encode()).hexdigest()
 
 
 def _find(source: Source) -> np.ndarray:
@@ -224,9 +221,7 @@ def _neighbours(order: _Order, readable: np.ndarray) -> list[Pair]:
 def _far_pairs(order: _Order, classes: np.ndarray, readable: np.ndarray) -> list[Pair]:
     """Pairs of images of one class, drawn at random but always alike, that were not taken one soon
     after another. If all classes are small, any two images are drawn."""
-    random = np.random.default_rng(0)
-    place = np.empty(len(classes), dtype=np.int64)
-    place[order.places] = np.arange(len(classes))
+    # Of classes in which images can be so far apart; if none is so large, of all images
     sizes = np.bincount(classes[readable], minlength=int(classes.max()) + 1)
     large = readable[sizes[classes[readable]] > 2 * FAR]
     apart = FAR
@@ -234,6 +229,9 @@ def _far_pairs(order: _Order, classes: np.ndarray, readable: np.ndarray) -> list
         large = readable
         classes = np.zeros_like(classes)
         apart = min(FAR, len(readable) // 4)
+
+    # Two images of a class, twice as many pairs as are needed
+    random = np.random.default_rng(0)
     by_class = large[np.argsort(classes[large], kind="stable")]
     starts = np.searchsorted(classes[by_class], classes[by_class], "left")
     ends = np.searchsorted(classes[by_class], classes[by_class], "right")
@@ -241,6 +239,10 @@ def _far_pairs(order: _Order, classes: np.ndarray, readable: np.ndarray) -> list
     others = random.integers(starts[rows], ends[rows])
     first = by_class[rows]
     second = by_class[others]
+
+    # Those far enough apart in the order
+    place = np.empty(len(classes), dtype=np.int64)
+    place[order.places] = np.arange(len(classes))
     far = np.abs(place[first] - place[second]) > apart
     return _pairs(first[far], second[far])[:: max(1, int(far.sum()) // DRAWN)]
 
@@ -334,8 +336,9 @@ def _thresholds(usual: np.ndarray) -> tuple[float, float]:
 
 
 def _in_order(neighbours: np.ndarray, usual: np.ndarray, least: float) -> float:
-    """From where on neighbours are alike: of those above it, BY_CHANCE would be if the order meant
-    nothing. Infinity if there is no such place."""
+    """The least similarity from which on neighbours are alike: of all that are as similar, a share of
+    BY_CHANCE at most would be if the order meant nothing, by what is `usual` of pairs far apart.
+    Infinity if there is none."""
     found = np.inf
     for candidate in np.sort(neighbours[neighbours >= least])[::-1]:
         by_chance = len(neighbours) * (1 + (usual >= candidate).sum()) / (1 + len(usual))

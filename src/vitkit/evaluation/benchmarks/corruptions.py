@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from vitkit.data import Pixels, Preprocessing, Source, decoded, open_image
+from vitkit.data import Pixels, Preprocessing, Source, decoded
 from vitkit.evaluation.metrics.answers import Answers
 from vitkit.evaluation.metrics.metric import SHARE, Metric, share_right, with_intervals
 from vitkit.system.console.progress import Shown, silent
@@ -44,8 +44,7 @@ class Prepared:
 
     def read(self, row: int) -> np.ndarray:
         """uint8 (h, w, 3). Raises BadImage."""
-        data, _ = self.source[row]
-        image = self.preprocessing(open_image(data, self.name(row)))
+        image = self.preprocessing(self.source.picture(row))
         return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
 
     def name(self, row: int) -> str:

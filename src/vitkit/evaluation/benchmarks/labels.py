@@ -43,7 +43,11 @@ def align(
     that would be one of the model's.
     """
     if by_position(data, model):
-        return Alignment(torch.arange(len(data)), (_position_note(data, model),))
+        note = (
+            f"the images' classes have no names, only the numbers 0 to {len(data) - 1}; they are "
+            f"taken for the model's classes in its own order ({first_names(model)})"
+        )
+        return Alignment(torch.arange(len(data)), (note,))
     _check_numbers(data, model)
     numbers, notes, names, model_names = _meeting(data, model)
     missing = [i for i in range(len(data)) if i not in numbers]
@@ -93,11 +97,6 @@ def label_notes(data: Sequence[str], model: Sequence[str]) -> tuple[str, ...]:
 # Rules by which two names are of one class
 
 
-def _exactly(name: str) -> set[str]:
-    """The name itself."""
-    return {name}
-
-
 def _spelled_alike(name: str) -> set[str]:
     """The name without what spellings differ in: case, spaces, hyphens and underscores."""
     return {" ".join(re.split(r"[\s_-]+", name.casefold())).strip()}
@@ -112,7 +111,7 @@ def _one_of_several(name: str) -> set[str]:
 
 
 RULES: tuple[tuple[Callable[[str], set[str]], str], ...] = (
-    (_exactly, ""),
+    (lambda name: {name}, ""),
     (_spelled_alike, "meet by names that differ in case, spaces, hyphens or underscores"),
     (_one_of_several, "meet by one of several names"),
 )
@@ -166,13 +165,6 @@ def _are_numbers(names: Sequence[str]) -> bool:
     return list(names) == [str(i) for i in range(len(names))]
 
 
-def _position_note(data: Sequence[str], model: Sequence[str]) -> str:
-    return (
-        f"the images' classes have no names, only the numbers 0 to {len(data) - 1}; they are taken "
-        f"for the model's classes in its own order ({first_names(model)})"
-    )
-
-
 def _check_numbers(data: Sequence[str], model: Sequence[str]) -> None:
     """Raises ValueError for numbers beyond the model's classes, unless they are names."""
     if not _are_numbers(data) or len(data) <= len(model):
@@ -210,7 +202,8 @@ def _in_one_language(
     if _are_synsets(model) and not _are_synsets(data):
         return _as_synsets(data), model, []
     if _are_synsets(data) and not _are_synsets(model):
-        return _as_plain(data), model, []
+        plain = dict(zip(imagenet_wordnet(), imagenet_labels(), strict=True))
+        return [plain.get(synset, synset) for synset in data], model, []
     return data, model, []
 
 
@@ -225,12 +218,6 @@ def _as_synsets(names: Sequence[str]) -> list[str]:
         for i, k in met.items():
             synsets[i] = imagenet_wordnet()[k]
     return synsets
-
-
-def _as_plain(synsets: Sequence[str]) -> list[str]:
-    """ImageNet-1k's name for every one of WordNet's; any other as it is."""
-    plain = dict(zip(imagenet_wordnet(), imagenet_labels(), strict=True))
-    return [plain.get(synset, synset) for synset in synsets]
 
 
 @cache

@@ -213,7 +213,8 @@ def _as_named(name: SetName, source: Source, where: str) -> tuple[Source, tuple[
 def _with_classes(source: Source, classes: tuple[str, ...], named: NamedSet, where: str) -> Source:
     """The same images, their classes being those of the data set: by WordNet's names, by ImageNet's,
     or by the numbers 0 to 999 of ImageNet's order, as ImageNet-v2's folders are called."""
-    labels = _used(source)
+    present = np.unique(source.targets)
+    labels = [source.labels[k] for k in present.tolist()]
     try:
         if all(label.isdecimal() and int(label) < 1000 for label in labels):
             labels = [imagenet_wordnet()[int(label)] for label in labels]
@@ -224,13 +225,8 @@ def _with_classes(source: Source, classes: tuple[str, ...], named: NamedSet, whe
             f"these are not all among its {len(classes):,} ({', '.join(classes[:3])}, ...)"
         ) from None
     numbers = np.full(len(source.labels), -1)
-    numbers[np.unique(source.targets)] = positions
+    numbers[present] = positions
     return replace(source, targets=numbers[source.targets], labels=classes)
-
-
-def _used(source: Source) -> list[str]:
-    """The names of the classes that any image has."""
-    return [source.labels[k] for k in np.unique(source.targets).tolist()]
 
 
 def _labelled_by_number(source: Source, where: str) -> tuple[Source, str]:
@@ -318,13 +314,10 @@ def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
     overlapping = subset(source, np.flatnonzero(targets >= 0))
     if not len(overlapping):
         raise ValueError(f"{root} has no image of an object that ImageNet has")
+    store = WithoutBorder(source.store)
+    images = Source(store, overlapping.rows, targets[targets >= 0], tuple(objects))
     wnids = tuple(_wnids(names_of_object[name], mappings / CLASSES) for name in objects)
-    return (
-        Source(
-            WithoutBorder(source.store), overlapping.rows, targets[targets >= 0], tuple(objects)
-        ),
-        wnids,
-    )
+    return images, wnids
 
 
 def _mappings(images: Path) -> Path:

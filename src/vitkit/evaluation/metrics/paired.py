@@ -148,28 +148,17 @@ def agreement(first: np.ndarray, second: np.ndarray) -> tuple[int, int, int, int
     return both, only_first, only_second, neither
 
 
-def mcnemar(only_first: int, only_second: int) -> float:
-    """The exact test's p-value, two-sided: of the images on which one model alone is right, each
-    would be right on half, if they were equally good. 1 if there are none."""
+def mcnemar(only_first: int, only_second: int, alternative: str = "two-sided") -> float:
+    """The exact test's p-value: of the images on which one model alone is right, each would be right on
+    half, if they were equally good. 1 if there are none. With the alternative "greater", how probable it
+    is that the second, if it were as good, loses so many or more of the first one's images for those
+    that it wins."""
     from scipy.stats import binomtest
 
     differing = only_first + only_second
     if not differing:
         return 1.0
-    return float(binomtest(only_first, differing, 0.5).pvalue)
-
-
-def loses(first: np.ndarray, second: np.ndarray) -> float:
-    """The one-sided p-value of the same test: (N,), (N,) whether two models are right -> how probable
-    it is that the second, if it were as good, loses so many or more of the first one's images for
-    those that it wins. 1 if they are right on the same ones."""
-    from scipy.stats import binomtest
-
-    _, only_first, only_second, _ = agreement(first, second)
-    differing = only_first + only_second
-    if not differing:
-        return 1.0
-    return float(binomtest(only_first, differing, 0.5, alternative="greater").pvalue)
+    return float(binomtest(only_first, differing, 0.5, alternative).pvalue)
 
 
 def newcombe(both: int, only_first: int, only_second: int, neither: int) -> tuple[float, float]:

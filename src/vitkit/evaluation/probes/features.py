@@ -189,9 +189,7 @@ def architecture(classifier: Classifier) -> dict:
     config = asdict(classifier.model.config)
     for name in ("classes", "head_bias"):  # of the head
         config.pop(name, None)
-    if (
-        config.get("read_blocks") == 1
-    ):  # as of every model before there was a choice: known by the rest
+    if config.get("read_blocks") == 1:  # as every model had it before there was a choice
         del config["read_blocks"]
     return {
         "model": type(classifier.model).__name__,
@@ -304,9 +302,8 @@ def write_npz(file: Path, parts: dict[str, SourceFeatures], facts: dict[str, str
         for name in table.column_names:
             columns.setdefault(name, []).append(_array(table[name]))
     source, _ = next(iter(parts.values()))
-    arrays = {
-        name: np.array(text.encode()) for name, text in facts.items()
-    }  # first: see files.MARK
+    # The facts come first: by them a file of vitkit's is known (files.MARK)
+    arrays = {name: np.array(text.encode()) for name, text in facts.items()}
     arrays |= {name: np.concatenate(values) for name, values in columns.items()}
     arrays["class_names"] = np.array(source.labels, dtype=np.str_)
     with whole(file) as new:

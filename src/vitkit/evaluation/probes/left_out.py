@@ -31,6 +31,7 @@ from vitkit.evaluation.probes.closed_forms import (
 from vitkit.evaluation.probes.folds import Folds, folds_of
 
 STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
+STRENGTHS_OF_DISTILLED = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
 OTHERS = 4  # left-out answers vary 1 + OTHERS / n times as much as others, of n images a class,
 CURVE = 0.25  # and fits to n have (1 - 1 / n) ** CURVE times the errors of fits to one less
 EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
@@ -364,6 +365,16 @@ def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tens
     # unsure: the last temperature is that of the images as they are
     again = fit_temperature(judged.answers[known], classes[known])
     return l2, judged.scale * again, judged.answers / again
+
+
+def distilled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The linear map of features (N, D) that is nearest to numbers (N, K), as another model's answers:
+    weights (K, D) and biases (K,). Of a few strengths of its regularisation, it has the one whose fits
+    without an example come nearest."""
+    fit = LeaveOut(x, y)
+    strengths = [strength * fit.scale for strength in STRENGTHS_OF_DISTILLED]
+    errors = [(fit.scores(l2) - y).square().mean().item() for l2 in strengths]
+    return fit.head(strengths[int(np.argmin(errors))])
 
 
 # How good left-out answers are

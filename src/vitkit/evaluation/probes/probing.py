@@ -135,8 +135,10 @@ class Probing:
                 metrics.insert(0, balanced_quality(name, answers, y))
             return metrics
         if self.kind == "classes":
-            return quality_of_several(name, answers, y)
-        return quality_of_numbers(name, answers, y)
+            metrics = several(answers, answers.sigmoid() > YES, torch.tensor(y))
+        else:
+            metrics = errors(answers[:, 0], torch.tensor(y))
+        return [metric.within(name) for metric in metrics]
 
     def left_out_quality(
         self, fitted: Probe, y: np.ndarray, groups: np.ndarray | None = None
@@ -247,17 +249,6 @@ def _each(count: int, groups: np.ndarray | None) -> Folds:
     if groups is None:
         groups = np.arange(count)
     return folds_of(groups)
-
-
-def quality_of_several(name: str, logits: Tensor, y: np.ndarray) -> list[Metric]:
-    """map and F1 of logits and of ones and zeros, (N, K) each, under this name."""
-    yes = logits.sigmoid() > YES
-    return [metric.within(name) for metric in several(logits, yes, torch.tensor(y))]
-
-
-def quality_of_numbers(name: str, predicted: Tensor, y: np.ndarray) -> list[Metric]:
-    """mae, r2 and pearson of predictions (N, 1) and numbers (N,), under this name."""
-    return [metric.within(name) for metric in errors(predicted[:, 0], torch.tensor(y))]
 
 
 class Platt(NamedTuple):

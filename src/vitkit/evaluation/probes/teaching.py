@@ -252,22 +252,17 @@ def fit(memory: Memory) -> Probe:
 
 
 def _position_to_rename(memory: Memory, old: str, new: str) -> int:
-    """Which of the labels is to be renamed."""
+    """Which of the labels is to be renamed. Raises ValueError for what cannot be."""
     if old == new:
         raise ValueError(f"{old} is called so already")
     if new in memory.classes:
         raise ValueError(
             f"{old} cannot be called {new}: another class is; two classes are not made one"
         )
-    return _position(memory, old)
-
-
-def _position(memory: Memory, label: str) -> int:
-    """Which of the labels a class is. Raises ValueError if it is none."""
     for number in memory.known:
-        if memory.labels[number] == label:
+        if memory.labels[number] == old:
             return number
-    raise ValueError(f"there is no class {label}; the classes are {', '.join(memory.classes)}")
+    raise ValueError(f"there is no class {old}; the classes are {', '.join(memory.classes)}")
 
 
 def _with(memory: Memory, photographs: NewExamples, number: int) -> Memory:

@@ -23,17 +23,14 @@ from vitkit.weights import Classifier, Unknown
 STRENGTH = 0.3  # of the covariance's regularisation, in mean eigenvalues
 REJECTED = 0.05  # share of images of known classes that may be called unknown
 COVERAGE = 0.95  # how often the right class is to be among those that are left open
-ENOUGH = (
-    19  # images of a class from which such a share can be told: of 20 one may be beyond the others
-)
+# Images of a class from which such a share can be told: of 20 one may be beyond the others
+ENOUGH = 19
 
 
 def fit_unknown(
     x: Tensor,
     classes: Tensor,
     left_out: Tensor,
-    rejected: float = REJECTED,
-    coverage: float = COVERAGE,
     groups: np.ndarray | None = None,
     told_by: tuple[int, int] | None = None,
 ) -> Unknown:
@@ -44,8 +41,8 @@ def fit_unknown(
     if a head reads more; None for all of them.
 
     The classes that are left open are a conformal set by class, to which the likeliest is added if it
-    is empty: of the images of every class, the right one is among them for at least `coverage`, and at
-    most `rejected` are called unknown, whatever the model is worth, up to the difference that one image
+    is empty: of the images of every class, the right one is among them for at least COVERAGE, and at
+    most REJECTED are called unknown, whatever the model is worth, up to the difference that one image
     more makes to the fit (Vovk and others, 2005; by leaving one out, Barber and others, 2021). A class of
     fewer than ENOUGH images is always left open, and what is strange to it is told by all images; of
     fewer in all, nothing is unknown.
@@ -66,14 +63,14 @@ def fit_unknown(
 
     # The limits of each class
     own = left_out.softmax(1).gather(1, classes[:, None])[:, 0]
-    of_all = conformal_limit(strangeness[inside], 1 - rejected)
+    of_all = conformal_limit(strangeness[inside], 1 - REJECTED)
     limit = torch.full((count,), of_all, dtype=torch.float64)
     least = torch.zeros(count, dtype=torch.float64)
     for k in range(count):
         members = classes == k
         if members.sum() >= ENOUGH:
-            limit[k] = conformal_limit(strangeness[members], 1 - rejected)
-            least[k] = max(-conformal_limit(-own[members], coverage), 0.0)
+            limit[k] = conformal_limit(strangeness[members], 1 - REJECTED)
+            least[k] = max(-conformal_limit(-own[members], COVERAGE), 0.0)
     return Unknown(
         means=means.float(),
         whitening=whitening.float(),
@@ -83,8 +80,8 @@ def fit_unknown(
         sure=sure,
         limit=limit,
         least=least,
-        rejected=rejected,
-        coverage=coverage,
+        rejected=REJECTED,
+        coverage=COVERAGE,
     )
 
 

@@ -30,9 +30,8 @@ ROUNDS = 20  # of a temperature and STEPS steps of expectation maximisation, at 
 STEPS = 5
 SETTLED = 0.05  # wrong labels by which the last round has changed their number
 TEMPERATURES = (0.08, 1.65)  # of the temperature that the logits were calibrated with
-KNOWS_NOTHING = (
-    0.05  # share of the labels' entropy below which answers are hardly better than chance
-)
+# Share of the labels' entropy below which answers are hardly better than chance
+KNOWS_NOTHING = 0.05
 DEVIATIONS = 2.0  # standard deviations that are added to the interval at both ends
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data import Picture, Source, open_image, picture_for_people
+from vitkit.data import Picture, Source, picture_for_people
 from vitkit.evaluation.benchmarks.corruptions import Robustness
 from vitkit.evaluation.metrics.calibration import Bin, Covered, at_coverages
 from vitkit.evaluation.metrics.classification import ClassScore, weakest
@@ -158,15 +158,9 @@ def disagreement_tiles(paired: Paired, source: Source, first_right: bool) -> lis
         caption = f"first: {each.confidence:.0%} {printable_name(each.first)}"
         if first_right:
             caption = f"second: {each.confidence:.0%} {printable_name(each.second)}"
-        tiles.append(
-            Tile(
-                _pixels(source, each.index),
-                caption,
-                False,
-                f"is {printable_name(each.true)}",
-                source.name(each.index),
-            )
-        )
+        pixels = picture_for_people(source.picture(each.index))
+        note = f"is {printable_name(each.true)}"
+        tiles.append(Tile(pixels, caption, False, note, source.name(each.index)))
     return tiles
 
 
@@ -333,22 +327,12 @@ def mistake_tiles(report: Report, source: Source, look: Look | None = None) -> l
     for mistake in report.mistakes[:MISTAKES]:
         caption = f"{mistake.confidence:.0%} {printable_name(mistake.predicted)}"
         note = f"is {printable_name(mistake.true)}"
-        picture = _picture(source, mistake.index)
+        picture = source.picture(mistake.index)
         pixels = picture_for_people(picture)
         if look is not None:
             pixels = look(picture)
         tiles.append(Tile(pixels, caption, False, note, mistake.image))
     return tiles
-
-
-def _pixels(source: Source, index: int) -> np.ndarray:
-    """An image of the source, uint8 (h, w, 3)."""
-    return picture_for_people(_picture(source, index))
-
-
-def _picture(source: Source, index: int) -> Picture:
-    data, _ = source[index]
-    return open_image(data, source.name(index))
 
 
 # Corrupted images
@@ -359,8 +343,9 @@ def robustness_section(found: Robustness) -> Block:
     count = len(found.cells)
     mean = _curve(found.clean, found.by_severity)
     panels = [_panel(f"mean of {count}", {"": mean})]
+    to_compare_with = Curve(mean.x, mean.y, dashed=True)  # without intervals
     for name, row in found.cells.items():
-        curves = {f"mean of {count}": _line(mean), "": _curve(found.clean, row)}
+        curves = {f"mean of {count}": to_compare_with, "": _curve(found.clean, row)}
         panels.append(_panel(name.replace("_", " "), curves))
 
     header = ["top1 at severity", *(str(k + 1) for k in range(len(found.by_severity)))]
@@ -408,11 +393,6 @@ def _curve(clean: Metric | None, row: Sequence[Metric]) -> Curve:
         ends = [tuple(SHARE.scale * metric.interval[end] for metric in metrics) for end in (0, 1)]
     values = [SHARE.scale * metric.value for metric in metrics]
     return Curve(severities, values, ends[0], ends[1])
-
-
-def _line(curve: Curve) -> Curve:
-    """The same without intervals, to compare others with."""
-    return Curve(curve.x, curve.y, dashed=True)
 
 
 def _row(name: str, metrics: Sequence[Metric], error: Metric | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data import Source, heading_of_list, open_image, picture_to_look_at
+from vitkit.data import Source, heading_of_list, picture_to_look_at
 from vitkit.inspection import (
     Active,
     Block,
@@ -230,10 +230,10 @@ def _tile(parts: dict[str, Source], finding: Finding) -> Tile:
     if finding.kind == "unreadable":
         pixels = NO_PICTURE
     else:
-        pixels = _pixels(parts[finding.part], finding.index)
+        pixels = picture_to_look_at(parts[finding.part].picture(finding.index))
     if finding.like is not None:
         part, index = finding.like
-        pixels = _side_by_side(pixels, _pixels(parts[part], index))
+        pixels = _side_by_side(pixels, picture_to_look_at(parts[part].picture(index)))
     caption = printable_name(finding.label)
     right = None
     if finding.kind == "label":
@@ -242,12 +242,6 @@ def _tile(parts: dict[str, Source], finding: Finding) -> Tile:
     if not _is_markable(finding):
         note += "; no list can hold its name: rename the file to mark it"
     return Tile(pixels, caption, right, note, finding.name, _is_markable(finding))
-
-
-def _pixels(source: Source, index: int) -> np.ndarray:
-    """An image of the source, uint8 (h, w, 3)."""
-    data, _ = source[index]
-    return picture_to_look_at(open_image(data, source.name(index)))
 
 
 def _side_by_side(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -47,17 +47,17 @@ def read_npz(file: Path) -> tuple[Tensors, dict]:
     """
     tensors: Tensors = {}
     try:
-        with zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-            check_content(file.stat().st_size, sum(entry.file_size for entry in entries))
-            for entry in entries:
-                member = _member(archive, entry)
-                name = entry.filename.removesuffix(".npy")
-                read = partial(_read, file, member)
-                dtype = "bfloat16"
-                if member.dtype.kind != "V":
-                    dtype = member.dtype.newbyteorder("=").name
-                tensors[name] = Lazy(member.shape, dtype, read)
+        # Open until the last array is forgotten: its list of hundreds is not read for each of them
+        archive = zipfile.ZipFile(file)
+        entries = archive.infolist()
+        check_content(file.stat().st_size, sum(entry.file_size for entry in entries))
+        for entry in entries:
+            member = _member(archive, entry)
+            name = entry.filename.removesuffix(".npy")
+            dtype = "bfloat16"
+            if member.dtype.kind != "V":
+                dtype = member.dtype.newbyteorder("=").name
+            tensors[name] = Lazy(member.shape, dtype, partial(_read, archive, member))
     except DAMAGE as error:
         reason = str(error) or type(error).__name__
         # Shortened: it may quote a name, and a harmful file's names may be of any length
@@ -94,12 +94,12 @@ def _header(opened) -> tuple[tuple[int, ...], np.dtype, bool]:
     return shape, dtype, fortran
 
 
-def _read(file: Path, member: Member) -> Tensor:
+def _read(archive: zipfile.ZipFile, member: Member) -> Tensor:
     """The numbers of an array, as a tensor."""
     # Its bytes
     buffer = bytearray(math.prod(member.shape) * member.dtype.itemsize)
     try:
-        with zipfile.ZipFile(file) as archive, archive.open(member.name) as opened:
+        with archive.open(member.name) as opened:
             opened.read(member.start)
             if not fill(memoryview(buffer), opened) or opened.read(1):
                 raise ValueError(f"{member.name} is cut short")

@@ -8,22 +8,24 @@ import re
 from math import isfinite
 
 from vitkit.data import Preprocessing, squarest
-from vitkit.weights.formats.shapes import IMAGENET
+from vitkit.weights.formats.shapes import IMAGENET, STATISTICS
 from vitkit.weights.hints import MOST_TOKENS
 
 # Pillow's number for an interpolation, or its name -> ours, and back.
 RESAMPLE = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
 NUMBER = {"bilinear": 2, "bicubic": 3}
 
+
+def _in_json(statistics: dict) -> dict:
+    """Mean and standard deviation under their names in the file."""
+    return {f"image_{name}": list(values) for name, values in statistics.items()}
+
+
 # The attributes of each class in Transformers (image_processing_vit.py and its siblings), under the
 # names that they have in the file. `default_to_square`: a size of one number is both sides', not
 # the shorter one's.
-HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-OPENAI = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
-IMAGENET_JSON = {f"image_{name}": list(values) for name, values in IMAGENET.items()}
+HALF = _in_json(STATISTICS["half"])
+OPENAI = _in_json(STATISTICS["clip"])
 SQUARE = {"height": 224, "width": 224}
 SHORTER = {"shortest_edge": 224}
 EVERY_CLASS = {
@@ -43,7 +45,7 @@ DEFAULTS = {
     "CLIP": BIT,
     "Siglip": {"size": SQUARE, "default_to_square": False, "resample": 3, **HALF},
     "Siglip2": {"patch_size": 16, "max_num_patches": 256, "resample": 2, **HALF},
-    "DINOv3ViT": {"size": SQUARE, "resample": 2, **IMAGENET_JSON},
+    "DINOv3ViT": {"size": SQUARE, "resample": 2, **_in_json(IMAGENET)},
 }
 # Of a file without a class, or of no file at all, by the type of the model
 FAMILIES = {
@@ -157,8 +159,7 @@ def _usual(image: tuple[int, int], model_type: str, patch: int) -> Preprocessing
     if family == "Siglip2":
         return Preprocessing(image, "naflex", patch=(patch, patch))
     if family == "CLIP":
-        mean, std = OPENAI["image_mean"], OPENAI["image_std"]
-        return Preprocessing(image, "shorter", interpolation="bicubic", mean=mean, std=std)
+        return Preprocessing(image, "shorter", interpolation="bicubic", **STATISTICS["clip"])
     if family == "Siglip":
         return Preprocessing(image, interpolation="bicubic")
     if model_type.startswith("dinov2"):
