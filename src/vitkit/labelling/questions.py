@@ -10,7 +10,7 @@ Legend: N photographs, K classes that have a label.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -235,7 +235,11 @@ class Questions:
             names = [name for name in self.answers.labels if self.photographs.was_seen(name)]
             rows = np.array([self.photographs.row[name] for name in names], dtype=np.int64)
             head = None
-            classes, chosen = self._targets(names)
+            # The numbers of labelled photographs' classes, and which were labelled on a screen
+            numbers = {label: k for k, label in enumerate(self.answers.classes())}
+            labels = self.answers.labels
+            classes = np.array([numbers[labels[name].label] for name in names], dtype=np.int64)
+            chosen = np.array([labels[name].how == "screen" for name in names], dtype=bool)
             if len(np.unique(classes)) > 1:
                 head = solve(self.photographs.features[rows], classes, chosen)
             self._head = head, rows
@@ -244,14 +248,6 @@ class Questions:
     def forget_head(self) -> None:
         """Other answers stand than before, or more labelled photographs were seen."""
         self._head = None
-
-    def _targets(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of labelled photographs' classes, and which were labelled on a screen."""
-        numbers = {label: k for k, label in enumerate(self.answers.classes())}
-        labels = self.answers.labels
-        classes = np.array([numbers[labels[name].label] for name in names], dtype=np.int64)
-        chosen = np.array([labels[name].how == "screen" for name in names], dtype=bool)
-        return classes, chosen
 
 
 @dataclass

@@ -172,7 +172,11 @@ def files_of(name: str, leave_out: Sequence[Path] = ()) -> list[str] | None:
         return _files_of_folder(name, leave_out)
     ending = suffix(name)
     if path.is_file():
-        _refuse_archive(path)
+        if path.suffix.lower() in ARCHIVES:
+            raise ValueError(
+                f"{path} is an archive; unpack it (such as with: python -m zipfile -e "
+                f"{as_word(path)} photos), and give the folder"
+            )
         return None if ending in DATA_SETS else [name]
     if any(sign in name for sign in WILDCARDS) and ending not in DATA_SETS:
         return _files_of_pattern(name, leave_out)
@@ -239,15 +243,6 @@ def _outside(files: list[str], folders: Sequence[Path]) -> list[str]:
         if not any(parents.is_relative_to(folder) for folder in folders):
             outside.append(file)
     return outside
-
-
-def _refuse_archive(path: Path) -> None:
-    """Raises ValueError if it is an archive of files."""
-    if path.suffix.lower() in ARCHIVES:
-        raise ValueError(
-            f"{path} is an archive; unpack it (such as with: python -m zipfile -e "
-            f"{as_word(path)} photos), and give the folder"
-        )
 
 
 def _examples(name: str, labels: Sequence[str]) -> Examples:

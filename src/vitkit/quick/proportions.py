@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from vitkit.data import Source, open_image
+from vitkit.data import open_image
 from vitkit.quick.candidates import best, best_by_others, image_weights
 from vitkit.quick.head_inputs import Reading, by_left_out, read
 from vitkit.quick.plan import Work, write_plan
@@ -55,7 +55,14 @@ def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | No
     ):  # half for the second pass
         return _decided(work, False), None
     images = work.photographs.learned
-    count = not_square(images)
+    # How many images have one side longer than the other by more than SQUARE, if all are as those
+    # that are looked at
+    looked_at = np.linspace(0, len(images) - 1, min(len(images), MEASURED)).astype(int).tolist()
+    count = 0
+    for i in looked_at:
+        height, width = open_image(images[i][0], images.name(i)).size
+        count += max(height, width) > SQUARE * min(height, width)
+    count = round(count * len(images) / len(looked_at))
     if 2 * count <= len(images):
         return _decided(work, False), None
 
@@ -115,14 +122,3 @@ def _decided(work: Work, native: bool) -> Work:
 
 def _say_nothing(sentence: str) -> None:
     """Nothing: of a head that may not be kept."""
-
-
-def not_square(source: Source) -> int:
-    """How many images have one side longer than the other by more than SQUARE; of many images so many, if
-    all are as those that are looked at."""
-    looked_at = np.linspace(0, len(source) - 1, min(len(source), MEASURED)).astype(int).tolist()
-    count = 0
-    for i in looked_at:
-        height, width = open_image(source[i][0], source.name(i)).size
-        count += max(height, width) > SQUARE * min(height, width)
-    return round(count * len(source) / len(looked_at))

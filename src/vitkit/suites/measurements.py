@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from vitkit.data import Columns, Source, merge_parts, open_parts
+from vitkit.data import Columns, merge_parts, open_parts
 from vitkit.evaluation import (
     FIXED,
     SHARE,
@@ -112,7 +112,13 @@ class Frozen:
         learns from, each answered by a fit without it; `5-shot`, `10-shot`; `neighbours`. Raises
         ValueError for images that nothing can be learned from, and for features that are not
         finite."""
-        train, learned, test = self._images()
+        # The training images; the same and those of the validation part; and the test images
+        sources = open_parts(self.data, self.columns).sources
+        train = sources["train"]
+        learned = train
+        if "val" in sources:
+            learned = merge_parts(train, sources["val"])
+        test = sources["test"]
         known = known_classes(learned)
 
         # The features, once; the training images are the first of those learned from
@@ -146,15 +152,6 @@ class Frozen:
 
         near = voted(torch.tensor(x), torch.tensor(y), self.k, torch.tensor(x_test)).numpy()
         return [*metrics, _accuracy("neighbours", near, y_test)]
-
-    def _images(self) -> tuple[Source, Source, Source]:
-        """The training images; the same and those of the validation part; and the test images."""
-        sources = open_parts(self.data, self.columns).sources
-        train = sources["train"]
-        learned = train
-        if "val" in sources:
-            learned = merge_parts(train, sources["val"])
-        return train, learned, sources["test"]
 
 
 @dataclass(frozen=True)
@@ -193,16 +190,13 @@ class AsPublished:
             with autocast(own_device, self.precision):
                 if self.corruption is not None:
                     return self._corrupted(ready)
-                return self._measured(ready)
-
-    def _measured(self, classifier: Classifier) -> list[Metric]:
-        named = open_named(self.named, self.data)
-        given = _ask(classifier, named, "evaluating")
-        if self.real:
-            top1, _ = real_accuracy(given, named.source, read_real(self.real))
-            return [replace(top1, name="top1")]
-        by_name = {metric.name: metric for metric in classification(given)}
-        return [by_name[name] for name in MEASURED if name in by_name]
+                named = open_named(self.named, self.data)
+                given = _ask(ready, named, "evaluating")
+                if self.real:
+                    top1, _ = real_accuracy(given, named.source, read_real(self.real))
+                    return [replace(top1, name="top1")]
+                by_name = {metric.name: metric for metric in classification(given)}
+                return [by_name[name] for name in MEASURED if name in by_name]
 
     def _corrupted(self, classifier: Classifier) -> list[Metric]:
         corrupted = open_corruption(self.data, self.corruption)

@@ -65,7 +65,14 @@ def splits_to_learn_from(
     splits = splits_of(parts_of(data, columns, named), data, 0, groups, always_grouped=True)
     made = splits.made_fingerprint
     if on_bad_image == "skip":
-        splits = splits_without_broken(splits)
+        # The parts of a data set without the images that cannot be decoded
+        parts = {}
+        for name in ("train", "val", "test"):
+            part = getattr(splits, name)
+            if part is not None:
+                part = without_broken(part)
+                parts[name] = part if len(part) else None
+        splits = replace(splits, **parts)
     return splits, made
 
 
@@ -134,14 +141,3 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
         targets=np.searchsorted(kept, rest.targets),
         labels=tuple(source.labels[k] for k in kept),
     )
-
-
-def splits_without_broken(splits: Splits) -> Splits:
-    """The parts of a data set without the images that cannot be decoded."""
-    parts = {}
-    for name in ("train", "val", "test"):
-        part = getattr(splits, name)
-        if part is not None:
-            part = without_broken(part)
-            parts[name] = part if len(part) else None
-    return replace(splits, **parts)

@@ -223,7 +223,17 @@ def review(settings: Review) -> Reviewed | Applied:
     page = write_review(settings.output, settings.data, parts_by_name(splits), findings, facts)
     listed = None
     if settings.exclude is not None:
-        listed = _write_list(settings.exclude, splits.train, findings)
+        # The training images to leave out, each with its reasons
+        reasons: dict[int, list[str]] = {}
+        for finding in findings:
+            if finding.part == "train" and finding.kind in LEFT_OUT:
+                reasons.setdefault(finding.index, []).append(f"{finding.kind}: {finding.reason}")
+        write_list(
+            settings.exclude,
+            splits.train,
+            {index: "; ".join(texts) for index, texts in reasons.items()},
+        )
+        listed = len(reasons)
     reviewed = Reviewed(
         settings, word_of(model), splits, tuple(findings), tuple(facts), page, listed
     )
@@ -423,13 +433,3 @@ def _tables(findings: Sequence[Finding]) -> Iterator[Table]:
             texts = (printable(finding.name), printable_name(finding.label), finding.reason)
             table.add_row(*map(escape, texts))
         yield table
-
-
-def _write_list(path: Path, train: Source, findings: list[Finding]) -> int:
-    """List the training images to leave out, each with its reasons; returns how many."""
-    reasons: dict[int, list[str]] = {}
-    for finding in findings:
-        if finding.part == "train" and finding.kind in LEFT_OUT:
-            reasons.setdefault(finding.index, []).append(f"{finding.kind}: {finding.reason}")
-    write_list(path, train, {index: "; ".join(texts) for index, texts in reasons.items()})
-    return len(reasons)

@@ -160,7 +160,8 @@ def probe(settings: FitProbe) -> Probed:
             say(sentence)
 
         # Their features, as the new head will read them
-        classifier = _with_new_head(loaded, probing).to(device)
+        adopted, _ = adopt(loaded, labels=probing.labels, new_head=True)
+        classifier = adopted.to(device)
         if settings.to is not None:
             check_savable(classifier, settings.to)
         deployed = classifier.for_inference()
@@ -283,12 +284,6 @@ def _some(labels: Sequence[str], numbers: np.ndarray) -> str:
     if len(numbers) > 5:
         names += ", ..."
     return names
-
-
-def _with_new_head(loaded: Classifier, probing: Probing) -> Classifier:
-    """The model with a head of zeros for these classes, or for a number."""
-    adopted, _ = adopt(loaded, labels=probing.labels, new_head=True)
-    return adopted
 
 
 def _features(classifier: Classifier, probing: Probing, source: Source) -> Features:

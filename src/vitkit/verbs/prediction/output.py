@@ -227,7 +227,10 @@ class Taking:
             self.kept += predictions
             self.kept_extra += extra
         elif self.json:
-            self._print_json(predictions, extra)
+            # A line for each, for the program that reads it
+            for prediction, more in zip(predictions, extra, strict=True):
+                print(as_json(prediction, more), file=self.live)
+            self.live.flush()
         if self.sheet is not None:
             self._add_tiles(answered)
 
@@ -260,12 +263,6 @@ class Taking:
                 more["sorted_to"] = str(self.sorter.file(path, prediction))
             filed.append(prediction)
         return filed
-
-    def _print_json(self, predictions: list[Prediction], extra: list[dict[str, str]]) -> None:
-        """A line for each, for the program that reads it."""
-        for prediction, more in zip(predictions, extra, strict=True):
-            print(as_json(prediction, more), file=self.live)
-        self.live.flush()
 
     def _caption(self, prediction: Prediction) -> str:
         """The answer below a picture: "ants 97.0%", or "unknown (ants?)"."""

@@ -243,7 +243,17 @@ def transfer_tables(outcome: Transfer) -> Iterator[str | Table]:
     if outcome.regularisation:
         tried = dict(outcome.regularisation)
         yield _tried_table("regularisation", tried, outcome.regularised)
-    yield from _seeds(outcome)
+    # What the final runs reached, if there are several
+    if len(outcome.runs) == 1 or None in outcome.runs.values():
+        return
+    first = next(iter(outcome.runs.values()))
+    table = Table("seed", first.name)
+    for seed, metric in outcome.runs.items():
+        table.add_row(str(seed), metric.unit.text(metric.value))
+    yield table
+    mean, deviation = (first.unit.text(value) for value in outcome.mean())
+    count = len(outcome.runs)
+    yield (f"{first.name}: {mean} ± {deviation} (mean and standard deviation of {count} seeds)")
 
 
 def _selection(outcome: Transfer) -> Iterator[str | Table]:
@@ -274,17 +284,3 @@ def _tried_table(title: str, tried: dict[str, Metric | None], chosen: str) -> Ta
             remark = "chosen"
         table.add_row(text, value, remark)
     return table
-
-
-def _seeds(outcome: Transfer) -> Iterator[str | Table]:
-    """What the final runs reached, if there are several."""
-    if len(outcome.runs) == 1 or None in outcome.runs.values():
-        return
-    first = next(iter(outcome.runs.values()))
-    table = Table("seed", first.name)
-    for seed, metric in outcome.runs.items():
-        table.add_row(str(seed), metric.unit.text(metric.value))
-    yield table
-    mean, deviation = (first.unit.text(value) for value in outcome.mean())
-    count = len(outcome.runs)
-    yield (f"{first.name}: {mean} ± {deviation} (mean and standard deviation of {count} seeds)")
