@@ -95,12 +95,8 @@ class Results(NamedTuple):
     curves: list[Row]
     """The same at every evaluation."""
 
-    def values(self, **settings: Setting) -> list[Metric]:
-        """What the finished cells with these settings are compared by."""
-        return [row.metric for row in _matching(self.rows, settings)]
-
     def curve(self, **settings: Setting) -> dict[int, list[Metric]]:
-        """The same at every evaluation, by its step."""
+        """What the cells with these settings are compared by at every evaluation, by its step."""
         by_step: dict[int, list[Metric]] = {}
         for row in _matching(self.curves, settings):
             by_step.setdefault(row.step, []).append(row.metric)
@@ -365,9 +361,8 @@ def refuse_broken(source: str, workers: int) -> None:
     """Raises ValueError for images that cannot be decoded: every run would end at them, for none
     looks at all images first. Of very many only the runs do."""
     splits = open_splits(source)
-    for name in ("train", "val", "test"):
-        part = getattr(splits, name)
-        if part is None or len(part) > CHECKED:
+    for name, part in splits.sources.items():
+        if len(part) > CHECKED:
             continue
         broken = check_images(part, workers)
         if broken:

@@ -13,6 +13,7 @@ from vitkit.studies import Cell, Row, check_shard, read_rows, run_grid
 from vitkit.suites.images import Images, find_all
 from vitkit.suites.measurements import frozen_cells
 from vitkit.suites.task import Suite, Task
+from vitkit.system.console.text import some
 from vitkit.system.machine import Precision
 from vitkit.system.processes.ranks import from_rank_0, process_group
 from vitkit.system.span import Span
@@ -144,9 +145,7 @@ def run_suite(
 
 def _none_of(tasks: Sequence[Task], folder: str, absent: dict[str, str]) -> str:
     """The sentence about a folder with the images of none of these tasks."""
-    names = ", ".join(task.name for task in tasks[:3])
-    if len(tasks) > 3:
-        names += ", ..."
+    names = some([task.name for task in tasks], 3)
     return f"{folder} has the images of no task ({names}); {tasks[0].name}: {absent[tasks[0].name]}"
 
 

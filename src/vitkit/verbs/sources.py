@@ -9,7 +9,7 @@ from tyro.conf import arg
 from vitkit.data import Source, Splits
 from vitkit.evaluation import SetName
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted
+from vitkit.system.console.text import as_word, counted, some
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.verbs.arguments import word_of
 
@@ -66,13 +66,8 @@ def splits_to_learn_from(
     made = splits.made_fingerprint
     if on_bad_image == "skip":
         # The parts of a data set without the images that cannot be decoded
-        parts = {}
-        for name in ("train", "val", "test"):
-            part = getattr(splits, name)
-            if part is not None:
-                part = without_broken(part)
-                parts[name] = part if len(part) else None
-        splits = replace(splits, **parts)
+        intact = {name: without_broken(part) for name, part in splits.sources.items()}
+        splits = replace(splits, **{name: part or None for name, part in intact.items()})
     return splits, made
 
 
@@ -125,12 +120,9 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
     left_out = np.isin(source.targets, others)
     if not others or left_out.all():  # if all, whoever meets the classes says what they are called
         return source
-    names = ", ".join(source.labels[k] for k in others[:5])
-    if len(others) > 5:
-        names += ", ..."
     say(
         f"left out: {left_out.sum():,} of {counted(len(source), 'image')}, of classes that the model "
-        f"does not know ({names})"
+        f"does not know ({some([source.labels[k] for k in others])})"
     )
 
     # The classes that stay, numbered anew

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitkit.system.console.text import some
 from vitkit.weights import imagenet21k_wordnet, imagenet_labels
 
 SYNSET = re.compile(r"n\d{8}")  # a class in WordNet, such as n01440764
@@ -74,9 +75,7 @@ def _meeting(
         numbers |= met
         if met and difference:
             examples = [f"{data[i]} is {model[k]}" for i, k in met.items()]
-            notes.append(
-                f"{len(met)} of {len(data)} classes {difference} ({first_names(examples)})"
-            )
+            notes.append(f"{len(met)} of {len(data)} classes {difference} ({some(examples)})")
     return numbers, notes, names, model_names
 
 
@@ -169,7 +168,7 @@ def _are_numbers(names: Sequence[str]) -> bool:
 def _position_note(data: Sequence[str], model: Sequence[str]) -> str:
     return (
         f"the images' classes have no names, only the numbers 0 to {len(data) - 1}; they are taken "
-        f"for the model's classes in its own order ({first_names(model)})"
+        f"for the model's classes in its own order ({some(model)})"
     )
 
 
@@ -180,7 +179,7 @@ def _check_numbers(data: Sequence[str], model: Sequence[str]) -> None:
     if _are_numbers(model) or not set(data) & set(model):
         raise ValueError(
             f"the images' classes are the numbers 0 to {len(data) - 1}, and the model has "
-            f"{len(model):,} classes ({first_names(model)})"
+            f"{len(model):,} classes ({some(model)})"
         )
 
 
@@ -254,7 +253,7 @@ def _unknown(unknown: dict[str, str], total: int, model: Sequence[str]) -> str:
         described.append("...")
     sentence = (
         f"the data has {len(unknown)} of {total} classes that the model does not know: "
-        f"{', '.join(described)}; the model knows {first_names(model)}"
+        f"{', '.join(described)}; the model knows {some(model)}"
     )
     if len(unknown) == total:
         sentence += "; vitkit probe MODEL DATA gives a model a head for other classes"
@@ -273,11 +272,3 @@ def _check_distinct(data: Sequence[str], model: Sequence[str], numbers: dict[int
                 f"the data's classes {data[other]!r} and {data[i]!r} would both be the model's "
                 f"{model[k]!r}; rename one of them, or make them one class"
             )
-
-
-def first_names(names: Sequence[str]) -> str:
-    """The first five names, as text."""
-    text = ", ".join(names[:SHOWN])
-    if len(names) > SHOWN:
-        text += ", ..."
-    return text

@@ -52,6 +52,14 @@ def counted_kind(count: int, things: str) -> str:
     return f"1 {thing}"
 
 
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first of many names: "cat, dog, ..."."""
+    text = ", ".join(names[:most])
+    if len(names) > most:
+        text += ", ..."
+    return text
+
+
 def readable(value: float) -> str:
     """A number above 0 to three digits, as people write it: 1,567, 12.3 or 0.0042; never 1.57e+03."""
     if value >= 100:

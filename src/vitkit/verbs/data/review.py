@@ -214,13 +214,13 @@ def review(settings: Review) -> Reviewed | Applied:
     if settings.exclude is not None and splits.train is None:
         raise ValueError(f"{settings.data} has no training images, so --exclude could list none")
     classifier = classifier_of(model, replace(settings.hints, channels=None))
-    images = next(iter(parts_by_name(splits).values()))
+    images = next(iter(splits.sources.values()))
     classifier = adapted_to(classifier, settings.hints.channels, images, say)
     classifier = classifier.to(pick_device(settings.device)).for_inference()
 
     # Look, and write what was seen
     findings, facts = look_through(splits, classifier)
-    page = write_review(settings.output, settings.data, parts_by_name(splits), findings, facts)
+    page = write_review(settings.output, settings.data, splits.sources, findings, facts)
     listed = None
     if settings.exclude is not None:
         # The training images to leave out, each with its reasons
@@ -256,16 +256,10 @@ def _model_of(settings: Review) -> str | Classifier:
     return models[0]
 
 
-def parts_by_name(splits: Splits) -> dict[str, Source]:
-    """The parts that the data set has, by name."""
-    parts = {"train": splits.train, "val": splits.val, "test": splits.test}
-    return {name: part for name, part in parts.items() if part is not None}
-
-
 def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[str]]:
     """All findings, and what was done, in sentences."""
     # The pixels of every image, and its features if it can be read
-    parts = parts_by_name(splits)
+    parts = splits.sources
     surveys = {
         name: survey(part, cpus(), bar(f"looking at {name}")) for name, part in parts.items()
     }

@@ -165,11 +165,7 @@ def stats(settings: Stats) -> Statistics:
 def _parts(settings: Stats, splits: Splits) -> dict[str, Source]:
     """The parts of the data set by name, and the test part of the other one under that one's
     name."""
-    parts = {}
-    for name in ("train", "val", "test"):
-        part = getattr(splits, name)
-        if part is not None:
-            parts[name] = part
+    parts = splits.sources
     if settings.test:
         name = settings.test
         if name in parts:  # a folder may be called "test"

@@ -29,7 +29,7 @@ from vitkit.evaluation import (
     write_memory,
 )
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted
+from vitkit.system.console.text import as_word, counted, some
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import check_can_be_made
@@ -263,12 +263,12 @@ def _missing(probing: Probing, train: Source, test: Source | None) -> list[str]:
         always = np.flatnonzero(train.targets.multi_hot(len(train.labels)).all(0))
         if len(always):
             sentences.append(
-                f"every image to learn from has {_some(train.labels, always)}: the head says so of all "
+                f"every image to learn from has {some([train.labels[k] for k in always])}: the head says so of all "
                 "images"
             )
     if not len(missing):
         return sentences
-    names = _some(train.labels, missing)
+    names = some([train.labels[k] for k in missing])
     sentence = (
         f"{len(missing):,} of {len(train.labels):,} classes have no image to learn from ({names}); "
         "the head does not know them"
@@ -276,14 +276,6 @@ def _missing(probing: Probing, train: Source, test: Source | None) -> list[str]:
     if test is not None and (wrong := probing.unknown_in(test)):
         sentence += f", so {counted(wrong, 'test image')} cannot be answered right"
     return [*sentences, sentence]
-
-
-def _some(labels: Sequence[str], numbers: np.ndarray) -> str:
-    """The names of the first five of these classes, and whether there are more."""
-    names = ", ".join(labels[number] for number in numbers[:5])
-    if len(numbers) > 5:
-        names += ", ..."
-    return names
 
 
 def _features(classifier: Classifier, probing: Probing, source: Source) -> Features:

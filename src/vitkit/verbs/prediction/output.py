@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from vitkit.prediction import (
     Answered,
+    Item,
     Prediction,
     RowsFile,
     Sorter,
@@ -25,11 +26,14 @@ from vitkit.system.console.text import as_word, counted, printable_name
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.verbs.arguments import status_of
 from vitkit.verbs.definition import result
+from vitkit.verbs.prediction.common import answers_of, answers_to_names
 from vitkit.verbs.prediction.terminal import UNKNOWN, AnswerTable, ImageCounter, number
 from vitkit.weights import Activation
 
 if TYPE_CHECKING:
     from vitkit.inspection import Tile
+    from vitkit.verbs.prediction.predict import Predict
+    from vitkit.verbs.prediction.sort import Sort
 
 
 @result
@@ -125,6 +129,36 @@ def _termination_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def take_answers(
+    settings: "Predict | Sort",
+    runtime: Runtime,
+    items: Sequence[Item] | None,
+    written_to: Sequence[Path],
+    sorter: Sorter | None = None,
+) -> "Taking":
+    """Answer images, or those whose names come through the standard input, and do with each answer what the
+    settings say."""
+    total = None
+    if items is None:
+        batches = answers_to_names(settings, runtime, None, settings.limit, written_to)
+    else:
+        total = len(items)
+        batches = answers_of(settings, runtime, items)
+    taking = Taking(
+        runtime,
+        total,
+        settings.top,
+        to=settings.to,
+        attention=settings.attention,
+        sheet=settings.sheet,
+        sorter=sorter,
+        json=settings.json,
+    )
+    with taking:
+        taking.take_all(batches)
+    return taking
 
 
 LISTED = 50  # unreadable images, by name
