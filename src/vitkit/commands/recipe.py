@@ -50,12 +50,16 @@ def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Rec
     # What decides the others
     name = _recipe_word(command, words)
     images = ""
+    count = 1
     if len(words) > 1 and not words[1].startswith("-"):
         images = words[1]
-    model = (option_words("--model", words) or [""])[:1]
+        count = 2
+    model = ""
+    if models := option_words("--model", words):
+        model = models[0]
     evaluators = option_words("--evals", words)
-    first = RecipeOnImages(name, images, *model, evaluators, asked_length(words))
-    return recipe_on_images(first, given_options(words)), 2 if images else 1
+    first = RecipeOnImages(name, images, model, evaluators, asked_length(words))
+    return recipe_on_images(first, given_options(words)), count
 
 
 def _recipe_word(command: str, words: list[str]) -> str:

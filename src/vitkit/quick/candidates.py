@@ -192,23 +192,21 @@ def image_weights(asked: Probing, y: np.ndarray) -> np.ndarray | None:
     return balanced_weights(counts)[y]
 
 
-def best(
-    candidates: list[Candidate], weights: np.ndarray | None = None, errors: float = 1
-) -> Candidate:
+def best(candidates: list[Candidate], weights: np.ndarray | None = None) -> Candidate:
     """The one whose answers are the best; of equals the one with the least loss.
 
     weights: what each held-out image counts, (N,); None for all alike.
 
     Another than the first must be better than it by more than chance gives: the sum of the
-    differences in score by more than so many standard errors, each of which is the root of the sum of
-    their squares. The first is the closed form, which is saved with all images learned.
+    differences in score by more than its standard error, which is the root of the sum of their
+    squares. The first is the closed form, which is saved with all images learned.
     """
     first = candidates[0]
     if weights is None:
         weights = np.ones(len(first.scores))
     chosen = max(candidates, key=lambda each: (weights @ each.scores, -each.loss))
     gains = weights * (chosen.scores - first.scores)
-    if gains.sum() > errors * np.sqrt(np.square(gains).sum()):
+    if gains.sum() > np.sqrt(np.square(gains).sum()):
         return chosen
     return first
 
@@ -217,7 +215,6 @@ def best_by_others(
     candidates: list[Candidate],
     folds: np.ndarray,
     weights: np.ndarray | None = None,
-    errors: float = 1,
 ) -> np.ndarray:
     """Which candidate the images of all other folds choose for each image, by its number: int64 (N,).
 
@@ -231,6 +228,6 @@ def best_by_others(
     by_others = np.zeros(len(folds), dtype=np.int64)
     for fold in np.unique(folds):
         own = folds == fold
-        chosen = best(candidates, np.where(own, 0, weights), errors)
+        chosen = best(candidates, np.where(own, 0, weights))
         by_others[own] = candidates.index(chosen)
     return by_others

@@ -7,6 +7,7 @@ Features are computed once, and kept in the cache: a task takes seconds, and the
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -189,7 +190,9 @@ class AsPublished:
             ready = loaded.to(own_device).for_inference()
             with autocast(own_device, self.precision):
                 if self.corruption is not None:
-                    return self._corrupted(ready)
+                    corrupted = open_corruption(self.data, self.corruption)
+                    found = robustness_on_files([corrupted], partial(_ask, ready))
+                    return [replace(found.mean, name="top1"), replace(found.errors[0], name="CE")]
                 named = open_named(self.named, self.data)
                 given = _ask(ready, named, "evaluating")
                 if self.real:
@@ -197,11 +200,6 @@ class AsPublished:
                     return [replace(top1, name="top1")]
                 by_name = {metric.name: metric for metric in classification(given)}
                 return [by_name[name] for name in MEASURED if name in by_name]
-
-    def _corrupted(self, classifier: Classifier) -> list[Metric]:
-        corrupted = open_corruption(self.data, self.corruption)
-        found = robustness_on_files([corrupted], lambda named, text: _ask(classifier, named, text))
-        return [replace(found.mean, name="top1"), replace(found.errors[0], name="CE")]
 
 
 def _ask(classifier: Classifier, named: Named, text: str) -> Answers:

@@ -303,7 +303,14 @@ def report_on_files(
     corruptions, notes = open_imagenet_c(settings.data)
     whole = replace(classifier, preprocessing=uncropped(classifier.preprocessing))
     ready = whole.to(device).for_inference()
-    measured = robustness_on_files(corruptions, _Asked(settings, ready))
+
+    def asked(named: Named, title: str) -> Answers:
+        choice = named.choice(ready.labels)
+        batches = batches_of(ready, named.source, title, settings.batch, settings.workers)
+        with autocast(ready.device, settings.precision):
+            return answers(ready, Part(named.source, batches), choice=choice)
+
+    measured = robustness_on_files(corruptions, asked)
     if not on_rank_0():
         return Evaluation(settings, "", (), None, corruptions[0].severities[0].source)
 
@@ -318,20 +325,3 @@ def report_on_files(
         robustness=measured,
     )
     return deliver(settings, found, first.severities[0].source)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A model, which answers the images of a folder."""
-
-    settings: "Evaluate"
-    classifier: Classifier
-
-    def __call__(self, named: Named, title: str) -> Answers:
-
-        settings = self.settings
-        ready = self.classifier
-        choice = named.choice(ready.labels)
-        batches = batches_of(ready, named.source, title, settings.batch, settings.workers)
-        with autocast(ready.device, settings.precision):
-            return answers(ready, Part(named.source, batches), choice=choice)

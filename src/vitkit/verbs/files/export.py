@@ -205,7 +205,7 @@ def export(settings: ExportModel) -> ExportedModel:
         merge=settings.merge,
         least=settings.agreement,
     )
-    before = _files_of_run(settings, wanted)
+    digest_before = _digest_if_kept(settings, wanted)
     classifier = classifier_of(settings.model, settings.hints)
     check(classifier, settings.output, wanted)
     if to == "page":
@@ -216,8 +216,8 @@ def export(settings: ExportModel) -> ExportedModel:
     tried = counted(len(trial.items), "image")
     say(f"exporting; the file will then be tried on {tried}")
     agreement = write(classifier, settings.output, wanted, trial)
-    if before:
-        tie(settings.output, before, digest_of_classifier(classifier))
+    if digest_before:
+        tie(settings.output, digest_before, digest_of_classifier(classifier))
     calibrated_on = len(trial.for_calibration) if needs_calibration(wanted) else 0
     return ExportedModel(
         settings,
@@ -232,16 +232,14 @@ def export(settings: ExportModel) -> ExportedModel:
     )
 
 
-def _files_of_run(settings: ExportModel, wanted: Export) -> str:
-    """The digest of the files of a run's model, if what is to be written is the file that the run keeps for
-    answers without PyTorch (runtimes/onnx_of_run.py); else nothing."""
+def _digest_if_kept(settings: ExportModel, wanted: Export) -> str:
+    """The digest of a run's model, if what is to be written is the file that the run keeps for answers
+    without PyTorch (runtimes/onnx_of_run.py); "" for any other file."""
     run_dir = run_of(settings.model)
-    if run_dir is None or settings.hints != Hints() or wanted.preprocessing or wanted.merge:
+    is_plain = settings.hints == Hints() and not wanted.preprocessing and not wanted.merge
+    if run_dir is None or not is_plain or (wanted.to, wanted.precision) != ("onnx", "float32"):
         return ""
-    own = kept_file(run_dir)
-    if (wanted.to, wanted.precision) != ("onnx", "float32"):
-        return ""
-    if settings.output.resolve() != own.resolve():
+    if settings.output.resolve() != kept_file(run_dir).resolve():
         return ""
     return digest_of_folder(run_dir)
 
