@@ -61,7 +61,7 @@ def _read(settings: type, program: str, words: list[str], default: Any, all_word
             return tyro.cli(
                 settings,
                 prog=program,
-                description=_description(settings.__doc__),
+                description=indent(fill(paragraphs(settings.__doc__), margin=2), "  "),
                 args=_sizes_last(words),
                 default=default,
                 # tyro would make a subcommand of a setting that may be absent, such as a hybrid's stem
@@ -108,11 +108,6 @@ def _sizes_last(words: list[str]) -> list[str]:
         else:
             rest.append(word)
     return rest + sizes
-
-
-def _description(docstring: str) -> str:
-    """A command's docstring, wrapped to the terminal. tyro joins lines, unless they are indented."""
-    return indent(fill(paragraphs(docstring), margin=2), "  ")
 
 
 def _span(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib import request
@@ -335,7 +335,23 @@ def read_web(address: str) -> bytes:
                 raise BadImage(
                     f"{address} is a web page, not an image; give the address of the picture itself"
                 )
-            return _received(answer, address)
+            # All bytes of an answer
+            ends = time.monotonic() + PATIENCE
+            data = bytearray()
+            while part := answer.read1():
+                data += part
+                if len(data) > MAX_BYTES:
+                    raise BadImage(
+                        f"{address} is larger than {MAX_BYTES:,} bytes; download it first"
+                    )
+                if time.monotonic() > ends:
+                    raise BadImage(
+                        f"{address} takes longer than {PATIENCE} seconds; download it first"
+                    )
+            expected = answer.headers.get("Content-Length", "")
+            if expected.isdecimal() and len(data) < int(expected):
+                raise BadImage(f"{address} broke off after {len(data):,} of {expected} bytes")
+            return bytes(data)
     except BadImage:
         raise
     except (OSError, HTTPException, ValueError) as error:
@@ -345,19 +361,3 @@ def read_web(address: str) -> bytes:
         if code := getattr(error, "code", None):
             reason = f"the server answers {code} {reason}"
         raise BadImage(f"{address} cannot be read: {reason}") from None
-
-
-def _received(answer: HTTPResponse, address: str) -> bytes:
-    """All bytes of an answer. Raises BadImage beyond the limits, OSError."""
-    ends = time.monotonic() + PATIENCE
-    data = bytearray()
-    while part := answer.read1():
-        data += part
-        if len(data) > MAX_BYTES:
-            raise BadImage(f"{address} is larger than {MAX_BYTES:,} bytes; download it first")
-        if time.monotonic() > ends:
-            raise BadImage(f"{address} takes longer than {PATIENCE} seconds; download it first")
-    expected = answer.headers.get("Content-Length", "")
-    if expected.isdecimal() and len(data) < int(expected):
-        raise BadImage(f"{address} broke off after {len(data):,} of {expected} bytes")
-    return bytes(data)

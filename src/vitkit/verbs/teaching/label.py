@@ -240,7 +240,21 @@ def _labelled(
 
     def finish(links: bool) -> list[str]:
         with one_at_a_time:
-            return _finished(settings, sitting, root, classifier, precision, name, links, written)
+            made = save_model(sitting, classifier, root, precision, name)
+            written.append(made.path)
+            said = [f"{made.path} has learned from {counted(made.photographs, 'photograph')}"]
+            if made.unseen:
+                said[0] += f"; {made.unseen:,} with a class it has not seen yet, or they are gone"
+            for metric in made.metrics[:1]:
+                said.append(f"{metric.text()} of them are answered right by fits without them")
+            if links or settings.sort_into is not None:
+                said.append(
+                    sort_into(sitting, root, settings.sort_into or sitting.folder / "sorted")
+                )
+            labels = as_word(sitting.folder / LABELS)
+            said.append(f"Next: vitkit predict {as_word(made.path)} IMAGE...")
+            said.append(f"A better model of the same labels: vitkit finetune {labels}")
+            return said
 
     feature_thread.start()
     try:
@@ -333,29 +347,3 @@ def _serve(settings: Label, table: Table, listener: socket.socket) -> None:
 
     server = uvicorn.Server(uvicorn.Config(application(table, secret), log_level="critical"))
     run_until_ended(server, listener, started)
-
-
-def _finished(
-    settings: Label,
-    sitting: Sitting,
-    root: Path,
-    classifier: Classifier,
-    precision: str,
-    name: str,
-    links: bool,
-    written: list[Path],
-) -> list[str]:
-    """Write the model, and folders of links if they are asked for; what was done, in sentences."""
-    made = save_model(sitting, classifier, root, precision, name)
-    written.append(made.path)
-    said = [f"{made.path} has learned from {counted(made.photographs, 'photograph')}"]
-    if made.unseen:
-        said[0] += f"; {made.unseen:,} with a class it has not seen yet, or they are gone"
-    for metric in made.metrics[:1]:
-        said.append(f"{metric.text()} of them are answered right by fits without them")
-    if links or settings.sort_into is not None:
-        said.append(sort_into(sitting, root, settings.sort_into or sitting.folder / "sorted"))
-    labels = as_word(sitting.folder / LABELS)
-    said.append(f"Next: vitkit predict {as_word(made.path)} IMAGE...")
-    said.append(f"A better model of the same labels: vitkit finetune {labels}")
-    return said
