@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -136,17 +135,16 @@ class Parts:
         rows.close()
         write_whole(self.path(part), file.getvalue())
 
-    def finish(self) -> "Counts":
-        """All parts are there: remove what killed processes had begun, and count the rows. Raises
-        ValueError, with its name, for a part that is damaged."""
+    def finish(self) -> tuple[int, int]:
+        """All parts are there: remove what killed processes had begun, and count the rows, and those of
+        images that could not be read. Raises ValueError, with its name, for a part that is damaged."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         remove_unfinished(self.folder)
         rows = 0
         unreadable = 0
         for part in range(len(self)):
-            # What is wrong with each image of a part
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-
             path = self.path(part)
             again = "remove it, and the same command computes it again"
             try:
@@ -161,15 +159,7 @@ class Parts:
                 )
             rows += len(errors)
             unreadable += len(errors) - errors.null_count
-        return Counts(rows, unreadable)
-
-
-class Counts(NamedTuple):
-    """What a whole folder holds."""
-
-    rows: int
-    unreadable: int
-    """Images that could not be read; their rows say why."""
+        return rows, unreadable
 
 
 @dataclass(frozen=True, eq=False)
