@@ -27,15 +27,15 @@ def sitting(draws, count=1_000, drawn=40, taken=300, growth=0.0):
 @pytest.mark.parametrize("drawn, taken", [(15, 0), (40, 300), (60, 800)])
 def test_intervals_hold_the_truth(drawn, taken, growth):
     draws = np.random.default_rng(drawn)
+    sittings, least = 100, 0.95
+    if drawn < 20:  # what is supposed of the growth counts more than what is seen of it
+        sittings, least = 200, 0.9
     inside, off = [], []
-    for _ in range(200):
+    for _ in range(sittings):
         said, left, true = sitting(draws, drawn=drawn, taken=taken, growth=growth)
         found = share_right(said, left, 5 * drawn, 50)
         inside.append(found.low <= true <= found.high)
         off.append(found.share - true)
-    least = 0.95
-    if drawn < 20:  # what is supposed of the growth counts more than what is seen of it
-        least = 0.9
     assert np.mean(inside) >= least
     assert abs(np.mean(off)) <= 0.06
 
