@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Protocol
 
 from vitkit.prediction.predictions import Prediction
@@ -212,12 +211,7 @@ class RowsFile:
     def __enter__(self) -> "RowsFile":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if error is None:
             self._finish()
             return

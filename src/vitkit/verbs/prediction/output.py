@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from shutil import get_terminal_size
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitkit.prediction import (
     Answered,
@@ -234,14 +233,9 @@ class Taking:
             self.files.enter_context(self.rows)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *ended: Any) -> None:
         self.progress.wipe()
-        self.files.__exit__(kind, error, traceback)
+        self.files.__exit__(*ended)
 
     def take(self, answered: Answered) -> None:
         """Do with the answers of a batch what is to be done. Raises OSError."""
