@@ -9,10 +9,9 @@ opens in other libraries, in a page and in `vitkit faster`, which one of whole i
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from vitkit.data import open_image
-from vitkit.quick.candidates import best, best_by_others, image_weights
+from vitkit.quick.candidates import answered_by_others, best, image_weights
 from vitkit.quick.head_inputs import Reading, by_left_out, read
 from vitkit.quick.plan import Work, write_plan
 from vitkit.system.console.text import counted
@@ -74,10 +73,7 @@ def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | No
     quiet = replace(other, plan=work.plan._replace(reading=None), say=_say_nothing)
     whole = read(quiet)
     tried = [by_left_out(reading, "cropped"), by_left_out(whole, "whole")]
-    weights = image_weights(reading.asked, reading.learned.y)
-    if weights is None:
-        weights = np.ones(len(reading.learned.y))
-    weights = weights * reading.whole.known.numpy()
+    weights = image_weights(reading.asked, reading.learned.y) * reading.whole.known.numpy()
     is_better = from_rank_0(lambda: best(tried, weights) is tried[1])
 
     # What came of it
@@ -99,11 +95,8 @@ def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | No
     )
 
     # An image that is left out has no say in that
-    by_others = best_by_others(tried, whole.whole.fold.numpy(), weights)
-    both = torch.stack([reading.whole.left_out, whole.whole.left_out])
-    left_out = both[by_others, torch.arange(len(by_others))]
-    whole = whole._replace(whole=replace(whole.whole, left_out=left_out))
-    return _decided(other, True), whole
+    head = answered_by_others(whole.whole, [reading.whole, whole.whole], tried, weights)
+    return _decided(other, True), whole._replace(whole=head)
 
 
 def _is_open(work: Work) -> bool:

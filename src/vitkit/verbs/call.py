@@ -246,10 +246,7 @@ def _check_fits(name: str, annotation: Any, value: Any) -> None:
     """Raises ValueError if a value is none of the choices, TypeError if it has another type."""
     if _fits(annotation, value):
         return
-    kinds = _alternatives(annotation)
-    choices = [
-        str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)
-    ]
+    choices = choices_of(annotation)
     if choices:
         wrong = value
         if isinstance(value, tuple):

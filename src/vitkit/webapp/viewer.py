@@ -132,9 +132,7 @@ class Viewer:
         if preprocessing.is_native:
             facts = [f"whole photographs on up to {preprocessing.patches:,} patches"]
         if self.classifier.labels:
-            facts.insert(
-                0, counted(len(self.classifier.labels), "class").replace("classs", "classes")
-            )
+            facts.insert(0, counted(len(self.classifier.labels), "class"))
         else:
             facts.insert(0, "no head, so it names no classes")
         if self.layers:

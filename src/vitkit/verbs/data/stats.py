@@ -225,10 +225,13 @@ def _describe_part(survey: Survey) -> dict:
         if len({source.answer(i) for i in examples}) > 1:
             contradictions += 1
 
+    numbers = []
+    if source.target_kind == "number":
+        numbers = _three(source.targets, float)
     return {
         "images": len(source),
         "classes": class_counts(source),
-        "numbers": _three_numbers(source),
+        "numbers": numbers,
         "height": _three(sides[:, 0]),
         "width": _three(sides[:, 1]),
         "bytes": int(survey.bytes.sum()),
@@ -253,19 +256,11 @@ def _describe_pairs(first: Survey, second: Survey, duplicates: list[Pair]) -> di
     }
 
 
-def _three(values: np.ndarray) -> list[int]:
+def _three(values: np.ndarray, kind: type = int) -> list:
     """Smallest, median and largest; zeros if there are no values."""
     if not len(values):
         return [0, 0, 0]
-    return [int(values.min()), int(np.median(values)), int(values.max())]
-
-
-def _three_numbers(source: Source) -> list[float]:
-    """Smallest, median and largest of the numbers to predict; empty for targets of another kind."""
-    if source.target_kind != "number":
-        return []
-    values = source.targets
-    return [float(values.min()), float(np.median(values)), float(values.max())]
+    return [kind(values.min()), kind(np.median(values)), kind(values.max())]
 
 
 def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:

@@ -264,8 +264,7 @@ def _classes(word: str, train: Source) -> Iterator[Finding]:
     numbers = class_counts(train)
     ranked = sorted(zip(numbers, train.labels, strict=True))
     (least, rare), (most, common) = ranked[0], ranked[-1]
-    classes = "1 class" if len(train.labels) == 1 else f"{len(train.labels):,} classes"
-    value = f"{classes}, of {least:,} ({rare}) to {most:,} ({common}) images"
+    value = f"{counted(len(train.labels), 'class')}, of {least:,} ({rare}) to {most:,} ({common}) images"
     advice = ""
     if len(train.labels) == 1:
         advice = f"there is one class, {rare}, and so nothing to tell apart: add a folder of others"

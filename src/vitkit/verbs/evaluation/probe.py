@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Literal
 
@@ -153,8 +154,10 @@ def probe(settings: FitProbe) -> Probed:
             settings.data, settings.columns, settings.named, settings.on_bad_image, settings.groups
         )
         parts = _to_learn(settings, splits)
-        train = _merged(parts)
-        name, test = _tested(splits)
+        train = reduce(merge_parts, parts)
+        name, test = "test", splits.test
+        if test is None:
+            name, test = "val", splits.val
         probing = Probing.of(train)
         for sentence in (*splits.notes, *_missing(probing, train, test)):
             say(sentence)
@@ -239,20 +242,6 @@ def _to_learn(settings: FitProbe, splits: Splits) -> list[Source]:
     if splits.val is None or splits.test is None:
         return [splits.train]
     return [splits.train, splits.val]
-
-
-def _merged(parts: Sequence[Source]) -> Source:
-    """The images of one part or two."""
-    if len(parts) == 1:
-        return parts[0]
-    return merge_parts(*parts)
-
-
-def _tested(splits: Splits) -> tuple[str, Source | None]:
-    """The images to measure on, and the name of their part: the test part, else the val part."""
-    if splits.test is not None:
-        return "test", splits.test
-    return "val", splits.val
 
 
 def _missing(probing: Probing, train: Source, test: Source | None) -> list[str]:

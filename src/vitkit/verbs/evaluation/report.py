@@ -5,7 +5,6 @@ images, take passes of their own.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
     from vitkit.verbs.evaluation.evaluate import Evaluate
 
 
-Ask = Callable[[Classifier, Source, str], Answers]
-"""Runs a model on images, under a progress bar with a title."""
 FEW = 50  # images from which a temperature is more than a guess
 FITTED_HERE = (
     "the model's temperature was fitted on these very images, so its calibration error and loss look "
@@ -181,10 +178,6 @@ def _answers(
 
 def _corrupted(request: Request, given: Answers):
     """The model's accuracy on corrupted images, beside that on these."""
-
-    def ask(classifier: Classifier, images: Source, text: str) -> Answers:
-        return _answers(request, classifier, images, text)
-
     clean = next(accuracy(given))
     # Measure the corruptions that a command names, at every severity
     names = request.settings.corruptions
@@ -203,7 +196,8 @@ def _corrupted(request: Request, given: Answers):
     def corrupted(corruption: str, severity: int) -> Answers:
         images, rest = corrupt(kept, request.classifier.preprocessing, corruption, severity)
         title = f"{corruption} {severity}/{len(SEVERITIES)} ({names.index(corruption) + 1} of {len(names)})"
-        return ask(replace(request.classifier, preprocessing=rest), images, title)
+        prepared = replace(request.classifier, preprocessing=rest)
+        return _answers(request, prepared, images, title)
 
     return robustness(clean, names, corrupted)
 
@@ -258,9 +252,6 @@ def facts_of(settings: "Evaluate", classifier: Classifier, device: torch.device)
         "with": f"vitkit {__version__}, PyTorch {torch.__version__}",
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
-
-
-# The same images, corrupted
 
 
 # The files of ImageNet-C

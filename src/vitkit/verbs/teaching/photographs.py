@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,10 +139,7 @@ def _learned(word: str, sources: dict[str, Source], notes: tuple[str, ...]) -> B
             f"its {held_out} part, {counted(len(sources[held_out]), 'image')}, is not learned from"
         )
         notes = (*notes, note)
-    source = learned[0]
-    for more in learned[1:]:
-        source = merge_parts(source, more)
-    return Batch(source, notes)
+    return Batch(reduce(merge_parts, learned), notes)
 
 
 def _is_called(memory: Memory, i: int, word: str) -> bool:
