@@ -257,7 +257,7 @@ def _check_value(name: str, kind: Any, value: str) -> None:
         kinds = set(get_args(kind)) - {Ellipsis}
     (only,) = kinds if len(kinds) == 1 else (kind,)
     if get_origin(only) is Literal:
-        choices = [str(choice) for choice in get_args(only)]
+        choices = list(map(str, get_args(only)))
         if value not in choices:
             raise WrongWords(f"--{name} is {value!r}; it is one of {', '.join(choices)}")
     elif kinds in ({int}, {float}) and value != "None":

@@ -208,7 +208,7 @@ def select_from(original: Original, where: str, classes: int, file: Path) -> str
 
     # The classes of the images that are taken
     numbers = {}
-    labels = tuple(str(k) for k in range(classes))
+    labels = tuple(map(str, range(classes)))
     for part, chosen in rows.items():
         if original.rule is not None:
             numbers[part] = _by_rule(original, where, table, chosen)

@@ -118,10 +118,11 @@ def mean(
         if all(metric.interval is not None for metric in column):
             below = [metric.value - metric.interval[0] for metric in column]
             above = [metric.interval[1] - metric.value for metric in column]
-            down, up = math.fsum(below), math.fsum(above)
+            errors = (math.fsum(below), math.fsum(above))
             if independent:
-                down, up = math.hypot(*below), math.hypot(*above)
-            low, high = centre - down / len(column), centre + up / len(column)
+                errors = (math.hypot(*below), math.hypot(*above))
+            low = centre - errors[0] / len(column)
+            high = centre + errors[1] / len(column)
             interval = _possible(column[0], low, high)
         means.append(replace(column[0], value=centre, interval=interval))
     return tuple(means)

@@ -213,7 +213,7 @@ def _as(name: str, annotation: Any, value: Any) -> Any:
         if isinstance(value, str):
             value = Path(value)
         elif isinstance(value, tuple):
-            value = tuple(Path(each) for each in value)
+            value = tuple(map(Path, value))
     elif isinstance(value, Path) and Path not in kinds:
         value = str(value)
     elif Span in kinds and isinstance(value, str):

@@ -289,7 +289,8 @@ def outcome(
     """What comes out on top: classes, or features of such a shape. each: said of a model without pooling."""
     end = "features"
     if config.classes:
-        label, end = "", f"{config.classes:,} classes"
+        label = ""
+        end = f"{config.classes:,} classes"
     top = arrow_up(scene, below, label)
     if not config.pools:
         scene.shapes.append(Text(CENTRE, top - 8, each))

@@ -155,9 +155,8 @@ def probe(settings: FitProbe) -> Probed:
         )
         parts = _to_learn(settings, splits)
         train = reduce(merge_parts, parts)
-        name, test = "test", splits.test
-        if test is None:
-            name, test = "val", splits.val
+        name = "val" if splits.test is None else "test"
+        test = getattr(splits, name)
         probing = Probing.of(train)
         for sentence in (*splits.notes, *_missing(probing, train, test)):
             say(sentence)
