@@ -223,8 +223,7 @@ def _protocol(settings: RunSuite, chosen):
     that does not train."""
     changes = {}
     for name in ("rates", "steps", "batch"):
-        value = {"rates": settings.rates, "steps": settings.steps, "batch": settings.batch}[name]
-        if value:
+        if value := getattr(settings, name):
             changes[name] = value
     if not chosen.learns and (changes or settings.seeds != 1):
         raise ValueError(
