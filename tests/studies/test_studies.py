@@ -83,7 +83,9 @@ def test_what_is_no_budget_is_refused(text):
         Budget.parse(text)
 
 
-def test_the_steps_use_up_the_budget(ask, digits, tmp_path):
+def test_the_steps_use_up_the_budget(ask, digits, tmp_path, monkeypatch):
+    monkeypatch.setattr("vitkit.studies.budget.seconds_of_a_step", lambda *_: 0.01)
+
     def grid(steps):
         return STUDIES["positions"].cells(ask, steps, tmp_path)
 

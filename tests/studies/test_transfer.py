@@ -22,7 +22,7 @@ from vitkit.training.record.metrics import last_metrics, read_metrics
 @pytest.fixture
 def recipe(tiny):
     """Whose rate learns nothing."""
-    end = Span(60)
+    end = Span(30)
     plain = replace(tiny.model, depth=1, dropout=0.0, stochastic_depth=0.0)
     data = replace(tiny.data, augmentation=Augmentation(crop="none"))
     recipe = Recipe(plain, data, optim=Optim(lr=1e-9), length=end, batch=50)
@@ -30,8 +30,8 @@ def recipe(tiny):
 
 
 def test_the_better_rate_is_chosen_and_every_seed_runs_with_it(recipe, tmp_path):
-    outcome = transfer(recipe, tmp_path, rates=(3e-3, 1e-6), seeds=2, device="cpu")
-    assert outcome.lr == 3e-3 and outcome.selection[3e-3].beats(outcome.selection[1e-6])
+    outcome = transfer(recipe, tmp_path, rates=(1e-2, 1e-6), seeds=2, device="cpu")
+    assert outcome.lr == 1e-2 and outcome.selection[1e-2].beats(outcome.selection[1e-6])
     assert [metric.name for metric in outcome.runs.values()] == ["test/top1"] * 2
     assert list(outcome.runs) == [0, 1]
     values = [metric.value for metric in outcome.runs.values()]
@@ -41,11 +41,11 @@ def test_the_better_rate_is_chosen_and_every_seed_runs_with_it(recipe, tmp_path)
     )
     assert all(value > 0.25 for value in values)
     written = json.loads((tmp_path / "transfer.json").read_text())
-    assert (written["lr"], written["mean"]) == (3e-3, outcome.mean()[0])
-    assert set(written["selection"]) == {"0.003", "1e-06"}
+    assert (written["lr"], written["mean"]) == (1e-2, outcome.mean()[0])
+    assert set(written["selection"]) == {"0.01", "1e-06"}
 
     # Choosing never looked at the test part
-    for run in ("select/lr-0.003", "select/lr-1e-06"):
+    for run in ("select/lr-0.01", "select/lr-1e-06"):
         record = json.loads((tmp_path / run / "data.json").read_text())
         assert record["counts"] == {"train": 1295, "val": 143}
         assert last_metrics(tmp_path / run)
@@ -54,10 +54,10 @@ def test_the_better_rate_is_chosen_and_every_seed_runs_with_it(recipe, tmp_path)
         record = json.loads((tmp_path / run / "data.json").read_text())
         assert record["counts"] == {"train": 1438, "test": 359}
 
-    changed = (tmp_path / "select/lr-0.003/metrics.jsonl").stat().st_mtime_ns
+    changed = (tmp_path / "select/lr-0.01/metrics.jsonl").stat().st_mtime_ns
     shutil.rmtree(tmp_path / "seed-1" / "model")  # as if it had been killed before it ended
-    assert transfer(recipe, tmp_path, rates=(3e-3, 1e-6), seeds=2, device="cpu") == outcome
-    assert (tmp_path / "select/lr-0.003/metrics.jsonl").stat().st_mtime_ns == changed
+    assert transfer(recipe, tmp_path, rates=(1e-2, 1e-6), seeds=2, device="cpu") == outcome
+    assert (tmp_path / "select/lr-0.01/metrics.jsonl").stat().st_mtime_ns == changed
 
 
 def test_one_run_is_a_run_like_any_other(recipe, tmp_path):
@@ -69,7 +69,7 @@ def test_one_run_is_a_run_like_any_other(recipe, tmp_path):
 
 
 def test_a_rate_that_diverges_is_not_chosen_and_ends_nothing(recipe, tmp_path, capsys):
-    wild = replace(recipe, optim=Optim("sgd", clip=0.0), length=Span(30), evaluate_every=Span(30))
+    wild = replace(recipe, optim=Optim("sgd", clip=0.0), length=Span(12), evaluate_every=Span(12))
     outcome = transfer(wild, tmp_path, rates=(0.1, 1e20), device="cpu")
     assert (outcome.lr, outcome.selection[1e20]) == (0.1, None)
     assert outcome.selection[0.1].value > 0

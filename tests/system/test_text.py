@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from vitkit.system.console.text import as_word, printable, printable_name, readable
+from vitkit.system.console.text import as_word, counted, printable, printable_name, readable
 
 ORDINARY = [
     "a cat",
@@ -63,3 +63,7 @@ def test_a_path_in_a_command_can_be_pasted():
 )  # fmt: skip
 def test_a_number_as_people_write_it(value, text):
     assert readable(value) == text
+
+
+def test_things_are_counted_in_their_plural():
+    assert [counted(1, "class"), counted(1000, "class")] == ["1 class", "1,000 classes"]

@@ -40,8 +40,8 @@ def rising_and_falling(tiny):
             tiny.optim, name="sgd", lr=0.6, schedule="constant", clip=0.0, weight_decay=0
         ),
         average=0.0,
-        length=Span(40),
-        evaluate_every=Span(4),
+        length=Span(24),
+        evaluate_every=Span(3),
         save_every=Span(6),
         best="test/top1",
     )
@@ -114,7 +114,7 @@ def test_a_run_ends_when_that_metric_gains_no_more(rising_and_falling, tmp_path,
     patient = replace(rising_and_falling, early_stop=2)
     train(patient, tmp_path, "cpu", quiet)
     _, values = measured(tmp_path)
-    assert len(values) < 10
+    assert len(values) < 8
     assert max(values[-2:]) <= max(values[:-2])
 
 

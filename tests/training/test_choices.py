@@ -149,6 +149,7 @@ def test_what_the_classes_do_not_survive_is_off_and_stays_off(discs, tmp_path, m
     assert train(discs, tmp_path / "run", "cpu", Console(quiet=True)).origin["steps"] == 4
 
 
-def test_without_weights_there_is_nobody_to_ask(discs, tmp_path, quiet):
+def test_without_weights_there_is_nobody_to_ask(tiny, tmp_path, quiet):
+    data = replace(tiny.data, augmentation=Augmentation(auto=True))
     with pytest.raises(ValueError, match="auto asks a pre-trained model .* begins with none"):
-        train(replace(discs, init=""), tmp_path / "run", "cpu", quiet)
+        train(replace(tiny, data=data), tmp_path / "run", "cpu", quiet)

@@ -55,8 +55,8 @@ def on(recipe, source, objective, steps=4):
 
 def test_several_classes(tiny, quiet, tmp_path, images):
     source = images(names)
-    recipe = on(tiny, source, Supervised("sigmoid", mixup=0.2), steps=60)
-    recipe = replace(recipe, optim=replace(recipe.optim, lr=1e-2))
+    recipe = on(tiny, source, Supervised("sigmoid", mixup=0.2), steps=30)
+    recipe = replace(recipe, optim=replace(recipe.optim, lr=2e-2))
     model = train(recipe, tmp_path / "run", "cpu", quiet)
     assert model.labels == ("blue", "green", "red") and model.activation == "sigmoid"
     metrics = last_metrics(tmp_path / "run")
@@ -68,8 +68,8 @@ def test_several_classes(tiny, quiet, tmp_path, images):
 
 def test_a_number(tiny, quiet, tmp_path, images, capsys):
     source = images(lambda red, green, blue: 1000.5 + (red - blue) / 100)
-    recipe = on(tiny, source, Supervised("squared"), steps=60)
-    recipe = replace(recipe, optim=replace(recipe.optim, lr=1e-2))
+    recipe = on(tiny, source, Supervised("squared"), steps=30)
+    recipe = replace(recipe, optim=replace(recipe.optim, lr=2e-2))
     model = train(recipe, tmp_path / "run", "cpu", quiet)
     assert (model.labels, model.activation) == (("value",), "none")
     metrics = last_metrics(tmp_path / "run")

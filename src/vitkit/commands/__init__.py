@@ -122,7 +122,7 @@ COMMANDS = (
             defaults="recipe.train", narrates=True),
     Command("finetune", "[MODEL] DATA",
             "make a classifier of your own photographs, in seconds and in minutes",
-            defaults="finetune.defaults", narrates=True),
+            defaults="recipe.finetune", narrates=True),
     Command("label", "PHOTOS [--model MODEL]",
             "sort photographs into classes, on a page where a model proposes and you confirm"),
     Command("plan", "RECIPE [DATA] --gpus N",

@@ -95,5 +95,5 @@ def _flags(command: Command) -> tuple[list[str], dict[str, list[str]]]:
 def _choices(kind: Any) -> list[str]:
     """The words that a value may be, if its type names some."""
     if get_origin(kind) is Literal:
-        return [str(each) for each in get_args(kind)]
+        return list(map(str, get_args(kind)))
     return [choice for inner in get_args(kind) for choice in _choices(inner)]

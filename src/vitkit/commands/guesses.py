@@ -67,7 +67,7 @@ def own_command(name: str, words: list[str]) -> tuple[str, list[str]]:
         first, equals, value = word.partition("=")
         if first in renamed:
             word = f"{renamed[first]}{equals}{value}"
-        if word:
+        if word:  # an option that the command is itself has no name there
             others.append(word)
     tell(f"predict {option}", f"vitkit {command}")
     return command, others

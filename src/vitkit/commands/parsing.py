@@ -61,7 +61,7 @@ def _read(settings: type, program: str, words: list[str], default: Any, all_word
             return tyro.cli(
                 settings,
                 prog=program,
-                description=_description(settings.__doc__),
+                description=indent(fill(paragraphs(settings.__doc__), margin=2), "  "),
                 args=_sizes_last(words),
                 default=default,
                 # tyro would make a subcommand of a setting that may be absent, such as a hybrid's stem
@@ -108,11 +108,6 @@ def _sizes_last(words: list[str]) -> list[str]:
         else:
             rest.append(word)
     return rest + sizes
-
-
-def _description(docstring: str) -> str:
-    """A command's docstring, wrapped to the terminal. tyro joins lines, unless they are indented."""
-    return indent(fill(paragraphs(docstring), margin=2), "  ")
 
 
 def _span(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
@@ -262,7 +257,7 @@ def _check_value(name: str, kind: Any, value: str) -> None:
         kinds = set(get_args(kind)) - {Ellipsis}
     (only,) = kinds if len(kinds) == 1 else (kind,)
     if get_origin(only) is Literal:
-        choices = [str(choice) for choice in get_args(only)]
+        choices = list(map(str, get_args(only)))
         if value not in choices:
             raise WrongWords(f"--{name} is {value!r}; it is one of {', '.join(choices)}")
     elif kinds in ({int}, {float}) and value != "None":

@@ -1,5 +1,5 @@
 """The settings of `vitkit train` and `vitkit plan`, which follow from the recipe that the first word
-names.
+names, and those of `vitkit finetune [MODEL] DATA`.
 
 Two options decide which settings there are, so they are read before tyro reads all words: --model
 (a ResNet has other settings than a Vision Transformer) and --evals (each evaluator has its own). So
@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitkit.commands import Defaults, WordsMissing
+from vitkit.commands.parsing import read_some
 from vitkit.recipes import RECIPES, listing
 from vitkit.system.console.text import as_word, fill
 from vitkit.system.scripts import functions_of
 from vitkit.system.span import Span
 from vitkit.training import Recipe
 from vitkit.verbs import Plan, RecipeOnImages, Train, kind_of, recipe_on_images
+
+HELP = ("-h", "--help")
 
 
 def train(words: list[str]) -> Defaults:
@@ -29,6 +32,41 @@ def plan(words: list[str]) -> Defaults:
     """The same for a plan, followed by the settings of the machine."""
     recipe, count = first_recipe("plan", words, "--gpus N --memory GIB --examples N")
     return Defaults(Plan(recipe), count)
+
+
+def finetune(words: list[str]) -> Defaults:
+    """Every setting of a run, from the model, the data and the preset.
+
+    The words are read twice:
+
+    1. Here, for what decides the recipe: MODEL, DATA, --preset, --data.columns and what is said of MODEL.
+    2. By the command line, for all settings, which begin as the recipe has them.
+
+    If the words do not begin with DATA, --help is answered in the first pass.
+    """
+    # Imported here: the quick way comes with them, which `train` and `plan` can do without.
+    from vitkit.verbs import FirstPass, ModelAndImages, begin_finetune
+
+    names = []  # MODEL and DATA, or DATA alone
+    for word in words[:2]:
+        if word.startswith("-"):
+            break
+        names.append(word)
+    if not names:
+        read_some(FirstPass, "vitkit finetune", words)  # leaves
+    asks_for_help = any(word in HELP for word in words)
+    named = [*names, ""][:2]  # without it, tyro would take the value of an option for DATA
+    rest = [word for word in words[len(names) :] if word not in HELP]
+    first = read_some(ModelAndImages, "vitkit finetune", [*named, *rest])
+    try:
+        settings = begin_finetune(first, given_options(words))
+    except (ValueError, OSError) as error:
+        if not asks_for_help:
+            raise
+        print(f"Without the settings of a run, which follow from MODEL and DATA, because {error}\n")
+        read_some(FirstPass, "vitkit finetune", ["--help"])  # leaves
+        raise
+    return Defaults(settings, words=len(names))
 
 
 def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Recipe, int]:
@@ -50,12 +88,16 @@ def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Rec
     # What decides the others
     name = _recipe_word(command, words)
     images = ""
+    count = 1
     if len(words) > 1 and not words[1].startswith("-"):
         images = words[1]
-    model = (option_words("--model", words) or [""])[:1]
+        count = 2
+    model = ""
+    if models := option_words("--model", words):
+        model = models[0]
     evaluators = option_words("--evals", words)
-    first = RecipeOnImages(name, images, *model, evaluators, asked_length(words))
-    return recipe_on_images(first, given_options(words)), 2 if images else 1
+    first = RecipeOnImages(name, images, model, evaluators, asked_length(words))
+    return recipe_on_images(first, given_options(words)), count
 
 
 def _recipe_word(command: str, words: list[str]) -> str:

@@ -164,15 +164,15 @@ class Checking:
             aside = {name: said for name, said in aside.items() if name in self._checks}
             decided = len({*self.answers.labels, *aside} & self._checks.keys())
             return SittingProgress(
-                len(self._checks),
-                len(self._checks),
-                decided,
-                sum(decision == "leave out" for decision in aside.values()),
-                0,
-                len(self._checks) - decided,
-                tuple(counts.most_common()),
-                None,
-                self.answers.agreement(),
+                photographs=len(self._checks),
+                seen=len(self._checks),
+                labelled=decided,
+                set_aside=sum(decision == "leave out" for decision in aside.values()),
+                unreadable=0,
+                left=len(self._checks) - decided,
+                classes=tuple(counts.most_common()),
+                estimate=None,
+                agreement=self.answers.agreement(),
             )
 
     def _other_classes(self) -> list[tuple[str, str]]:

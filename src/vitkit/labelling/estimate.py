@@ -23,7 +23,7 @@ LEAST = 10  # random photographs below which nothing is said
 WORTH_SAYING = 20  # photographs that are left, below which they are sooner answered than estimated
 LATEST = 400  # random photographs that count, the last ones
 DRAWS = 100  # of the Bayesian bootstrap
-STEPS = 25  # of Newton's method
+STEPS = 25  # of Newton's method, at most
 FARTHEST = 2.0  # of one of its steps
 STEEPEST = 8.0
 AVERAGED = 2_000  # unlabelled photographs that are averaged over, of more a sample
@@ -120,11 +120,14 @@ def _logistic(
     for _ in range(STEPS):
         chance = _sigmoid(slopes @ x.T)
         gradient = (weights * (chance - y)) @ x + FIRMNESS * (slopes - supposed)
-        curvature = np.einsum("br,rp,rq->bpq", weights * chance * (1 - chance), x, x)
+        curvature = (weights * chance * (1 - chance))[:, None] * x.T @ x  # (B, 3, 3)
         curvature += np.diag(FIRMNESS + 1e-6)
         step = np.linalg.solve(curvature, gradient[..., None])[..., 0]
+        before = slopes
         slopes = np.clip(slopes - np.clip(step, -FARTHEST, FARTHEST), -STEEPEST, STEEPEST)
         slopes[:, 1:] = slopes[:, 1:].clip(min=0)
+        if np.abs(slopes - before).max() < 1e-6:
+            break
     return slopes
 
 

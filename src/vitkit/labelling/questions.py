@@ -10,7 +10,7 @@ Legend: N photographs, K classes that have a label.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,13 +52,6 @@ class Question(NamedTuple):
     """Counted as questions are given out."""
 
 
-class _Singles(NamedTuple):
-    """Single photographs that somebody has answered."""
-
-    count: int
-    since_screen: int
-
-
 class Questions:
     """Chooses questions. Not for several threads at once."""
 
@@ -76,21 +69,7 @@ class Questions:
     def next(self, by: str, given_out: set[str]) -> Question | None:
         """What to ask somebody next; None if there is nothing to ask. given_out: the photographs that
         somebody is asked about now."""
-        singles = self._singles_of(by)
-        question = None
-        if singles.since_screen >= BETWEEN:
-            question = self._screen(given_out)
-        if question is None and singles.count % RANDOM == RANDOM - 1:
-            question = self._random(by, given_out)
-        return (
-            question
-            or self._instructive(given_out)
-            or self._screen(given_out)
-            or self._random(by, given_out)
-        )
-
-    def _singles_of(self, by: str) -> _Singles:
-        """How many single photographs somebody has answered, and how many since a screen."""
+        # How many single photographs somebody has answered, and how many since a screen
         count = 0
         since_screen = 0
         for answer in self.answers.standing:
@@ -101,7 +80,17 @@ class Questions:
             else:
                 count += 1
                 since_screen += 1
-        return _Singles(count, since_screen)
+        question = None
+        if since_screen >= BETWEEN:
+            question = self._screen(given_out)
+        if question is None and count % RANDOM == RANDOM - 1:
+            question = self._random(by, given_out)
+        return (
+            question
+            or self._instructive(given_out)
+            or self._screen(given_out)
+            or self._random(by, given_out)
+        )
 
     def _free(self, given_out: set[str]) -> np.ndarray:
         """The photographs that may be asked about: seen, not labelled, set aside or unreadable, and not
@@ -117,7 +106,13 @@ class Questions:
         free = self._free(given_out)
         cover, rows = self._up_to_date_cover()
         if cover is None or not free[rows].any():
-            return self._unseen_one(given_out)
+            # A photograph that the model has not seen, while it has seen none that is not labelled
+            answered = self.answered() | given_out
+            for name in self.photographs.drawn:
+                is_seen = self.photographs.is_seen[self.photographs.row[name]]
+                if name not in answered and not is_seen:
+                    return Question("typed", (name,))
+            return None
         head, labelled = self.solved()
         unsure = torch.ones(len(cover.sample))
         if head is not None:
@@ -143,14 +138,6 @@ class Questions:
         if before != len(seen) and (is_all or len(seen) >= GROWTH * before):
             self._cover = Cover(self.photographs.features[seen]), seen
         return self._cover
-
-    def _unseen_one(self, given_out: set[str]) -> Question | None:
-        """A photograph that the model has not seen, while it has seen none that is not labelled."""
-        answered = self.answered() | given_out
-        for name in self.photographs.drawn:
-            if name not in answered and not self.photographs.is_seen[self.photographs.row[name]]:
-                return Question("typed", (name,))
-        return None
 
     def _random(self, by: str, given_out: set[str]) -> Question | None:
         """A photograph that was drawn. If several people answer, everybody is asked some of the same, so
@@ -235,7 +222,11 @@ class Questions:
             names = [name for name in self.answers.labels if self.photographs.was_seen(name)]
             rows = np.array([self.photographs.row[name] for name in names], dtype=np.int64)
             head = None
-            classes, chosen = self._targets(names)
+            # The numbers of labelled photographs' classes, and which were labelled on a screen
+            numbers = {label: k for k, label in enumerate(self.answers.classes())}
+            labels = self.answers.labels
+            classes = np.array([numbers[labels[name].label] for name in names], dtype=np.int64)
+            chosen = np.array([labels[name].how == "screen" for name in names], dtype=bool)
             if len(np.unique(classes)) > 1:
                 head = solve(self.photographs.features[rows], classes, chosen)
             self._head = head, rows
@@ -244,14 +235,6 @@ class Questions:
     def forget_head(self) -> None:
         """Other answers stand than before, or more labelled photographs were seen."""
         self._head = None
-
-    def _targets(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of labelled photographs' classes, and which were labelled on a screen."""
-        numbers = {label: k for k, label in enumerate(self.answers.classes())}
-        labels = self.answers.labels
-        classes = np.array([numbers[labels[name].label] for name in names], dtype=np.int64)
-        chosen = np.array([labels[name].how == "screen" for name in names], dtype=bool)
-        return classes, chosen
 
 
 @dataclass

@@ -298,17 +298,18 @@ class Sitting:
             if not self._is_estimated:  # it is asked for every other second
                 self._estimated = self._estimate()
                 self._is_estimated = True
+            count = len(self._photographs.names)
+            answered = self._photographs.rows(self._questions.answered())
             return SittingProgress(
-                len(self._photographs.names),
-                int(self._photographs.is_seen.sum()),
-                len(labels),
-                len(self.answers.set_aside),
-                len(self._photographs.broken),
-                len(self._photographs.names)
-                - len(self._photographs.rows(self._questions.answered())),
-                tuple((label, counts[label]) for label in self.classes()),
-                self._estimated,
-                self.answers.agreement(),
+                photographs=count,
+                seen=int(self._photographs.is_seen.sum()),
+                labelled=len(labels),
+                set_aside=len(self.answers.set_aside),
+                unreadable=len(self._photographs.broken),
+                left=count - len(answered),
+                classes=tuple((label, counts[label]) for label in self.classes()),
+                estimate=self._estimated,
+                agreement=self.answers.agreement(),
             )
 
     def _estimate(self) -> Estimate | None:

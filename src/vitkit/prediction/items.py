@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib import request
@@ -177,7 +177,11 @@ def files_of(name: str, leave_out: Sequence[Path] = ()) -> list[str] | None:
         return _files_of_folder(name, leave_out)
     ending = suffix(name)
     if path.is_file():
-        _refuse_archive(path)
+        if path.suffix.lower() in ARCHIVES:
+            raise ValueError(
+                f"{path} is an archive; unpack it (such as with: python -m zipfile -e "
+                f"{as_word(path)} photos), and give the folder"
+            )
         return None if ending in DATA_SETS else [name]
     if any(sign in name for sign in WILDCARDS) and ending not in DATA_SETS:
         return _files_of_pattern(name, leave_out)
@@ -244,15 +248,6 @@ def _outside(files: list[str], folders: Sequence[Path]) -> list[str]:
         if not any(parents.is_relative_to(folder) for folder in folders):
             outside.append(file)
     return outside
-
-
-def _refuse_archive(path: Path) -> None:
-    """Raises ValueError if it is an archive of files."""
-    if path.suffix.lower() in ARCHIVES:
-        raise ValueError(
-            f"{path} is an archive; unpack it (such as with: python -m zipfile -e "
-            f"{as_word(path)} photos), and give the folder"
-        )
 
 
 def _examples(name: str, labels: Sequence[str]) -> Examples:
@@ -345,7 +340,23 @@ def read_web(address: str) -> bytes:
                 raise BadImage(
                     f"{address} is a web page, not an image; give the address of the picture itself"
                 )
-            return _received(answer, address)
+            # All bytes of an answer
+            ends = time.monotonic() + PATIENCE
+            data = bytearray()
+            while part := answer.read1():
+                data += part
+                if len(data) > MAX_BYTES:
+                    raise BadImage(
+                        f"{address} is larger than {MAX_BYTES:,} bytes; download it first"
+                    )
+                if time.monotonic() > ends:
+                    raise BadImage(
+                        f"{address} takes longer than {PATIENCE} seconds; download it first"
+                    )
+            expected = answer.headers.get("Content-Length", "")
+            if expected.isdecimal() and len(data) < int(expected):
+                raise BadImage(f"{address} broke off after {len(data):,} of {expected} bytes")
+            return bytes(data)
     except BadImage:
         raise
     except (OSError, HTTPException, ValueError) as error:
@@ -356,19 +367,3 @@ def read_web(address: str) -> bytes:
             error.close()
             reason = f"the server answers {error.code} {reason}"
         raise BadImage(f"{address} cannot be read: {reason}") from None
-
-
-def _received(answer: HTTPResponse, address: str) -> bytes:
-    """All bytes of an answer. Raises BadImage beyond the limits, OSError."""
-    ends = time.monotonic() + PATIENCE
-    data = bytearray()
-    while part := answer.read1():
-        data += part
-        if len(data) > MAX_BYTES:
-            raise BadImage(f"{address} is larger than {MAX_BYTES:,} bytes; download it first")
-        if time.monotonic() > ends:
-            raise BadImage(f"{address} takes longer than {PATIENCE} seconds; download it first")
-    expected = answer.headers.get("Content-Length", "")
-    if expected.isdecimal() and len(data) < int(expected):
-        raise BadImage(f"{address} broke off after {len(data):,} of {expected} bytes")
-    return bytes(data)

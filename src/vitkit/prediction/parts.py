@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -31,9 +30,6 @@ from vitkit.prediction.rows import ParquetRows
 from vitkit.runtimes import Identity, Runtime, identity_of
 from vitkit.system.console.messages import say
 from vitkit.system.storage.files import MARK, parse_json, remove_unfinished, write_whole
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SIZE = 4096  # images of a part
 ABOUT = "_answers.json"  # what reads a folder of parquet leaves such names out
@@ -75,7 +71,7 @@ class Parts:
             "count": len(items),
             "images": digest_of(items),
             "top": min(top, len(runtime.labels)),
-            "labels": _digest_of_text(json.dumps(runtime.labels)),
+            "labels": hashlib.sha256(json.dumps(runtime.labels).encode()).hexdigest(),
             "size": SIZE,
             "model": identity.model,
             "computed": identity.computed,
@@ -139,43 +135,31 @@ class Parts:
         rows.close()
         write_whole(self.path(part), file.getvalue())
 
-    def finish(self) -> "Counts":
-        """All parts are there: remove what killed processes had begun, and count the rows. Raises
-        ValueError, with its name, for a part that is damaged."""
+    def finish(self) -> tuple[int, int]:
+        """All parts are there: remove what killed processes had begun, and count the rows, and those of
+        images that could not be read. Raises ValueError, with its name, for a part that is damaged."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         remove_unfinished(self.folder)
         rows = 0
         unreadable = 0
         for part in range(len(self)):
-            errors = self._errors(part)
+            path = self.path(part)
+            again = "remove it, and the same command computes it again"
+            try:
+                errors = pq.read_table(path, columns=["error"])["error"]
+            except (pa.ArrowException, OSError, KeyError) as error:
+                reason = str(error).splitlines()[0]
+                raise ValueError(f"{path} is damaged: {reason}; {again}") from error
+            if len(errors) != len(self.rows(part)):
+                raise ValueError(
+                    f"{path} has {len(errors):,} rows, and its images are "
+                    f"{len(self.rows(part)):,}; {again}"
+                )
             rows += len(errors)
             unreadable += len(errors) - errors.null_count
-        return Counts(rows, unreadable)
-
-    def _errors(self, part: int) -> "pa.ChunkedArray":
-        """What is wrong with each image of a part. Raises ValueError if the part is damaged."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        path = self.path(part)
-        again = "remove it, and the same command computes it again"
-        try:
-            errors = pq.read_table(path, columns=["error"])["error"]
-        except (pa.ArrowException, OSError, KeyError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"{path} is damaged: {reason}; {again}") from error
-        if len(errors) != len(self.rows(part)):
-            raise ValueError(
-                f"{path} has {len(errors):,} rows, and its images are {len(self.rows(part)):,}; {again}"
-            )
-        return errors
-
-
-class Counts(NamedTuple):
-    """What a whole folder holds."""
-
-    rows: int
-    unreadable: int
-    """Images that could not be read; their rows say why."""
+        return rows, unreadable
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,19 +215,6 @@ def digest_of(items: Pictures) -> str:
         elif isinstance(group, Examples):
             digest.update(fingerprint(group.source).encode())
     return digest.hexdigest()
-
-
-def _digest_of_text(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _logits_of_noise(runtime: Runtime) -> np.ndarray:
-    """The model's logits of an image of noise, which is always the same, (K,): by them another model is
-    noticed."""
-    preprocessing = runtime.preprocessing
-    noise = np.random.default_rng(0).integers(0, 256, (1, *preprocessing.shape), dtype=np.uint8)
-    logits = runtime.logits(noise.astype(preprocessing.dtype))
-    return logits[0].astype(np.float64)
 
 
 def _read(file: Path) -> dict:
@@ -329,3 +300,12 @@ def _with(less: str) -> str:
     if less:
         return f"with {less}"
     return "of the whole model"
+
+
+def _logits_of_noise(runtime: Runtime) -> np.ndarray:
+    """The model's logits of an image of noise, which is always the same, (K,): by them another model is
+    noticed."""
+    preprocessing = runtime.preprocessing
+    noise = np.random.default_rng(0).integers(0, 256, (1, *preprocessing.shape), dtype=np.uint8)
+    logits = runtime.logits(noise.astype(preprocessing.dtype))
+    return logits[0].astype(np.float64)

@@ -11,8 +11,8 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Protocol
 
 from vitkit.prediction.predictions import Prediction
@@ -56,22 +56,12 @@ class CsvRows:
         self._write_lines(lines)
 
     def _write_lines(self, lines: Iterable[Sequence[Any]]) -> None:
-        text = _Text()
+        text = StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows(lines)
-        self.file.write("".join(text.parts).encode())
+        self.file.write(text.getvalue().encode())
 
     def close(self) -> None:
         pass
-
-
-class _Text:
-    """What csv writes to."""
-
-    def __init__(self):
-        self.parts: list[str] = []
-
-    def write(self, part: str) -> None:
-        self.parts.append(part)
 
 
 def _cell(value: Any) -> Any:
@@ -221,12 +211,7 @@ class RowsFile:
     def __enter__(self) -> "RowsFile":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if error is None:
             self._finish()
             return

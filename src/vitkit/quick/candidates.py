@@ -183,54 +183,56 @@ def average(one: Classifier, other: Classifier) -> Classifier:
     return replace(other, model=model)
 
 
-def image_weights(asked: Probing, y: np.ndarray) -> np.ndarray | None:
-    """What each image with these targets counts, (N,), where classes count alike; None where images
-    do."""
+def image_weights(asked: Probing, y: np.ndarray) -> np.ndarray:
+    """What each image with these targets counts, (N,): all alike, unless their classes do."""
     if asked.kind != "class" or not asked.balanced:
-        return None
+        return np.ones(len(y))
     counts = np.bincount(y, minlength=len(asked.labels))
     return balanced_weights(counts)[y]
 
 
-def best(
-    candidates: list[Candidate], weights: np.ndarray | None = None, errors: float = 1
-) -> Candidate:
+def best(candidates: list[Candidate], weights: np.ndarray | None = None) -> Candidate:
     """The one whose answers are the best; of equals the one with the least loss.
 
     weights: what each held-out image counts, (N,); None for all alike.
 
     Another than the first must be better than it by more than chance gives: the sum of the
-    differences in score by more than so many standard errors, each of which is the root of the sum of
-    their squares. The first is the closed form, which is saved with all images learned.
+    differences in score by more than its standard error, which is the root of the sum of their
+    squares. The first is the closed form, which is saved with all images learned.
     """
     first = candidates[0]
     if weights is None:
         weights = np.ones(len(first.scores))
     chosen = max(candidates, key=lambda each: (weights @ each.scores, -each.loss))
     gains = weights * (chosen.scores - first.scores)
-    if gains.sum() > errors * np.sqrt(np.square(gains).sum()):
+    if gains.sum() > np.sqrt(np.square(gains).sum()):
         return chosen
     return first
 
 
 def best_by_others(
-    candidates: list[Candidate],
-    folds: np.ndarray,
-    weights: np.ndarray | None = None,
-    errors: float = 1,
+    candidates: list[Candidate], folds: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
     """Which candidate the images of all other folds choose for each image, by its number: int64 (N,).
 
     What the best reaches on the images that chose it is too good. What these reach is not: no image
     has a say in who answers it.
 
-    folds: the number of each image's fold, (N,).
+    folds: the number of each image's fold, (N,). weights: what each image counts, (N,).
     """
-    if weights is None:
-        weights = np.ones(len(folds))
     by_others = np.zeros(len(folds), dtype=np.int64)
     for fold in np.unique(folds):
         own = folds == fold
-        chosen = best(candidates, np.where(own, 0, weights), errors)
+        chosen = best(candidates, np.where(own, 0, weights))
         by_others[own] = candidates.index(chosen)
     return by_others
+
+
+def answered_by_others(
+    whole: Probe, wholes: list[Probe], candidates: list[Candidate], weights: np.ndarray
+) -> Probe:
+    """One of several heads, whose answer to each image by a fit without it is now that of the head which the
+    images of all other folds choose. The heads are those of the candidates, in their order."""
+    by_others = best_by_others(candidates, whole.fold.numpy(), weights)
+    answers = torch.stack([each.left_out for each in wholes])  # (C, N, K)
+    return replace(whole, left_out=answers[by_others, torch.arange(len(by_others))])

@@ -69,7 +69,11 @@ def tuning_for(work: Work, first: First) -> Tuning:
     step = from_rank_0(lambda: seconds_of_a_step(model, recipe, work.device, quick_enough))
     deadline = _deadline(work, step)
     left = from_rank_0(lambda: deadline.at - time.monotonic())
-    evaluations = evaluations_take(max(left, 0), step, recipe, len(photographs.held_out))
+    # Seconds of these that evaluations on the held-out images take
+    seconds = max(left, 0)
+    held_out = len(photographs.held_out)
+    fewest = FEWEST_EVALUATIONS * evaluation_in_steps(recipe, held_out) * step
+    evaluations = max(fewest, EVALUATING * seconds)
     steps = int((left - evaluations) / step)
     if steps < TOO_FEW:
         enough = math.ceil((60 * minutes - left + evaluations + FEWEST * step) / 60)
@@ -94,7 +98,10 @@ def _deadline(work: Work, step: float) -> Deadline:
     if photographs.test is not None:
         answered += len(photographs.test)
     afterwards = evaluation_in_steps(work.tuning, answered) * step
-    most = most_steps(work.tuning, len(photographs.train))
+    # Steps at most, however much time there is
+    learned = len(photographs.train)
+    epochs = Span(EPOCHS, "epochs").steps(work.tuning.batch, learned)
+    most = max(FEWEST, int(epochs))
     return Deadline(work.began + 60 * work.plan.minutes - afterwards, most)
 
 
@@ -145,19 +152,6 @@ def evaluation_in_steps(recipe: Recipe, held_out: int) -> float:
     """What an evaluation on so many held-out images takes, in training steps: a forward pass takes a
     third of one."""
     return held_out / (3 * recipe.batch)
-
-
-def most_steps(recipe: Recipe, learned: int) -> int:
-    """How many steps to make at most, however much time there is, for so many images to learn from."""
-    epochs = Span(EPOCHS, "epochs").steps(recipe.batch, learned)
-    return max(FEWEST, int(epochs))
-
-
-def evaluations_take(seconds: float, step: float, recipe: Recipe, held_out: int) -> float:
-    """Seconds of the given ones that evaluations on so many held-out images take, if a step takes
-    `step` seconds."""
-    fewest = FEWEST_EVALUATIONS * evaluation_in_steps(recipe, held_out) * step
-    return max(fewest, EVALUATING * seconds)
 
 
 def with_steps(recipe: Recipe, steps: int, held_out: int) -> Recipe:

@@ -267,8 +267,11 @@ def _end(work: Work, reached: Answer) -> Answer:
     }
     from_rank_0(lambda: write_json(work.run_dir / ANSWER, values))
     measured = measured_by(reached)
-    written = (work, reached.chosen, reached.classifier, measured, reached.test_logits)
-    from_rank_0(lambda: write_record(*written))
+    from_rank_0(
+        lambda: write_record(
+            work, reached.chosen, reached.classifier, measured, reached.test_logits
+        )
+    )
     return reached
 
 

@@ -22,8 +22,8 @@ from vitkit.evaluation import Features, Probe, Probing, rounded, row_products
 from vitkit.models import ViTConfig
 from vitkit.quick.candidates import (
     Candidate,
+    answered_by_others,
     best,
-    best_by_others,
     candidate,
     image_weights,
     question,
@@ -131,10 +131,7 @@ def read(work: Work) -> Reading:
         tried.append(_by_loss(kind.pool, bare, asked, whole, every.y))
 
     # The best one, or what an earlier call decided
-    weights = image_weights(asked, every.y)
-    if weights is None:
-        weights = np.ones(len(every.y))
-    weights = weights * readings[0][2].known.numpy()
+    weights = image_weights(asked, every.y) * readings[0][2].known.numpy()
     chosen = from_rank_0(lambda: kinds[tried.index(best(tried, weights))])
     if work.plan.portable:
         _, learned, whole = readings[kinds.index(TOKEN)]
@@ -147,10 +144,7 @@ def read(work: Work) -> Reading:
     kind, learned, whole = readings[kinds.index(decided)]
 
     # An image that is left out has no say in what is read of it
-    by_others = best_by_others(tried, whole.fold.numpy(), weights)
-    answers = torch.stack([each.left_out for _, _, each in readings])  # (readings, N, K)
-    left_out = answers[by_others, torch.arange(len(by_others))]
-    whole = replace(whole, left_out=left_out)
+    whole = answered_by_others(whole, [each for _, _, each in readings], tried, weights)
     if kind != TOKEN:
         _say(work, asked, kind, readings[0][2], whole, every.y, groups)
     return Reading(asked, _bare(work, kind, asked), learned, whole)

@@ -9,10 +9,9 @@ opens in other libraries, in a page and in `vitkit faster`, which one of whole i
 from dataclasses import replace
 
 import numpy as np
-import torch
 
-from vitkit.data import Source, open_image
-from vitkit.quick.candidates import best, best_by_others, image_weights
+from vitkit.data import open_image
+from vitkit.quick.candidates import answered_by_others, best, image_weights
 from vitkit.quick.head_inputs import Reading, by_left_out, read
 from vitkit.quick.plan import Work, write_plan
 from vitkit.system.console.text import counted
@@ -55,7 +54,14 @@ def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | No
     ):  # half for the second pass
         return _decided(work, False), None
     images = work.photographs.learned
-    count = not_square(images)
+    # How many images have one side longer than the other by more than SQUARE, if all are as those
+    # that are looked at
+    looked_at = np.linspace(0, len(images) - 1, min(len(images), MEASURED)).astype(int).tolist()
+    count = 0
+    for i in looked_at:
+        height, width = open_image(images[i][0], images.name(i)).size
+        count += max(height, width) > SQUARE * min(height, width)
+    count = round(count * len(images) / len(looked_at))
     if 2 * count <= len(images):
         return _decided(work, False), None
 
@@ -67,10 +73,7 @@ def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | No
     quiet = replace(other, plan=work.plan._replace(reading=None), say=_say_nothing)
     whole = read(quiet)
     tried = [by_left_out(reading, "cropped"), by_left_out(whole, "whole")]
-    weights = image_weights(reading.asked, reading.learned.y)
-    if weights is None:
-        weights = np.ones(len(reading.learned.y))
-    weights = weights * reading.whole.known.numpy()
+    weights = image_weights(reading.asked, reading.learned.y) * reading.whole.known.numpy()
     is_better = from_rank_0(lambda: best(tried, weights) is tried[1])
 
     # What came of it
@@ -92,11 +95,8 @@ def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | No
     )
 
     # An image that is left out has no say in that
-    by_others = best_by_others(tried, whole.whole.fold.numpy(), weights)
-    both = torch.stack([reading.whole.left_out, whole.whole.left_out])
-    left_out = both[by_others, torch.arange(len(by_others))]
-    whole = whole._replace(whole=replace(whole.whole, left_out=left_out))
-    return _decided(other, True), whole
+    head = answered_by_others(whole.whole, [reading.whole, whole.whole], tried, weights)
+    return _decided(other, True), whole._replace(whole=head)
 
 
 def _is_open(work: Work) -> bool:
@@ -115,14 +115,3 @@ def _decided(work: Work, native: bool) -> Work:
 
 def _say_nothing(sentence: str) -> None:
     """Nothing: of a head that may not be kept."""
-
-
-def not_square(source: Source) -> int:
-    """How many images have one side longer than the other by more than SQUARE; of many images so many, if
-    all are as those that are looked at."""
-    looked_at = np.linspace(0, len(source) - 1, min(len(source), MEASURED)).astype(int).tolist()
-    count = 0
-    for i in looked_at:
-        height, width = open_image(source[i][0], source.name(i)).size
-        count += max(height, width) > SQUARE * min(height, width)
-    return round(count * len(source) / len(looked_at))

@@ -95,12 +95,8 @@ class Results(NamedTuple):
     curves: list[Row]
     """The same at every evaluation."""
 
-    def values(self, **settings: Setting) -> list[Metric]:
-        """What the finished cells with these settings are compared by."""
-        return [row.metric for row in _matching(self.rows, settings)]
-
     def curve(self, **settings: Setting) -> dict[int, list[Metric]]:
-        """The same at every evaluation, by its step."""
+        """What the cells with these settings are compared by at every evaluation, by its step."""
         by_step: dict[int, list[Metric]] = {}
         for row in _matching(self.curves, settings):
             by_step.setdefault(row.step, []).append(row.metric)
@@ -193,7 +189,8 @@ def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> 
     if ask.data:
         splits = open_splits(ask.data)
         if ask.recipe is None:
-            ask = _with_recipe(study, ask, splits)
+            refuse_without_classes(ask.data, splits)
+            ask = replace(ask, recipe=study.base(ask, splits))
         refuse_without_accuracy(ask, splits)
         for source in (*ask.pretrain, *ask.targets):
             refuse_without_classes(source, open_splits(source))
@@ -213,12 +210,6 @@ def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> 
 def _given(ask: Ask) -> list[str]:
     """The names of what was asked for, beside what is asked for by default."""
     return [field.name for field in fields(ask) if getattr(ask, field.name) != field.default]
-
-
-def _with_recipe(study: Study, ask: Ask, splits: Splits) -> Ask:
-    """The same with a run that suits the images."""
-    refuse_without_classes(ask.data, splits)
-    return replace(ask, recipe=study.base(ask, splits))
 
 
 def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | None:
@@ -246,16 +237,12 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | No
             "--workdir, or remove it"
         )
     recorded = Plan(**record["plan"])
-    runs = len(_recipes(study.cells(ask, recorded.steps, study_dir)))
+    cells = study.cells(ask, recorded.steps, study_dir)
+    runs = sum(cell.run() is not None for cell in cells)
     if runs == recorded.runs:
         return recorded
     share = runs / recorded.runs
     return Plan(recorded.steps, runs, recorded.exaflops * share, recorded.seconds * share)
-
-
-def _recipes(cells: list[Cell]) -> list[Recipe]:
-    """What is trained."""
-    return [cell.run() for cell in cells if cell.run() is not None]
 
 
 def _decide(
@@ -263,7 +250,13 @@ def _decide(
 ) -> Plan:
     """Decide on the length of the runs and write it down; the first process to do so wins."""
     if ask.fewshot:
-        refuse_without_parts(ask.fewshot)
+        try:
+            open_others((five_shot(ask.fewshot),))
+        except ValueError as error:
+            raise ValueError(
+                f"--fewshot learns from the train part of {ask.fewshot} and measures on its test "
+                f"part: {error}"
+            ) from None
     check_can_be_made(study_dir)
     budget = budget or study.budget
     decided = Plan(0, 0, 0.0, 0.0)
@@ -364,23 +357,12 @@ def refuse_without_classes(source: str, splits: Splits) -> None:
         raise ValueError(f"all images of {source} to learn from are of one class; give two or more")
 
 
-def refuse_without_parts(fewshot: str) -> None:
-    """Raises ValueError for images that few-shot accuracy cannot be measured on."""
-    try:
-        open_others((five_shot(fewshot),))
-    except ValueError as error:
-        raise ValueError(
-            f"--fewshot learns from the train part of {fewshot} and measures on its test part: {error}"
-        ) from None
-
-
 def refuse_broken(source: str, workers: int) -> None:
     """Raises ValueError for images that cannot be decoded: every run would end at them, for none
     looks at all images first. Of very many only the runs do."""
     splits = open_splits(source)
-    for name in ("train", "val", "test"):
-        part = getattr(splits, name)
-        if part is None or len(part) > CHECKED:
+    for name, part in splits.sources.items():
+        if len(part) > CHECKED:
             continue
         broken = check_images(part, workers)
         if broken:

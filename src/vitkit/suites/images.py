@@ -208,12 +208,16 @@ def select_from(original: Original, where: str, classes: int, file: Path) -> str
 
     # The classes of the images that are taken
     numbers = {}
-    labels = tuple(str(k) for k in range(classes))
+    labels = tuple(map(str, range(classes)))
     for part, chosen in rows.items():
         if original.rule is not None:
             numbers[part] = _by_rule(original, where, table, chosen)
         else:
-            numbers[part] = _as_they_are(where, table, chosen, classes)
+            # The class numbers of these rows
+            values = table.row_labels
+            if not isinstance(values, np.ndarray) or values.dtype != np.int64:
+                raise ValueError(f"{where} has no column of class numbers, from 0 to {classes - 1}")
+            numbers[part] = values[chosen]
     if original.rule is None and table.labels is not None:
         labels = table.labels
     path = file.with_name(file.name + SUFFIX)
@@ -264,14 +268,6 @@ def _by_rule(original: Original, where: str, table: Table, rows: np.ndarray) -> 
                 f"{table.store.name(row)}, column {original.column!r}: {error}"
             ) from None
     return np.array(numbers, np.int64)
-
-
-def _as_they_are(where: str, table: Table, rows: np.ndarray, classes: int) -> np.ndarray:
-    """The class numbers of these rows. Raises ValueError for data without numbers of classes."""
-    values = table.row_labels
-    if not isinstance(values, np.ndarray) or values.dtype != np.int64:
-        raise ValueError(f"{where} has no column of class numbers, from 0 to {classes - 1}")
-    return values[rows]
 
 
 # Data sets that nothing is learned from, each under one of the names that it goes by

@@ -7,11 +7,12 @@ Features are computed once, and kept in the cache: a task takes seconds, and the
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
 
-from vitkit.data import Columns, Source, merge_parts, open_parts
+from vitkit.data import Columns, merge_parts, open_parts
 from vitkit.evaluation import (
     FIXED,
     SHARE,
@@ -112,7 +113,13 @@ class Frozen:
         learns from, each answered by a fit without it; `5-shot`, `10-shot`; `neighbours`. Raises
         ValueError for images that nothing can be learned from, and for features that are not
         finite."""
-        train, learned, test = self._images()
+        # The training images; the same and those of the validation part; and the test images
+        sources = open_parts(self.data, self.columns).sources
+        train = sources["train"]
+        learned = train
+        if "val" in sources:
+            learned = merge_parts(train, sources["val"])
+        test = sources["test"]
         known = known_classes(learned)
 
         # The features, once; the training images are the first of those learned from
@@ -146,15 +153,6 @@ class Frozen:
 
         near = voted(torch.tensor(x), torch.tensor(y), self.k, torch.tensor(x_test)).numpy()
         return [*metrics, _accuracy("neighbours", near, y_test)]
-
-    def _images(self) -> tuple[Source, Source, Source]:
-        """The training images; the same and those of the validation part; and the test images."""
-        sources = open_parts(self.data, self.columns).sources
-        train = sources["train"]
-        learned = train
-        if "val" in sources:
-            learned = merge_parts(train, sources["val"])
-        return train, learned, sources["test"]
 
 
 @dataclass(frozen=True)
@@ -192,22 +190,16 @@ class AsPublished:
             ready = loaded.to(own_device).for_inference()
             with autocast(own_device, self.precision):
                 if self.corruption is not None:
-                    return self._corrupted(ready)
-                return self._measured(ready)
-
-    def _measured(self, classifier: Classifier) -> list[Metric]:
-        named = open_named(self.named, self.data)
-        given = _ask(classifier, named, "evaluating")
-        if self.real:
-            top1, _ = real_accuracy(given, named.source, read_real(self.real))
-            return [replace(top1, name="top1")]
-        by_name = {metric.name: metric for metric in classification(given)}
-        return [by_name[name] for name in MEASURED if name in by_name]
-
-    def _corrupted(self, classifier: Classifier) -> list[Metric]:
-        corrupted = open_corruption(self.data, self.corruption)
-        found = robustness_on_files([corrupted], lambda named, text: _ask(classifier, named, text))
-        return [replace(found.mean, name="top1"), replace(found.errors[0], name="CE")]
+                    corrupted = open_corruption(self.data, self.corruption)
+                    found = robustness_on_files([corrupted], partial(_ask, ready))
+                    return [replace(found.mean, name="top1"), replace(found.errors[0], name="CE")]
+                named = open_named(self.named, self.data)
+                given = _ask(ready, named, "evaluating")
+                if self.real:
+                    top1, _ = real_accuracy(given, named.source, read_real(self.real))
+                    return [replace(top1, name="top1")]
+                by_name = {metric.name: metric for metric in classification(given)}
+                return [by_name[name] for name in MEASURED if name in by_name]
 
 
 def _ask(classifier: Classifier, named: Named, text: str) -> Answers:

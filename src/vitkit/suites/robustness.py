@@ -93,7 +93,7 @@ ROBUSTNESS = Suite(
         _published("imagenet-r"),
         _published("imagenet-sketch"),
         _published("objectnet"),
-        *(_corruption(name) for name in COMMON),
+        *map(_corruption, COMMON),
     ),
     hint=(
         "the data sets lie there in folders called "

@@ -13,6 +13,7 @@ from vitkit.studies import Cell, Row, check_shard, read_rows, run_grid
 from vitkit.suites.images import Images, find_all
 from vitkit.suites.measurements import frozen_cells
 from vitkit.suites.task import Suite, Task
+from vitkit.system.console.text import some
 from vitkit.system.machine import Precision
 from vitkit.system.processes.ranks import from_rank_0, process_group
 from vitkit.system.span import Span
@@ -144,9 +145,7 @@ def run_suite(
 
 def _none_of(tasks: Sequence[Task], folder: str, absent: dict[str, str]) -> str:
     """The sentence about a folder with the images of none of these tasks."""
-    names = ", ".join(task.name for task in tasks[:3])
-    if len(tasks) > 3:
-        names += ", ..."
+    names = some([task.name for task in tasks], 3)
     return f"{folder} has the images of no task ({names}); {tasks[0].name}: {absent[tasks[0].name]}"
 
 
@@ -288,7 +287,18 @@ def _outcome(
     metrics = {}
     reasons = {}
     for task in suite.tasks:
-        cells, failed = _of_task(task, rows)
+        # The accuracies of a task's final cells, and why one of its cells failed, if one did
+        cells: dict[str, list[Metric]] = {}
+        failed = ""
+        for row in rows:
+            if row.settings.get("task") != task.name:
+                continue
+            is_trial = row.cell.startswith("select/")
+            is_fine_tuned = "lr" in row.settings
+            if row.error is not None:
+                failed = f"{row.cell} failed: {row.error}"
+            elif not is_trial and (row.primary or not is_fine_tuned):
+                cells.setdefault(row.cell, []).append(row.metric)
         if cells:
             metrics[task.name] = [list(same) for same in zip(*cells.values(), strict=True)]
         if failed:
@@ -296,19 +306,3 @@ def _outcome(
         elif not cells:
             reasons[task.name] = absent.get(task.name, WAITING)
     return Outcome(suite, metrics, reasons, deviations)
-
-
-def _of_task(task: Task, rows: Sequence[Row]) -> tuple[dict[str, list[Metric]], str]:
-    """The accuracies of a task's final cells, and why one of its cells failed, if one did."""
-    cells: dict[str, list[Metric]] = {}
-    failed = ""
-    for row in rows:
-        if row.settings.get("task") != task.name:
-            continue
-        is_trial = row.cell.startswith("select/")
-        is_fine_tuned = "lr" in row.settings
-        if row.error is not None:
-            failed = f"{row.cell} failed: {row.error}"
-        elif not is_trial and (row.primary or not is_fine_tuned):
-            cells.setdefault(row.cell, []).append(row.metric)
-    return cells, failed

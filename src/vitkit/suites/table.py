@@ -118,18 +118,14 @@ def mean(
         if all(metric.interval is not None for metric in column):
             below = [metric.value - metric.interval[0] for metric in column]
             above = [metric.interval[1] - metric.value for metric in column]
-            add_up = math.hypot
-            if not independent:
-                add_up = _sum
-            low = centre - add_up(*below) / len(column)
-            high = centre + add_up(*above) / len(column)
+            errors = (math.fsum(below), math.fsum(above))
+            if independent:
+                errors = (math.hypot(*below), math.hypot(*above))
+            low = centre - errors[0] / len(column)
+            high = centre + errors[1] / len(column)
             interval = _possible(column[0], low, high)
         means.append(replace(column[0], value=centre, interval=interval))
     return tuple(means)
-
-
-def _sum(*values: float) -> float:
-    return math.fsum(values)
 
 
 def _possible(metric: Metric, low: float, high: float) -> tuple[float, float]:

@@ -45,11 +45,7 @@ def cpus(control_group: Path = CONTROL_GROUP) -> int:
 
 def processor() -> str:
     """The processor's name with its family and model, as Linux says; elsewhere what Python says."""
-    facts = {}
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            facts.setdefault(name.strip(), value.strip())
+    facts = _cpu_facts()
     if "model name" in facts:
         family = facts.get("cpu family", "?")
         model = facts.get("model", "?")
@@ -208,12 +204,17 @@ def has_vnni() -> bool | None:
 
 def cpu_flags() -> set[str]:
     """The instructions that an x86 CPU has, as Linux calls them; empty if nothing says so."""
+    return set(_cpu_facts().get("flags", "").split())
+
+
+def _cpu_facts() -> dict[str, str]:
+    """What Linux says of the first CPU; empty if nothing does."""
+    facts = {}
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines():
             name, _, value = line.partition(":")
-            if name.strip() == "flags":
-                return set(value.split())
-    return set()
+            facts[name.strip()] = value.strip()
+    return facts
 
 
 # What can be known without PyTorch, whose import takes seconds

@@ -46,12 +46,12 @@ from vitkit.training.reports.answers import HELD_OUT as HELD_OUT
 from vitkit.training.reports.answers import check_answered as check_answered
 from vitkit.training.reports.answers import open_learned as open_learned
 from vitkit.training.reports.answers import open_part as open_part
+from vitkit.training.reports.comparison import Common as Common
+from vitkit.training.reports.comparison import common_answers as common_answers
 from vitkit.training.reports.comparison import results as results
 from vitkit.training.reports.comparison import settings as settings
 from vitkit.training.reports.comparison import verdict as verdict
 from vitkit.training.reports.comparison import write_comparison as write_comparison
-from vitkit.training.reports.paired_answers import Common as Common
-from vitkit.training.reports.paired_answers import common_answers as common_answers
 from vitkit.training.reports.report import report as report
 from vitkit.training.run import LABELS as LABELS
 from vitkit.training.run import RUNS as RUNS

@@ -338,8 +338,7 @@ def _parts(splits: Splits, data: Data) -> dict[str, Source]:
     """The parts with all training images."""
     if splits.unlearned:
         raise ValueError(f"{splits.unlearned}; rename or remove it")
-    every = {"train": splits.train, "val": splits.val, "test": splits.test}
-    parts = {name: part for name, part in every.items() if part is not None}
+    parts = splits.sources
     if "train" not in parts:
         raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
     has_all_three = len(parts) == 3

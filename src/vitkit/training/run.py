@@ -153,7 +153,14 @@ def _lock(run_dir: Path, name: str) -> int:
     run_dir.mkdir(parents=True, exist_ok=True)
     handle = os.open(run_dir / name, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        _lock_file(handle)
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(handle)
         if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
@@ -165,18 +172,6 @@ def _lock(run_dir: Path, name: str) -> int:
             f"another process is training into {run_dir}; wait for it, or choose another --workdir"
         ) from error
     return handle
-
-
-def _lock_file(handle: int) -> None:
-    """Lock an open file for this process. Raises OSError if another one has locked it."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _refuse_somebodys(run_dir: Path) -> None:

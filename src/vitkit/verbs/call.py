@@ -213,7 +213,7 @@ def _as(name: str, annotation: Any, value: Any) -> Any:
         if isinstance(value, str):
             value = Path(value)
         elif isinstance(value, tuple):
-            value = tuple(Path(each) for each in value)
+            value = tuple(map(Path, value))
     elif isinstance(value, Path) and Path not in kinds:
         value = str(value)
     elif Span in kinds and isinstance(value, str):
@@ -246,10 +246,7 @@ def _check_fits(name: str, annotation: Any, value: Any) -> None:
     """Raises ValueError if a value is none of the choices, TypeError if it has another type."""
     if _fits(annotation, value):
         return
-    kinds = _alternatives(annotation)
-    choices = [
-        str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)
-    ]
+    choices = choices_of(annotation)
     if choices:
         wrong = value
         if isinstance(value, tuple):

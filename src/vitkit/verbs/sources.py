@@ -9,7 +9,7 @@ from tyro.conf import arg
 from vitkit.data import Source, Splits
 from vitkit.evaluation import SetName
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted
+from vitkit.system.console.text import as_word, counted, some
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.verbs.arguments import word_of
 
@@ -65,7 +65,9 @@ def splits_to_learn_from(
     splits = splits_of(parts_of(data, columns, named), data, 0, groups, always_grouped=True)
     made = splits.made_fingerprint
     if on_bad_image == "skip":
-        splits = splits_without_broken(splits)
+        # The parts of a data set without the images that cannot be decoded
+        intact = {name: without_broken(part) for name, part in splits.sources.items()}
+        splits = replace(splits, **{name: part or None for name, part in intact.items()})
     return splits, made
 
 
@@ -118,12 +120,9 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
     left_out = np.isin(source.targets, others)
     if not others or left_out.all():  # if all, whoever meets the classes says what they are called
         return source
-    names = ", ".join(source.labels[k] for k in others[:5])
-    if len(others) > 5:
-        names += ", ..."
     say(
         f"left out: {left_out.sum():,} of {counted(len(source), 'image')}, of classes that the model "
-        f"does not know ({names})"
+        f"does not know ({some([source.labels[k] for k in others])})"
     )
 
     # The classes that stay, numbered anew
@@ -134,14 +133,3 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
         targets=np.searchsorted(kept, rest.targets),
         labels=tuple(source.labels[k] for k in kept),
     )
-
-
-def splits_without_broken(splits: Splits) -> Splits:
-    """The parts of a data set without the images that cannot be decoded."""
-    parts = {}
-    for name in ("train", "val", "test"):
-        part = getattr(splits, name)
-        if part is not None:
-            part = without_broken(part)
-            parts[name] = part if len(part) else None
-    return replace(splits, **parts)

@@ -1,5 +1,5 @@
 """What happens on `vitkit app`'s page: functions of what a person gave and chose, which return what
-is to be shown. The page itself is in app.py."""
+is to be shown. The page itself is in page.py."""
 
 import csv
 import io

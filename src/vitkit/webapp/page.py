@@ -1,6 +1,6 @@
 """The page of `vitkit app`, made with gradio.
 
-What happens on it is in app_answers.py, and how it is served in app_server.py. A person's photograph
+What happens on it is in answers.py, and how it is served in server.py. A person's photograph
 and corrections live in states of their own session, and nowhere else.
 """
 

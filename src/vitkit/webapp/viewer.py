@@ -132,9 +132,7 @@ class Viewer:
         if preprocessing.is_native:
             facts = [f"whole photographs on up to {preprocessing.patches:,} patches"]
         if self.classifier.labels:
-            facts.insert(
-                0, counted(len(self.classifier.labels), "class").replace("classs", "classes")
-            )
+            facts.insert(0, counted(len(self.classifier.labels), "class"))
         else:
             facts.insert(0, "no head, so it names no classes")
         if self.layers:
@@ -250,7 +248,15 @@ def drawn(view: View, weights: np.ndarray, query: tuple[int, int] | None = None)
     laid = over_image(torch.from_numpy(weights)[None], view.tiling)[0].numpy()
     picture = darkened(view.pixels, laid, (0, 0, height, width))
     if query is not None:
-        rows, columns = _frame(query, weights.shape, (height, width), view.tiling)
+        # The pixels of the patch in the picture
+        image = view.tiling.image(weights.shape)
+        slices = []
+        for axis, side in enumerate((height, width)):
+            start = query[axis] * view.tiling.stride[axis]  # pixels of the image
+            end = start + view.tiling.size[axis]
+            # Rounded up, as patch_at rounds down
+            slices.append(slice(-(-start * side // image[axis]), -(-end * side // image[axis])))
+        rows, columns = slices
         patch = picture[rows, columns]
         inside = patch[FRAME:-FRAME, FRAME:-FRAME].copy()
         patch[:] = AMBER
@@ -289,17 +295,3 @@ def patch_at(
         number = doubled // (2 * tiling.stride[axis] * side)
         patch.append(min(max(number, 0), grid[axis] - 1))
     return patch[0], patch[1]
-
-
-def _frame(
-    patch: tuple[int, int], grid: Grid, shape: tuple[int, int], tiling: Tiling
-) -> tuple[slice, slice]:
-    """The pixels of a patch in a picture of `shape` (height, width)."""
-    image = tiling.image(grid)
-    slices = []
-    for axis, side in enumerate(shape):
-        start = patch[axis] * tiling.stride[axis]  # pixels of the image
-        end = start + tiling.size[axis]
-        # Rounded up, as patch_at rounds down
-        slices.append(slice(-(-start * side // image[axis]), -(-end * side // image[axis])))
-    return slices[0], slices[1]

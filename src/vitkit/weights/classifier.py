@@ -26,7 +26,7 @@ from vitkit.models import (
     for_inference,
     parameters,
 )
-from vitkit.system.console.text import printable_name
+from vitkit.system.console.text import printable_name, some
 from vitkit.system.storage.private import public
 from vitkit.weights.licenses import License, license_to_json
 from vitkit.weights.outputs import Activation, activate
@@ -89,10 +89,8 @@ class Classifier:
         # Its classes, the first three by name
         classes = "none: it gives features"
         if self.labels:
-            first = ", ".join(map(printable_name, self.labels[:3]))
-            if len(self.labels) > 3:
-                first += ", ..."
-            classes = f"{len(self.labels):,} ({self.activation}): {first}"
+            names = some([printable_name(label) for label in self.labels], 3)
+            classes = f"{len(self.labels):,} ({self.activation}): {names}"
 
         # Where it came from, and what may be done with it
         origin = self.origin.get("file") or self.origin.get("init") or "made from its parts"

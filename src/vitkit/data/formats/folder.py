@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.sources.stores import Files
-from vitkit.data.sources.tables import PARTS, Columns, Table, note_left_out, some
+from vitkit.data.sources.tables import PARTS, Columns, Table, note_left_out
 from vitkit.data.sources.targets import as_row_labels
+from vitkit.system.console.text import some
 
 # Of the formats that images/pictures.py reads.
 IMAGE_SUFFIXES = set(

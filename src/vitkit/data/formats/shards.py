@@ -8,7 +8,8 @@ from pathlib import Path
 from vitkit.data.formats.folder import folder_of_images
 from vitkit.data.formats.parquet import read_parquet
 from vitkit.data.formats.tar import read_tars
-from vitkit.data.sources.tables import PARTS, Columns, Table, some
+from vitkit.data.sources.tables import PARTS, Columns, Table
+from vitkit.system.console.text import some
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import refuse_special
 

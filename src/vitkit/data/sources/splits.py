@@ -61,6 +61,12 @@ class Splits:
     be trained on; empty if there are none."""
 
     @property
+    def sources(self) -> dict[str, Source]:
+        """The parts that are there, by name."""
+        parts = {"train": self.train, "val": self.val, "test": self.test}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    @property
     def made_fingerprint(self) -> str | None:
         """By what a test part that had to be made is recognised, wherever its data set is; None if
         none was made."""
@@ -297,12 +303,7 @@ def _own_parts(returned: Source | Splits, where: str, columns: Columns) -> Parts
         )
     if isinstance(returned, Source):
         return Parts({"": returned}, ())
-    sources = {}
-    for name in ("train", "val", "test"):
-        part = getattr(returned, name)
-        if part is not None:
-            sources[name] = part
-    return Parts(sources, returned.notes, returned.unlearned)
+    return Parts(returned.sources, returned.notes, returned.unlearned)
 
 
 def _own_table(returned: Any, where: str, columns: Columns) -> Table:

@@ -21,7 +21,7 @@ from vitkit.data.sources.targets import (
     TargetKind,
     as_number,
 )
-from vitkit.system.console.text import counted_kind
+from vitkit.system.console.text import counted_kind, some
 
 IMAGE = ("image", "img", "pixels", "jpg", "png")
 PATH = (*IMAGE, "path", "file", "filename", "file_name", "image_path", "filepath")
@@ -176,14 +176,6 @@ def note_left_out(left_out: Counter) -> tuple[str, ...]:
         return ()
     counts = [counted_kind(count, kind) for kind, count in sorted(left_out.items())]
     return (f"left out: {', '.join(counts)}",)
-
-
-def some(names: Sequence[str], most: int = 5) -> str:
-    """The first of many names, as text."""
-    text = ", ".join(names[:most])
-    if len(names) > most:
-        text += ", ..."
-    return text
 
 
 # Parts

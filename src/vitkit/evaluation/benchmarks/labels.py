@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitkit.system.console.text import some
 from vitkit.weights import imagenet21k_wordnet, imagenet_labels
 
 SYNSET = re.compile(r"n\d{8}")  # a class in WordNet, such as n01440764
@@ -45,7 +46,7 @@ def align(
     if by_position(data, model):
         note = (
             f"the images' classes have no names, only the numbers 0 to {len(data) - 1}; they are "
-            f"taken for the model's classes in its own order ({first_names(model)})"
+            f"taken for the model's classes in its own order ({some(model)})"
         )
         return Alignment(torch.arange(len(data)), (note,))
     _check_numbers(data, model)
@@ -78,9 +79,7 @@ def _meeting(
         numbers |= met
         if met and difference:
             examples = [f"{data[i]} is {model[k]}" for i, k in met.items()]
-            notes.append(
-                f"{len(met)} of {len(data)} classes {difference} ({first_names(examples)})"
-            )
+            notes.append(f"{len(met)} of {len(data)} classes {difference} ({some(examples)})")
     return numbers, notes, names, model_names
 
 
@@ -172,7 +171,7 @@ def _check_numbers(data: Sequence[str], model: Sequence[str]) -> None:
     if _are_numbers(model) or not set(data) & set(model):
         raise ValueError(
             f"the images' classes are the numbers 0 to {len(data) - 1}, and the model has "
-            f"{len(model):,} classes ({first_names(model)})"
+            f"{len(model):,} classes ({some(model)})"
         )
 
 
@@ -241,7 +240,7 @@ def _unknown(unknown: dict[str, str], total: int, model: Sequence[str]) -> str:
         described.append("...")
     sentence = (
         f"the data has {len(unknown)} of {total} classes that the model does not know: "
-        f"{', '.join(described)}; the model knows {first_names(model)}"
+        f"{', '.join(described)}; the model knows {some(model)}"
     )
     if len(unknown) == total:
         sentence += "; vitkit probe MODEL DATA gives a model a head for other classes"
@@ -260,11 +259,3 @@ def _check_distinct(data: Sequence[str], model: Sequence[str], numbers: dict[int
                 f"the data's classes {data[other]!r} and {data[i]!r} would both be the model's "
                 f"{model[k]!r}; rename one of them, or make them one class"
             )
-
-
-def first_names(names: Sequence[str]) -> str:
-    """The first five names, as text."""
-    text = ", ".join(names[:SHOWN])
-    if len(names) > SHOWN:
-        text += ", ..."
-    return text

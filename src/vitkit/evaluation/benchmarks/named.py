@@ -28,6 +28,7 @@ from vitkit.evaluation.benchmarks.choice import (
 )
 from vitkit.evaluation.benchmarks.imagenet import find_labels, number, read_json
 from vitkit.evaluation.benchmarks.labels import align, imagenet_wordnet, unknown
+from vitkit.system.console.text import some
 from vitkit.weights import imagenet_labels
 
 SetName = Literal[
@@ -127,9 +128,7 @@ def _check_known(needed: Sequence[str], model: Sequence[str]) -> None:
     if not others:
         return
     names = ", ".join(_readable([needed[k] for k in others[:3]]))
-    has = ", ".join(model[:3])
-    if len(model) > 3:
-        has += ", ..."
+    has = some(model, 3)
     raise ValueError(
         f"the images are of ImageNet's classes, and the model does not know {len(others):,} of these "
         f"{len(needed):,} ({names}, for example): its own are {has}; "

@@ -22,12 +22,11 @@ import torch
 from torch import Tensor
 
 from vitkit.data import Source, TargetKind, subset
-from vitkit.evaluation.benchmarks.labels import first_names
 from vitkit.evaluation.evaluator import Part, Subject
 from vitkit.evaluation.metrics.metric import COUNT, DEVIATION, NUMBER, SHARE, Metric, wilson
 from vitkit.evaluation.probes.closed_forms import ridge, targets
 from vitkit.evaluation.probes.features import features
-from vitkit.system.console.text import counted
+from vitkit.system.console.text import counted, some
 
 FIXED = 10  # l2 = 2^10
 GRID = tuple(range(-10, 20))  # the exponents of the older form
@@ -225,14 +224,14 @@ def shot_notes(train: Source, test: Source, shots: int) -> list[str]:
     missing = np.flatnonzero((learned == 0) & (tested > 0))
     if len(missing):
         sentences.append(
-            f"no training image has the class {first_names(names[missing])}, so "
+            f"no training image has the class {some(names[missing])}, so "
             f"{counted(tested[missing].sum(), 'test image')} cannot be answered right"
         )
     fewer = np.flatnonzero((learned > 0) & (learned < shots))
     if len(fewer):
         sentences.append(
             f"{len(fewer)} of {(learned > 0).sum()} classes have fewer than {shots} training "
-            f"images, and give all they have ({first_names(names[fewer])})"
+            f"images, and give all they have ({some(names[fewer])})"
         )
     return sentences
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.evaluation.benchmarks.labels import first_names
 from vitkit.models import ViTConfig
+from vitkit.system.console.text import some
 from vitkit.weights import Classifier, Unknown
 
 STRENGTH = 0.3  # of the covariance's regularisation, in mean eigenvalues
@@ -101,7 +101,7 @@ def open_classes(labels: Sequence[str], counts: Sequence[int]) -> str | None:
     few = [label for label, count in zip(labels, counts, strict=True) if count < ENOUGH]
     if not few:
         return None
-    names = first_names(few)
+    names = some(few)
     if len(few) == len(labels):
         names = "every class"
     return (

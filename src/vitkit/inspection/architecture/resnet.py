@@ -1,14 +1,14 @@
 """A ResNet as boxes, from the image at the bottom to the classes at the top, with one of its units
 opened beside it."""
 
-from vitkit.inspection.architecture.scene import LARGE, LINE, Box, Scene, Text, box_height
+from vitkit.inspection.architecture.scene import LARGE, Box, Scene, Text, box_height
 from vitkit.inspection.architecture.transformer import (
     CENTRE,
     GAP,
     OPENED,
     RIGHT,
-    arrow_up,
     next_box,
+    outcome,
     plus,
 )
 from vitkit.models import ResNetConfig
@@ -46,20 +46,13 @@ def draw_resnet(scene: Scene, config: ResNetConfig) -> None:
     # The head
     if backbone.order == "pre" and backbone.units:
         top = next_box(scene, top, "norm", [f"{NORMS[backbone.norm]}, ReLU"], label)
-    end = "features"
     if config.pools:
         top = next_box(scene, top, "pool", ["Mean of the map"], label)
         label = f"{backbone.features:,}"
     if config.classes:
         lines = ["Linear head", f"{backbone.features:,} → {config.classes:,}"]
         top = next_box(scene, top, "head", lines, label)
-        label = ""
-        end = f"{config.classes:,} classes"
-    top = arrow_up(scene, top, label)
-    if not config.pools:
-        scene.shapes.append(Text(CENTRE, top - 8, "for every position"))
-        top -= LINE
-    scene.shapes.append(Text(CENTRE, top - 8, end, LARGE, bold=True))
+    outcome(scene, config, top, label, "for every position")
 
 
 def _opened_unit(scene: Scene, config: ResNetConfig, bottom: float) -> None:

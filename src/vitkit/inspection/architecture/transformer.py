@@ -3,7 +3,7 @@ at the top, with one block of its encoder opened beside it. Every number is this
 """
 
 from vitkit.inspection.architecture.scene import LARGE, LINE, Box, Scene, Text, box_height
-from vitkit.models import ViTConfig, backbone_name
+from vitkit.models import ResNetConfig, ViTConfig, backbone_name
 
 # The left column has the model, the right one words and the opened block
 LEFT = 8.0
@@ -274,18 +274,26 @@ def _head(scene: Scene, config: ViTConfig, below: float) -> None:
         lines = ["Hidden layer, tanh", f"{config.pooled_width:,} → {config.representation:,}"]
         top = next_box(scene, top, "head", lines, label)
         label = f"{answers}{config.representation:,}"
-    end = "features"
     if config.classes:
         features = config.representation or config.pooled_width
         lines = ["Linear head", f"{features:,} → {config.classes:,}"]
         if config.pool == "distilled":
             lines = ["Two heads, averaged", f"{config.width:,} → {config.classes:,} each"]
         top = next_box(scene, top, "head", lines, label)
+    outcome(scene, config, top, label, "for every token")
+
+
+def outcome(
+    scene: Scene, config: ViTConfig | ResNetConfig, below: float, label: str, each: str
+) -> None:
+    """What comes out on top: classes, or features of such a shape. each: said of a model without pooling."""
+    end = "features"
+    if config.classes:
         label = ""
         end = f"{config.classes:,} classes"
-    top = arrow_up(scene, top, label)
+    top = arrow_up(scene, below, label)
     if not config.pools:
-        scene.shapes.append(Text(CENTRE, top - 8, "for every token"))
+        scene.shapes.append(Text(CENTRE, top - 8, each))
         top -= LINE
     scene.shapes.append(Text(CENTRE, top - 8, end, LARGE, bold=True))
 

@@ -166,7 +166,7 @@ def draw_alignment(alignment: Alignment, theme: Theme = LIGHT) -> "Figure":
     figure, (axes,) = panels(3.7, height=3.3)
     image = draw_numbers(axes, alignment.values.numpy(), (0, 1), theme)
     axes.invert_yaxis()
-    name_layers(axes, [str(i) for i in range(len(alignment.second))])
+    name_layers(axes, list(map(str, range(len(alignment.second)))))
     step = -(-len(alignment.first) // 12)
     axes.set_yticks(np.arange(0, len(alignment.first), step))
     across = "block (0: embedding)"

@@ -74,7 +74,12 @@ def occlusion_curves(
     for a class that is not there, and for a model without a head.
     """
     _check(classifier, images, maps, steps, orders)
-    classes = _classes(classifier, images, target)
+    # The class of each image, int64 (B,) on the CPU
+    if target is None:
+        batches = small_batches(classifier, images)
+        classes = torch.cat([classifier.logits(batch).argmax(-1).cpu() for batch in batches])
+    else:
+        classes = class_numbers(target, len(images), classifier.model.config.classes)
     shares = torch.arange(steps + 1, dtype=torch.float64) / steps
     by_map = []
     at_random = []
@@ -120,15 +125,6 @@ def _curves(
         probabilities = classifier.probabilities(classifier.logits(batch))
         values.append(probabilities[:, target].double().cpu())
     return torch.cat(values).view(2, -1)
-
-
-def _classes(classifier: Classifier, images: Tensor, target: int | Tensor | None) -> Tensor:
-    """The class of each image, int64 (B,) on the CPU. Raises ValueError for one that is not
-    there."""
-    if target is None:
-        batches = small_batches(classifier, images)
-        return torch.cat([classifier.logits(batch).argmax(-1).cpu() for batch in batches])
-    return class_numbers(target, len(images), classifier.model.config.classes)
 
 
 def _check(classifier: Classifier, images: Tensor, maps: Tensor, steps: int, orders: int) -> None:

@@ -44,7 +44,17 @@ def application(service: Service) -> Watch:
     _add_states(app, service)
     _add_page(app)
     _add_refusals(app)
-    _let_pages_ask(app, service.settings.origins)
+    # Browsers let pages from these origins ask, and read what they are answered
+    if service.settings.origins:
+        from starlette.middleware.cors import CORSMiddleware
+
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.settings.origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("Authorization", "Content-Type", "X-Request-ID"),
+            expose_headers=("X-Request-ID", "Retry-After"),
+        )
     return Watch(app, service.metrics, frozenset(PATHS))
 
 
@@ -109,20 +119,6 @@ def _add_page(app: "FastAPI") -> None:
         return Response(page, media_type="text/html")
 
     app.get("/docs", include_in_schema=False)(docs)
-
-
-def _let_pages_ask(app: "FastAPI", origins: tuple[str, ...]) -> None:
-    """Browsers let pages from these origins ask, and read what they are answered."""
-    from starlette.middleware.cors import CORSMiddleware
-
-    if origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=origins,
-            allow_methods=("GET", "POST"),
-            allow_headers=("Authorization", "Content-Type", "X-Request-ID"),
-            expose_headers=("X-Request-ID", "Retry-After"),
-        )
 
 
 # Errors

@@ -68,7 +68,17 @@ class Workers:
                 for number in range(self.count):
                     if not self.stopping:
                         self._start(number)
-                self._supervise(ready)
+                # Listen to the workers until all have ended
+                while self.workers:
+                    pipes = {worker.pipe: worker for worker in self.workers.values()}
+                    for pipe in wait(list(pipes), LOOK):
+                        self._hear(pipes[pipe])
+                    if not self.was_ready and all(
+                        worker.is_ready for worker in self.workers.values()
+                    ):
+                        self.was_ready = True
+                        ready()
+                    self._reload_next()
             finally:
                 self._end()
                 del os.environ[SHARED]
@@ -92,17 +102,6 @@ class Workers:
         self.workers[number] = _Worker(number, process, ours)
         if self.stopping:  # since it was begun to be started
             process.terminate()
-
-    def _supervise(self, ready: Callable[[], None]) -> None:
-        """Listen to the workers until all have ended."""
-        while self.workers:
-            pipes = {worker.pipe: worker for worker in self.workers.values()}
-            for pipe in wait(list(pipes), LOOK):
-                self._hear(pipes[pipe])
-            if not self.was_ready and all(worker.is_ready for worker in self.workers.values()):
-                self.was_ready = True
-                ready()
-            self._reload_next()
 
     def _hear(self, worker: _Worker) -> None:
         """Read a message of a worker and act on it; if its pipe is closed, the worker has died."""

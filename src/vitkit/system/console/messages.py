@@ -6,11 +6,11 @@ it, a program may take it, and by default it goes to the standard error, where r
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from io import StringIO
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from vitkit.system.console.text import printable
 
@@ -74,14 +74,9 @@ def say_detail(sentence: str) -> None:
         say(sentence)
 
 
-@contextmanager
-def brief(is_brief: bool = True) -> Iterator[None]:
+def brief(is_brief: bool = True) -> AbstractContextManager[None]:
     """A block in which details are not told."""
-    before = _details.set(_details.get() and not is_brief)
-    try:
-        yield
-    finally:
-        _details.reset(before)
+    return _within(_details, _details.get() and not is_brief)
 
 
 def announce(sentence: str) -> None:
@@ -150,14 +145,9 @@ def current_callback() -> Callback | None:
     return _callback.get()
 
 
-@contextmanager
-def followed_by(callback: Callback | None) -> Iterator[None]:
+def followed_by(callback: Callback | None) -> AbstractContextManager[None]:
     """A block whose runs a function follows."""
-    before = _callback.set(callback)
-    try:
-        yield
-    finally:
-        _callback.reset(before)
+    return _within(_callback, callback)
 
 
 _live: ContextVar[TextIO | None] = ContextVar("live", default=None)
@@ -169,21 +159,21 @@ def live_output() -> TextIO | None:
     return _live.get()
 
 
-@contextmanager
-def printing_to(stream: TextIO) -> Iterator[None]:
+def printing_to(stream: TextIO) -> AbstractContextManager[None]:
     """A block whose results are printed there as they come."""
-    before = _live.set(stream)
-    try:
-        yield
-    finally:
-        _live.reset(before)
+    return _within(_live, stream)
+
+
+def heard_by(listener: Listener) -> AbstractContextManager[None]:
+    """A block in which a listener is told everything."""
+    return _within(_listener, listener)
 
 
 @contextmanager
-def heard_by(listener: Listener) -> Iterator[None]:
-    """A block in which a listener is told everything."""
-    before = _listener.set(listener)
+def _within(variable: ContextVar, value: Any) -> Iterator[None]:
+    """A block in which a variable has this value."""
+    before = variable.set(value)
     try:
         yield
     finally:
-        _listener.reset(before)
+        variable.reset(before)

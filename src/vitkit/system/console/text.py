@@ -37,10 +37,11 @@ def printable_name(name: str) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """How many things there are: "1 image", "2,000 images"."""
+    """How many things there are: "1 image", "2,000 images", "10 classes"."""
     if count == 1:
         return f"1 {thing}"
-    return f"{count:,} {thing}s"
+    ending = "es" if thing.endswith("s") else "s"
+    return f"{count:,} {thing}{ending}"
 
 
 def counted_kind(count: int, things: str) -> str:
@@ -50,6 +51,14 @@ def counted_kind(count: int, things: str) -> str:
         return f"{count:,} {things}"
     thing = re.sub(NOUNS, r"\1", things, count=1)
     return f"1 {thing}"
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first of many names: "cat, dog, ..."."""
+    text = ", ".join(names[:most])
+    if len(names) > most:
+        text += ", ..."
+    return text
 
 
 def readable(value: float) -> str:

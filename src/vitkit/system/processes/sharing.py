@@ -4,6 +4,7 @@ and the others take what it gives. So it also goes well where some of the ranks 
 It goes through the store by which ranks have met. Alone, a process has nobody to share with.
 """
 
+import math
 import time
 from contextlib import suppress
 
@@ -32,9 +33,9 @@ def claim(key: str) -> bool:
 
 def give(key: str, data: bytes | None) -> None:
     """Hand the result of claimed work to the others; None if it failed."""
-    count = -1
+    count = -1  # it failed
     if data is not None:
-        count = -(-len(data) // PIECE)
+        count = math.ceil(len(data) / PIECE)
     with suppress(RuntimeError):  # the others notice that the store is gone, too
         for number in range(count):
             piece = data[number * PIECE : (number + 1) * PIECE]

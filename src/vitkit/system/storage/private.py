@@ -21,24 +21,19 @@ def public(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if is_address(value):
-        return _public_address(value)
+        try:
+            parts = urlsplit(value)
+        except ValueError:
+            return "an address"
+        if parts.scheme.lower() in ("file", "local"):
+            return PurePosixPath(parts.path).name
+        host = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{host}{parts.path}"
     for kind in (PurePosixPath, PureWindowsPath):
         path = kind(value)
         if path.is_absolute() or ".." in path.parts or value.startswith("~"):
             return path.name
     return value
-
-
-def _public_address(address: str) -> str:
-    """An address as far as it is no secret; of a file on this machine its name."""
-    try:
-        parts = urlsplit(address)
-    except ValueError:
-        return "an address"
-    if parts.scheme.lower() in ("file", "local"):
-        return PurePosixPath(parts.path).name
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
 
 
 def paths_of_this_machine(text: str) -> list[str]:

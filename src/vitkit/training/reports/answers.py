@@ -169,7 +169,8 @@ def open_part(run: Recorded, name: str) -> Source:
     Raises ValueError for images that are not there any more, or are others now, and for a part that
     belongs to an evaluator; OSError.
     """
-    _check_own(run, name)
+    if name not in run.data["counts"]:
+        raise ValueError(f"the images of {name} are not the run's own")
     return _part_of(run, name, *_opened(run))
 
 
@@ -181,12 +182,6 @@ def open_learned(run: Recorded) -> Source:
     if HELD_OUT not in run.data["counts"]:
         return train
     return merge_parts(train, _part_of(run, HELD_OUT, *opened))
-
-
-def _check_own(run: Recorded, name: str) -> None:
-    """Raises ValueError for a part that belongs to an evaluator."""
-    if name not in run.data["counts"]:
-        raise ValueError(f"the images of {name} are not the run's own")
 
 
 def _opened(run: Recorded) -> tuple[Data, Splits]:

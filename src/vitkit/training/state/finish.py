@@ -221,7 +221,19 @@ def keep_best(run: Run) -> None:
     def keep() -> None:
         if (run.run_dir / LATEST).exists():
             (run.run_dir / LATEST).replace(run.run_dir / ANSWERS)
-        _write_best(classifier, folder, step)
+        # Write a model, whole or not at all, and remove all older ones but the one before it: that
+        # is for a run that is killed now, and goes on at an earlier step
+        new = folder.with_suffix(".new")
+        for leftover in (new, folder):  # of a run that was killed, or damaged
+            shutil.rmtree(leftover, ignore_errors=True)
+        save(classifier, new)
+        checksums = {file.name: checksum(file) for file in sorted(new.iterdir())}
+        write_sealed(new / SEAL, {"step": step, "sha256": checksums})
+        new.rename(folder)
+        sync(folder.parent)
+        others = sorted(path for path in folder.parent.glob("step-*") if path != folder)
+        for old in others[:-1]:
+            shutil.rmtree(old, ignore_errors=True)
 
     if from_rank_0(is_new_best):
         with run.log.meter.pausing():
@@ -239,19 +251,3 @@ def _is_whole(folder: Path) -> bool:
         return not _changed(folder, read_sealed(folder / SEAL)["sha256"])
     except (OSError, ValueError, KeyError):
         return False
-
-
-def _write_best(classifier: Classifier, folder: Path, step: int) -> None:
-    """Write a model, whole or not at all, and remove all older ones but the one before it: that is
-    for a run that is killed now, and goes on at an earlier step."""
-    new = folder.with_suffix(".new")
-    for leftover in (new, folder):  # of a run that was killed, or damaged
-        shutil.rmtree(leftover, ignore_errors=True)
-    save(classifier, new)
-    checksums = {file.name: checksum(file) for file in sorted(new.iterdir())}
-    write_sealed(new / SEAL, {"step": step, "sha256": checksums})
-    new.rename(folder)
-    sync(folder.parent)
-    others = sorted(path for path in folder.parent.glob("step-*") if path != folder)
-    for old in others[:-1]:
-        shutil.rmtree(old, ignore_errors=True)

@@ -214,16 +214,26 @@ def review(settings: Review) -> Reviewed | Applied:
     if settings.exclude is not None and splits.train is None:
         raise ValueError(f"{settings.data} has no training images, so --exclude could list none")
     classifier = classifier_of(model, replace(settings.hints, channels=None))
-    images = next(iter(parts_by_name(splits).values()))
+    images = next(iter(splits.sources.values()))
     classifier = adapted_to(classifier, settings.hints.channels, images, say)
     classifier = classifier.to(pick_device(settings.device)).for_inference()
 
     # Look, and write what was seen
     findings, facts = look_through(splits, classifier)
-    page = write_review(settings.output, settings.data, parts_by_name(splits), findings, facts)
+    page = write_review(settings.output, settings.data, splits.sources, findings, facts)
     listed = None
     if settings.exclude is not None:
-        listed = _write_list(settings.exclude, splits.train, findings)
+        # The training images to leave out, each with its reasons
+        reasons: dict[int, list[str]] = {}
+        for finding in findings:
+            if finding.part == "train" and finding.kind in LEFT_OUT:
+                reasons.setdefault(finding.index, []).append(f"{finding.kind}: {finding.reason}")
+        write_list(
+            settings.exclude,
+            splits.train,
+            {index: "; ".join(texts) for index, texts in reasons.items()},
+        )
+        listed = len(reasons)
     reviewed = Reviewed(
         settings, word_of(model), splits, tuple(findings), tuple(facts), page, listed
     )
@@ -246,16 +256,10 @@ def _model_of(settings: Review) -> str | Classifier:
     return models[0]
 
 
-def parts_by_name(splits: Splits) -> dict[str, Source]:
-    """The parts that the data set has, by name."""
-    parts = {"train": splits.train, "val": splits.val, "test": splits.test}
-    return {name: part for name, part in parts.items() if part is not None}
-
-
 def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[str]]:
     """All findings, and what was done, in sentences."""
     # The pixels of every image, and its features if it can be read
-    parts = parts_by_name(splits)
+    parts = splits.sources
     surveys = {
         name: survey(part, cpus(), bar(f"looking at {name}")) for name, part in parts.items()
     }
@@ -423,13 +427,3 @@ def _tables(findings: Sequence[Finding]) -> Iterator[Table]:
             texts = (printable(finding.name), printable_name(finding.label), finding.reason)
             table.add_row(*map(escape, texts))
         yield table
-
-
-def _write_list(path: Path, train: Source, findings: list[Finding]) -> int:
-    """List the training images to leave out, each with its reasons; returns how many."""
-    reasons: dict[int, list[str]] = {}
-    for finding in findings:
-        if finding.part == "train" and finding.kind in LEFT_OUT:
-            reasons.setdefault(finding.index, []).append(f"{finding.kind}: {finding.reason}")
-    write_list(path, train, {index: "; ".join(texts) for index, texts in reasons.items()})
-    return len(reasons)

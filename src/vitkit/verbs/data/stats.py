@@ -165,11 +165,7 @@ def stats(settings: Stats) -> Statistics:
 def _parts(settings: Stats, splits: Splits) -> dict[str, Source]:
     """The parts of the data set by name, and the test part of the other one under that one's
     name."""
-    parts = {}
-    for name in ("train", "val", "test"):
-        part = getattr(splits, name)
-        if part is not None:
-            parts[name] = part
+    parts = splits.sources
     if settings.test:
         name = settings.test
         if name in parts:  # a folder may be called "test"
@@ -229,10 +225,13 @@ def _describe_part(survey: Survey) -> dict:
         if len({source.answer(i) for i in examples}) > 1:
             contradictions += 1
 
+    numbers = []
+    if source.target_kind == "number":
+        numbers = _three(source.targets, float)
     return {
         "images": len(source),
         "classes": class_counts(source),
-        "numbers": _three_numbers(source),
+        "numbers": numbers,
         "height": _three(sides[:, 0]),
         "width": _three(sides[:, 1]),
         "bytes": int(survey.bytes.sum()),
@@ -257,19 +256,11 @@ def _describe_pairs(first: Survey, second: Survey, duplicates: list[Pair]) -> di
     }
 
 
-def _three(values: np.ndarray) -> list[int]:
+def _three(values: np.ndarray, kind: type = int) -> list:
     """Smallest, median and largest; zeros if there are no values."""
     if not len(values):
         return [0, 0, 0]
-    return [int(values.min()), int(np.median(values)), int(values.max())]
-
-
-def _three_numbers(source: Source) -> list[float]:
-    """Smallest, median and largest of the numbers to predict; empty for targets of another kind."""
-    if source.target_kind != "number":
-        return []
-    values = source.targets
-    return [float(values.min()), float(np.median(values)), float(values.max())]
+    return [kind(values.min()), kind(np.median(values)), kind(values.max())]
 
 
 def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:

@@ -171,7 +171,16 @@ def bench(settings: Bench) -> Benchmark:
     check(settings)
     if _is_file(settings):
         return _of_file(settings)
-    _say_left_out(settings)
+
+    # What is not measured because a package is missing
+    missing = set()
+    for library in settings.runtimes:
+        for precision in settings.precisions:
+            if library in PACKAGES:
+                missing.update(missing_packages(Export(library, precision)))
+    if missing:
+        names = " and ".join(sorted(missing))
+        say(f"what needs {names} is left out: pip install 'vitkit[export]'")
 
     # The model, and what can compute it
     classifier = classifier_of(settings.model, settings.hints)
@@ -291,18 +300,6 @@ def check(settings: Bench) -> None:
         if path.suffix.lower() not in WRITTEN:
             raise ValueError(f"--report is {path}; give the name of a .json or a .png file")
         check_replaceable(path)
-
-
-def _say_left_out(settings: Bench) -> None:
-    """Say what is not measured because a package is missing."""
-    missing = set()
-    for library in settings.runtimes:
-        for precision in settings.precisions:
-            if library in PACKAGES:
-                missing.update(missing_packages(Export(library, precision)))
-    if missing:
-        names = " and ".join(sorted(missing))
-        say(f"what needs {names} is left out: pip install 'vitkit[export]'")
 
 
 def _contenders(

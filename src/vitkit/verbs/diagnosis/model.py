@@ -233,7 +233,7 @@ UNEVEN = 10  # times as many images in the largest class as in the smallest
 
 def examine_data(data: str, splits: Splits) -> Iterator[Finding]:
     """Numbers, balance, broken images and duplicates of a data set."""
-    parts = parts_of(splits)
+    parts = splits.sources
     word = as_word(data)
     counts = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
     yield Finding("images", counts)
@@ -243,12 +243,6 @@ def examine_data(data: str, splits: Splits) -> Iterator[Finding]:
         return
     yield from _classes(word, train)
     yield from _looks(word, parts)
-
-
-def parts_of(splits: Splits) -> dict[str, Source]:
-    """The parts of a data set that it has, by name."""
-    parts = {"train": splits.train, "val": splits.val, "test": splits.test}
-    return {name: part for name, part in parts.items() if part is not None}
 
 
 def _classes(word: str, train: Source) -> Iterator[Finding]:
@@ -270,8 +264,7 @@ def _classes(word: str, train: Source) -> Iterator[Finding]:
     numbers = class_counts(train)
     ranked = sorted(zip(numbers, train.labels, strict=True))
     (least, rare), (most, common) = ranked[0], ranked[-1]
-    classes = "1 class" if len(train.labels) == 1 else f"{len(train.labels):,} classes"
-    value = f"{classes}, of {least:,} ({rare}) to {most:,} ({common}) images"
+    value = f"{counted(len(train.labels), 'class')}, of {least:,} ({rare}) to {most:,} ({common}) images"
     advice = ""
     if len(train.labels) == 1:
         advice = f"there is one class, {rare}, and so nothing to tell apart: add a folder of others"

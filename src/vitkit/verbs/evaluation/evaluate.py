@@ -26,7 +26,6 @@ from vitkit.evaluation import (
     Corruption,
     Evaluator,
     EvaluatorName,
-    Metric,
     Named,
     Part,
     SetName,
@@ -175,22 +174,15 @@ def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
         )
     evaluators = _evaluators(settings, source)
     classifier = loaded.to(device).for_inference()
-    metrics = _measure(settings, evaluators, classifier, source)
-    return Evaluation(settings, title, tuple(metrics), None, source)
-
-
-def _measure(
-    settings: Evaluate, evaluators: Sequence[Evaluator], classifier: Classifier, source: Source
-) -> list[Metric]:
-    """One pass over the images for each evaluator."""
+    # One pass over the images for each evaluator
     metrics = []
     for evaluator in evaluators:
-        title = f"evaluating {type(evaluator).__name__}"
-        batches = batches_of(classifier, source, title, settings.batch, settings.workers)
+        heading = f"evaluating {type(evaluator).__name__}"
+        batches = batches_of(classifier, source, heading, settings.batch, settings.workers)
         part = Part(source, batches, train_part(settings, evaluator, source))
         with autocast(classifier.device, settings.precision):
             metrics += evaluator.measure(Subject(classifier), part)
-    return metrics
+    return Evaluation(settings, title, tuple(metrics), None, source)
 
 
 def _evaluators(settings: Evaluate, source: Source) -> Sequence[Evaluator]:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from vitkit.data import Columns, Splits
+from vitkit.data import Columns
 from vitkit.evaluation import Fewshot, Form, Metric, Part, Subject, best_ranked, shot_notes
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
@@ -28,7 +28,7 @@ from vitkit.verbs.arguments import (
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.sources import As, as_words, loaded_for_features, splits_to_learn_from
 from vitkit.verbs.words import DATA
-from vitkit.weights import Classifier, Hints
+from vitkit.weights import Hints
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -131,43 +131,36 @@ def fewshot(settings: MeasureFewshot) -> FewshotAccuracy:
                 splits, _ = splits_to_learn_from(
                     data, settings.columns, settings.named, settings.on_bad_image
                 )
-                answers[data] = _answers(evaluator, classifier, data, splits)
+                # What was decided, and what the data lacks, is said
+                test = splits.test or splits.val
+                if splits.train is None or test is None:
+                    raise ValueError(
+                        f"{data} has no images to learn from and others to measure on: it needs a "
+                        "train part, and a test or val part"
+                    )
+                if not evaluator.judges(splits.target_kind):
+                    raise ValueError(
+                        f"few-shot accuracy is for images of one class each; the targets of {data} "
+                        f"are of the kind {splits.target_kind!r}, which vitkit probe learns"
+                    )
+                missing = shot_notes(splits.train, test, max(evaluator.shots))
+                for sentence in (*splits.notes, *(f"{data}: {text}" for text in missing)):
+                    say(sentence)
+                answers[data] = evaluator.answers(
+                    Subject(classifier), Part(test, None, splits.train)
+                )
 
     metrics = dict.fromkeys(answers, ())
     for shots in settings.shots:
-        exponent = _exponent(evaluator, [by_shots[shots] for by_shots in answers.values()])
+        # The exponent of l2 that ranks best over the data sets that have an accuracy
+        right = [by_shots[shots] for by_shots in answers.values()]
+        finite = [each.mean((0, 2)) for each in right if each is not None]
+        exponent = None
+        if evaluator.form == "ranked" and finite:
+            exponent = best_ranked(np.stack(finite))
         for data, by_shots in answers.items():
             metrics[data] += tuple(evaluator.metrics(shots, by_shots[shots], exponent))
     return FewshotAccuracy(settings, metrics)
-
-
-def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Splits) -> dict:
-    """Which test images of a data set are classified right, by shots. What was decided, and what
-    the data lacks, is said."""
-    test = splits.test or splits.val
-    if splits.train is None or test is None:
-        raise ValueError(
-            f"{data} has no images to learn from and others to measure on: it needs a train part, "
-            "and a test or val part"
-        )
-    if not evaluator.judges(splits.target_kind):
-        raise ValueError(
-            f"few-shot accuracy is for images of one class each; the targets of {data} are of the "
-            f"kind {splits.target_kind!r}, which vitkit probe learns"
-        )
-    missing = shot_notes(splits.train, test, max(evaluator.shots))
-    for sentence in (*splits.notes, *(f"{data}: {text}" for text in missing)):
-        say(sentence)
-    return evaluator.answers(Subject(classifier), Part(test, None, splits.train))
-
-
-def _exponent(evaluator: Fewshot, right: Sequence[np.ndarray | None]) -> int | None:
-    """The exponent of l2 that ranks best over the data sets that have an accuracy; None for
-    "fixed"."""
-    finite = [each.mean((0, 2)) for each in right if each is not None]
-    if evaluator.form == "fixed" or not finite:
-        return None
-    return best_ranked(np.stack(finite))
 
 
 def _table(settings: MeasureFewshot, metrics: dict[str, tuple[Metric, ...]]) -> Table:

@@ -12,7 +12,6 @@ from vitkit.data import Source
 from vitkit.evaluation import (
     Metric,
     Report,
-    Robustness,
     calibration_sentence,
     disagreement_tiles,
     mistake_tiles,
@@ -92,7 +91,29 @@ class Evaluation:
             yield metrics_table(self.metrics)
             yield f"next: vitkit predict {model} IMAGE..."
             return
-        yield from report_parts(self.details)
+        # The figures of a report as tables, and its sentences
+        report = self.details
+        yield printable(f"{report.model} on {report.images}")
+        if report.paired is None:
+            yield from _metrics(report)
+        else:
+            yield printable(f"second: {report.other}")
+            yield _differences(report)
+        sentences = list(report.notes)
+        if sentence := weakest(report.classes):
+            sentences.append(sentence)
+        if report.confused:
+            pairs = []
+            for pair in report.confused[:CONFUSED]:
+                names = f"{printable_name(pair.true)} for {printable_name(pair.predicted)}"
+                pairs.append(f"{names} ({pair.count:,} of {pair.images:,})")
+            sentences.append(f"taken most often: {', '.join(pairs)}")
+        if report.paired is not None:
+            sentences.append(report.paired.sentence)
+        if report.calibration is not None:
+            sentences.append(calibration_sentence(report))
+        for sentence in sentences:
+            yield fill(printable(f"- {sentence}"))
         for path in self.written:
             yield f"wrote {path}"
         yield f"next: {next_command(settings)}"
@@ -126,31 +147,6 @@ def check_files(files: Sequence[Path], directory: Path | None) -> None:
         check_model_replaceable(directory, ("config.json", "preprocessor_config.json"))
 
 
-def report_parts(report: Report) -> Iterator[str | Table]:
-    """The figures of a report as tables, and its sentences."""
-    yield printable(f"{report.model} on {report.images}")
-    if report.paired is None:
-        yield from _metrics(report)
-    else:
-        yield printable(f"second: {report.other}")
-        yield _differences(report)
-    sentences = list(report.notes)
-    if sentence := weakest(report.classes):
-        sentences.append(sentence)
-    if report.confused:
-        pairs = []
-        for pair in report.confused[:CONFUSED]:
-            names = f"{printable_name(pair.true)} for {printable_name(pair.predicted)}"
-            pairs.append(f"{names} ({pair.count:,} of {pair.images:,})")
-        sentences.append(f"taken most often: {', '.join(pairs)}")
-    if report.paired is not None:
-        sentences.append(report.paired.sentence)
-    if report.calibration is not None:
-        sentences.append(calibration_sentence(report))
-    for sentence in sentences:
-        yield fill(printable(f"- {sentence}"))
-
-
 def _metrics(report: Report) -> Iterator[str | Table]:
     """The table of the metrics, and another of those on corrupted images."""
     if report.robustness is None:
@@ -160,7 +156,28 @@ def _metrics(report: Report) -> Iterator[str | Table]:
     others = [metric for metric in report.metrics if metric.name not in apart]
     if others:
         yield metrics_table(others)
-    yield from robustness_tables(report.robustness)
+    # A row for each corruption, a column for each severity: top1 in percent. On ImageNet-C's files
+    # a column has the errors in proportion to AlexNet's too
+    found = report.robustness
+    severities = [str(k + 1) for k in range(len(found.by_severity))]
+    header = ["top1 (%) at severity", *severities]
+    if found.errors:
+        header.append("CE (%)")
+    table = Table(*header)
+    mean_error, *errors = found.errors or [None] * (1 + len(found.cells))
+    for (name, row), error in zip(found.cells.items(), errors, strict=True):
+        table.add_row(name.replace("_", " "), *_percent(row, error))
+    table.add_section()
+    table.add_row(f"mean of {len(found.cells)}", *_percent(found.by_severity, mean_error))
+    yield table
+
+    # The means with their intervals
+    sentences = [f"corrupted: {found.mean.text()}"]
+    if found.clean is not None:
+        sentences.insert(0, f"not corrupted: {found.clean.text()}")
+    if mean_error is not None:
+        sentences.append(f"{MEAN_ERROR.get(mean_error.name, 'mean CE')}: {mean_error.text()}")
+    yield "; ".join(sentences)
 
 
 def metrics_table(metrics: Sequence[Metric]) -> Table:
@@ -238,30 +255,6 @@ def command_line(settings: "Evaluate") -> str:
 
 
 MEAN_ERROR = {"mce": "mCE"}  # what people call it, if it is over all of ImageNet-C's corruptions
-
-
-def robustness_tables(found: Robustness) -> Iterator[str | Table]:
-    """A row for each corruption, a column for each severity: top1 in percent. On ImageNet-C's files a
-    column has the errors in proportion to AlexNet's too."""
-    severities = [str(k + 1) for k in range(len(found.by_severity))]
-    header = ["top1 (%) at severity", *severities]
-    if found.errors:
-        header.append("CE (%)")
-    table = Table(*header)
-    mean_error, *errors = found.errors or [None] * (1 + len(found.cells))
-    for (name, row), error in zip(found.cells.items(), errors, strict=True):
-        table.add_row(name.replace("_", " "), *_percent(row, error))
-    table.add_section()
-    table.add_row(f"mean of {len(found.cells)}", *_percent(found.by_severity, mean_error))
-    yield table
-
-    # The means with their intervals
-    sentences = [f"corrupted: {found.mean.text()}"]
-    if found.clean is not None:
-        sentences.insert(0, f"not corrupted: {found.clean.text()}")
-    if mean_error is not None:
-        sentences.append(f"{MEAN_ERROR.get(mean_error.name, 'mean CE')}: {mean_error.text()}")
-    yield "; ".join(sentences)
 
 
 def _percent(row: Sequence[Metric], error: Metric | None) -> list[str]:

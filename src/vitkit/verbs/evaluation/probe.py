@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +30,7 @@ from vitkit.evaluation import (
     write_memory,
 )
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted
+from vitkit.system.console.text import as_word, counted, some
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import check_can_be_made
@@ -153,14 +154,16 @@ def probe(settings: FitProbe) -> Probed:
             settings.data, settings.columns, settings.named, settings.on_bad_image, settings.groups
         )
         parts = _to_learn(settings, splits)
-        train = _merged(parts)
-        name, test = _tested(splits)
+        train = reduce(merge_parts, parts)
+        name = "val" if splits.test is None else "test"
+        test = getattr(splits, name)
         probing = Probing.of(train)
         for sentence in (*splits.notes, *_missing(probing, train, test)):
             say(sentence)
 
         # Their features, as the new head will read them
-        classifier = _with_new_head(loaded, probing).to(device)
+        adopted, _ = adopt(loaded, labels=probing.labels, new_head=True)
+        classifier = adopted.to(device)
         if settings.to is not None:
             check_savable(classifier, settings.to)
         deployed = classifier.for_inference()
@@ -240,20 +243,6 @@ def _to_learn(settings: FitProbe, splits: Splits) -> list[Source]:
     return [splits.train, splits.val]
 
 
-def _merged(parts: Sequence[Source]) -> Source:
-    """The images of one part or two."""
-    if len(parts) == 1:
-        return parts[0]
-    return merge_parts(*parts)
-
-
-def _tested(splits: Splits) -> tuple[str, Source | None]:
-    """The images to measure on, and the name of their part: the test part, else the val part."""
-    if splits.test is not None:
-        return "test", splits.test
-    return "val", splits.val
-
-
 def _missing(probing: Probing, train: Source, test: Source | None) -> list[str]:
     """Sentences about the classes that no image to learn from has, and those that all have."""
     missing = np.setdiff1d(np.arange(len(train.labels)), probing.known)
@@ -262,12 +251,12 @@ def _missing(probing: Probing, train: Source, test: Source | None) -> list[str]:
         always = np.flatnonzero(train.targets.multi_hot(len(train.labels)).all(0))
         if len(always):
             sentences.append(
-                f"every image to learn from has {_some(train.labels, always)}: the head says so of all "
+                f"every image to learn from has {some([train.labels[k] for k in always])}: the head says so of all "
                 "images"
             )
     if not len(missing):
         return sentences
-    names = _some(train.labels, missing)
+    names = some([train.labels[k] for k in missing])
     sentence = (
         f"{len(missing):,} of {len(train.labels):,} classes have no image to learn from ({names}); "
         "the head does not know them"
@@ -275,20 +264,6 @@ def _missing(probing: Probing, train: Source, test: Source | None) -> list[str]:
     if test is not None and (wrong := probing.unknown_in(test)):
         sentence += f", so {counted(wrong, 'test image')} cannot be answered right"
     return [*sentences, sentence]
-
-
-def _some(labels: Sequence[str], numbers: np.ndarray) -> str:
-    """The names of the first five of these classes, and whether there are more."""
-    names = ", ".join(labels[number] for number in numbers[:5])
-    if len(numbers) > 5:
-        names += ", ..."
-    return names
-
-
-def _with_new_head(loaded: Classifier, probing: Probing) -> Classifier:
-    """The model with a head of zeros for these classes, or for a number."""
-    adopted, _ = adopt(loaded, labels=probing.labels, new_head=True)
-    return adopted
 
 
 def _features(classifier: Classifier, probing: Probing, source: Source) -> Features:

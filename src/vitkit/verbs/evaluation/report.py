@@ -5,7 +5,6 @@ images, take passes of their own.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,11 +17,9 @@ from vitkit.evaluation import (
     MEMORY,
     SEVERITIES,
     Answers,
-    Metric,
     Named,
     Part,
     Report,
-    Robustness,
     accuracy,
     align,
     answers,
@@ -58,8 +55,6 @@ if TYPE_CHECKING:
     from vitkit.verbs.evaluation.evaluate import Evaluate
 
 
-Ask = Callable[[Classifier, Source, str], Answers]
-"""Runs a model on images, under a progress bar with a title."""
 FEW = 50  # images from which a temperature is more than a guess
 FITTED_HERE = (
     "the model's temperature was fitted on these very images, so its calibration error and loss look "
@@ -87,7 +82,14 @@ def report_on(request: Request) -> Evaluation:
     settings = request.settings
     other = _other(request)
     lists = _lists(request)
-    _check(request)
+    if request.settings.calibrate:
+        check_can_calibrate(request.classifier)
+    if request.settings.corruptions:
+        if request.settings.against or request.settings.calibrate or request.settings.real:
+            raise ValueError(
+                "--corruptions measures one model; leave out --against, --calibrate and --real"
+            )
+        check_can_corrupt(request.classifier.preprocessing)
 
     # The passes over the images, which all ranks share
     given = _answers(request, request.classifier)
@@ -103,7 +105,13 @@ def report_on(request: Request) -> Evaluation:
     # What they tell
     facts = facts_of(settings, request.classifier, request.device)
     found = report(given, request.source, word_of(settings.model), request.title, facts)
-    found = replace(found, notes=(*_notes(request), *found.notes))
+    # What a reader should know, apart from what the answers tell
+    notes = []
+    if request.named is not None:
+        notes += request.named.notes
+    if request.classifier.origin.get("temperature_images") == fingerprint(request.source):
+        notes.append(FITTED_HERE)
+    found = replace(found, notes=(*notes, *found.notes))
     if corrupted is not None:
         metrics = (*found.metrics, *corrupted.metrics)
         found = replace(found, metrics=metrics, robustness=corrupted)
@@ -116,14 +124,6 @@ def report_on(request: Request) -> Evaluation:
         found = _calibrated(request, found, given)
 
     return deliver(settings, found, request.source)
-
-
-def _check(request: Request) -> None:
-    """Raises ValueError if the model cannot be used for what is asked."""
-    if request.settings.calibrate:
-        check_can_calibrate(request.classifier)
-    if request.settings.corruptions:
-        _check_corruptions(request.settings, request.classifier)
 
 
 def _lists(request: Request):
@@ -178,22 +178,28 @@ def _answers(
 
 def _corrupted(request: Request, given: Answers):
     """The model's accuracy on corrupted images, beside that on these."""
-
-    def ask(classifier: Classifier, images: Source, text: str) -> Answers:
-        return _answers(request, classifier, images, text)
-
     clean = next(accuracy(given))
-    return _measure_corruptions(request.settings, request.classifier, request.source, clean, ask)
+    # Measure the corruptions that a command names, at every severity
+    names = request.settings.corruptions
+    if "common" in names:
+        names = (*COMMON, *names)
+    names = tuple(name for name in dict.fromkeys(names) if name != "common")
 
+    # One decode for all passes, if the images fit into memory
+    workers = request.settings.workers
+    if workers < 0:
+        workers = default_workers(request.source)
+    shown = bar("decoding") if on_rank_0() else silent
+    limit = MEMORY // world().world_size
+    kept = prepare_once(request.source, request.classifier.preprocessing, limit, workers, shown)
 
-def _notes(request: Request) -> list[str]:
-    """What a reader should know, apart from what the answers tell."""
-    notes = []
-    if request.named is not None:
-        notes += request.named.notes
-    if request.classifier.origin.get("temperature_images") == fingerprint(request.source):
-        notes.append(FITTED_HERE)
-    return notes
+    def corrupted(corruption: str, severity: int) -> Answers:
+        images, rest = corrupt(kept, request.classifier.preprocessing, corruption, severity)
+        title = f"{corruption} {severity}/{len(SEVERITIES)} ({names.index(corruption) + 1} of {len(names)})"
+        prepared = replace(request.classifier, preprocessing=rest)
+        return _answers(request, prepared, images, title)
+
+    return robustness(clean, names, corrupted)
 
 
 def _compared(request: Request, found: Report, given: Answers, other_given: Answers) -> Report:
@@ -248,43 +254,6 @@ def facts_of(settings: "Evaluate", classifier: Classifier, device: torch.device)
     }
 
 
-# The same images, corrupted
-
-
-def _check_corruptions(settings: "Evaluate", classifier: Classifier) -> None:
-    """Raises ValueError, before anything is measured, if corruptions do not go with other settings."""
-    if settings.against or settings.calibrate or settings.real:
-        raise ValueError(
-            "--corruptions measures one model; leave out --against, --calibrate and --real"
-        )
-    check_can_corrupt(classifier.preprocessing)
-
-
-def _measure_corruptions(
-    settings: "Evaluate", classifier: Classifier, source: Source, clean: Metric, ask: Ask
-) -> Robustness:
-    """Measure the corruptions that a command names, at every severity."""
-    names = settings.corruptions
-    if "common" in names:
-        names = (*COMMON, *names)
-    names = tuple(name for name in dict.fromkeys(names) if name != "common")
-
-    # One decode for all passes, if the images fit into memory
-    workers = settings.workers
-    if workers < 0:
-        workers = default_workers(source)
-    shown = bar("decoding") if on_rank_0() else silent
-    limit = MEMORY // world().world_size
-    kept = prepare_once(source, classifier.preprocessing, limit, workers, shown)
-
-    def corrupted(corruption: str, severity: int) -> Answers:
-        images, rest = corrupt(kept, classifier.preprocessing, corruption, severity)
-        title = f"{corruption} {severity}/{len(SEVERITIES)} ({names.index(corruption) + 1} of {len(names)})"
-        return ask(replace(classifier, preprocessing=rest), images, title)
-
-    return robustness(clean, names, corrupted)
-
-
 # The files of ImageNet-C
 
 REFUSED = {
@@ -325,7 +294,14 @@ def report_on_files(
     corruptions, notes = open_imagenet_c(settings.data)
     whole = replace(classifier, preprocessing=uncropped(classifier.preprocessing))
     ready = whole.to(device).for_inference()
-    measured = robustness_on_files(corruptions, _Asked(settings, ready))
+
+    def asked(named: Named, title: str) -> Answers:
+        choice = named.choice(ready.labels)
+        batches = batches_of(ready, named.source, title, settings.batch, settings.workers)
+        with autocast(ready.device, settings.precision):
+            return answers(ready, Part(named.source, batches), choice=choice)
+
+    measured = robustness_on_files(corruptions, asked)
     if not on_rank_0():
         return Evaluation(settings, "", (), None, corruptions[0].severities[0].source)
 
@@ -340,20 +316,3 @@ def report_on_files(
         robustness=measured,
     )
     return deliver(settings, found, first.severities[0].source)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A model, which answers the images of a folder."""
-
-    settings: "Evaluate"
-    classifier: Classifier
-
-    def __call__(self, named: Named, title: str) -> Answers:
-
-        settings = self.settings
-        ready = self.classifier
-        choice = named.choice(ready.labels)
-        batches = batches_of(ready, named.source, title, settings.batch, settings.workers)
-        with autocast(ready.device, settings.precision):
-            return answers(ready, Part(named.source, batches), choice=choice)

@@ -67,7 +67,22 @@ class Converted:
         yield f"wrote {proof.path}; read back, every tensor is the same to the bit"
         if proof.path.is_dir() and is_somebodys(proof.path / "README.md"):
             yield "kept README.md, which is your own: no model card was written"
-        yield from self._left_out()
+        # What of the model goes with it, and what does not
+        classifier = self.classifier
+        path = self.proof.path
+        if classifier.license and classifier.license.text:
+            text = license_text(path)
+            yield f"with it the text of its licence, {classifier.license.called}, in {text}"
+        if classifier.pretraining and not path.is_dir():
+            names = sorted({name.split(".")[0] for name in classifier.pretraining})
+            yield (
+                f"left out: what pre-training added ({', '.join(names)}), which a model directory "
+                "keeps"
+            )
+        if classifier.unknown is not None and not path.is_dir():
+            yield "left out: the limits for unknown images, which a model directory keeps"
+        elif classifier.unknown is not None and self.proof.library:
+            yield f"only vitkit says of images that they are unknown: {self.proof.library} names a class"
         for difference in proof.differences:
             yield f"computed differently there: {difference}"
         if proof.largest is None:
@@ -85,24 +100,6 @@ class Converted:
                 "docs/weights.md)"
             )
         yield f"next: vitkit compare {word_of(self.settings.source)} {as_word(proof.path)} IMAGE..."
-
-    def _left_out(self) -> Iterator[str]:
-        """What of the model goes with it, and what does not."""
-        classifier = self.classifier
-        path = self.proof.path
-        if classifier.license and classifier.license.text:
-            text = license_text(path)
-            yield f"with it the text of its licence, {classifier.license.called}, in {text}"
-        if classifier.pretraining and not path.is_dir():
-            names = sorted({name.split(".")[0] for name in classifier.pretraining})
-            yield (
-                f"left out: what pre-training added ({', '.join(names)}), which a model directory "
-                "keeps"
-            )
-        if classifier.unknown is not None and not path.is_dir():
-            yield "left out: the limits for unknown images, which a model directory keeps"
-        elif classifier.unknown is not None and self.proof.library:
-            yield f"only vitkit says of images that they are unknown: {self.proof.library} names a class"
 
 
 @verb

@@ -39,7 +39,7 @@ from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import parse_json
-from vitkit.training import Recorded, open_part, read_run
+from vitkit.training import open_part, read_run
 from vitkit.verbs.arguments import Model, ModelHints
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import alone, result, verb
@@ -147,7 +147,12 @@ class ExportedModel:
             yield _unknown_sentence(self.agreement.same_unknown)
         yield f"wrote {self.path}.json: what was measured"
         if self.format == "page":
-            yield from self._page_shown()
+            # What is in a page, and what to do with it
+            runtime = self.web_runtime
+            yield f"it holds the model and onnxruntime-web {runtime.version} of {runtime.folder} (MIT)"
+            if self.precision != "int8":
+                yield "--precision int8 makes it smaller; a few in a hundred of its answers will differ (docs/export.md)"
+            yield f"next: open {as_word(self.path)} in a browser, and drop a photograph on it"
         elif self.format == "torch":
             answer = ""
             if self.classifier.unknown is not None:
@@ -155,14 +160,6 @@ class ExportedModel:
             yield f"next: {answer}torch.export.load({str(self.path)!r}).module()(images), in Python"
         else:
             yield f"next: vitkit predict {as_word(self.path)} IMAGE..., without PyTorch"
-
-    def _page_shown(self) -> Iterator[str]:
-        """What is in a page, and what to do with it."""
-        runtime = self.web_runtime
-        yield f"it holds the model and onnxruntime-web {runtime.version} of {runtime.folder} (MIT)"
-        if self.precision != "int8":
-            yield "--precision int8 makes it smaller; a few in a hundred of its answers will differ (docs/export.md)"
-        yield f"next: open {as_word(self.path)} in a browser, and drop a photograph on it"
 
 
 def _unknown_sentence(same: float | None) -> str:
@@ -208,7 +205,7 @@ def export(settings: ExportModel) -> ExportedModel:
         merge=settings.merge,
         least=settings.agreement,
     )
-    before = _files_of_run(settings, wanted)
+    digest_before = _digest_if_kept(settings, wanted)
     classifier = classifier_of(settings.model, settings.hints)
     check(classifier, settings.output, wanted)
     if to == "page":
@@ -219,8 +216,8 @@ def export(settings: ExportModel) -> ExportedModel:
     tried = counted(len(trial.items), "image")
     say(f"exporting; the file will then be tried on {tried}")
     agreement = write(classifier, settings.output, wanted, trial)
-    if before:
-        tie(settings.output, before, digest_of_classifier(classifier))
+    if digest_before:
+        tie(settings.output, digest_before, digest_of_classifier(classifier))
     calibrated_on = len(trial.for_calibration) if needs_calibration(wanted) else 0
     return ExportedModel(
         settings,
@@ -235,16 +232,14 @@ def export(settings: ExportModel) -> ExportedModel:
     )
 
 
-def _files_of_run(settings: ExportModel, wanted: Export) -> str:
-    """The digest of the files of a run's model, if what is to be written is the file that the run keeps for
-    answers without PyTorch (runtimes/onnx_of_run.py); else nothing."""
+def _digest_if_kept(settings: ExportModel, wanted: Export) -> str:
+    """The digest of a run's model, if what is to be written is the file that the run keeps for answers
+    without PyTorch (runtimes/onnx_of_run.py); "" for any other file."""
     run_dir = run_of(settings.model)
-    if run_dir is None or settings.hints != Hints() or wanted.preprocessing or wanted.merge:
+    is_plain = settings.hints == Hints() and not wanted.preprocessing and not wanted.merge
+    if run_dir is None or not is_plain or (wanted.to, wanted.precision) != ("onnx", "float32"):
         return ""
-    own = kept_file(run_dir)
-    if (wanted.to, wanted.precision) != ("onnx", "float32"):
-        return ""
-    if settings.output.resolve() != own.resolve():
+    if settings.output.resolve() != kept_file(run_dir).resolve():
         return ""
     return digest_of_folder(run_dir)
 
@@ -278,36 +273,29 @@ def keep(run_dir: Path) -> None:
 def _trial(settings: ExportModel, wanted: Export, classifier: Classifier) -> Trial:
     """The images to try the file on, and those that give the ranges of int8."""
     if not settings.data:
-        return _own_or_sample_trial(settings, wanted, classifier)
+        # For int8 the images of the model's own run, if they are here
+        if wanted.precision != "int8":
+            return sample_trial()
+        why = ""
+        run_dir = run_of(settings.model)
+        if run_dir is not None:
+            try:
+                run = read_run(run_dir)
+                parts = [name for name in ("test", "val") if name in run.data["counts"]]
+                if not parts:
+                    raise ValueError("it held out none")
+                left_out = open_part(run, parts[0])
+                learned = open_part(run, "train")
+                return own_trial(
+                    left_out, learned, classifier.labels, str(run.data["source"]), settings.limit
+                )
+            except (ValueError, OSError) as error:
+                why = f", and those of {run_dir} cannot be opened ({error})"
+        if not needs_calibration(wanted):
+            return sample_trial()
+        raise ValueError(
+            f"ONNX Runtime's int8 is calibrated and judged on images like those to come{why}: name "
+            "some with --data DATA"
+        )
     calibrate = settings.calibrate if needs_calibration(wanted) else None
     return trial_on(settings.data, classifier.labels, settings.limit, calibrate)
-
-
-def _own_or_sample_trial(settings: ExportModel, wanted: Export, classifier: Classifier) -> Trial:
-    """For int8 the images of the model's own run; else, or if they are not here, parts of two photographs
-    that come with scikit-learn. Raises ValueError if these would have to calibrate."""
-    if wanted.precision != "int8":
-        return sample_trial()
-    why = ""
-    run_dir = run_of(settings.model)
-    if run_dir is not None:
-        try:
-            return _own_trial(read_run(run_dir), classifier, settings.limit)
-        except (ValueError, OSError) as error:
-            why = f", and those of {run_dir} cannot be opened ({error})"
-    if not needs_calibration(wanted):
-        return sample_trial()
-    raise ValueError(
-        f"ONNX Runtime's int8 is calibrated and judged on images like those to come{why}: name some with "
-        "--data DATA"
-    )
-
-
-def _own_trial(run: Recorded, classifier: Classifier, tried: int) -> Trial:
-    """The images of a run. Raises ValueError if they are not there, or are others now; OSError."""
-    parts = [name for name in ("test", "val") if name in run.data["counts"]]
-    if not parts:
-        raise ValueError("it held out none")
-    left_out = open_part(run, parts[0])
-    learned = open_part(run, "train")
-    return own_trial(left_out, learned, classifier.labels, str(run.data["source"]), tried)

@@ -11,7 +11,6 @@ from vitkit.system.console.text import as_word
 from vitkit.verbs.arguments import name_on_disk
 from vitkit.verbs.definition import result, verb
 from vitkit.weights import (
-    Classifier,
     License,
     check_may_be_shared,
     chosen,
@@ -69,23 +68,17 @@ def push(settings: Push) -> Pushed:
             "write one with vitkit convert MODEL DIR --to huggingface"
         )
     classifier = load(folder)  # raises if it cannot be opened, before anything is sent
-    license = _license_to_push(folder, classifier, settings.license)
-    address = uploaded(folder, settings.name, settings.private)
-    return Pushed(settings, folder, address, license)
-
-
-def _license_to_push(folder: Path, classifier: Classifier, said: str) -> License:
-    """The licence under which a model directory may be uploaded; one that was said is written into
-    its card. Raises ValueError if it must not be, and for paths of this machine in what is sent."""
+    # The licence under which it may be uploaded; one that was given is written into its card
     license = classifier.license
-    if said:
-        license = chosen(license, said.lower(), read_license(folder))
+    if settings.license:
+        license = chosen(license, settings.license.lower(), read_license(folder))
     check_may_be_shared(license, "recipe" in classifier.origin)
     if paths := paths_in(folder):
         raise ValueError(
             f"{paths[0]}, which is a path of this machine and would be uploaded; take it out of the "
             "file"
         )
-    if said:
+    if settings.license:
         state_license(folder, classifier, license)
-    return license
+    address = uploaded(folder, settings.name, settings.private)
+    return Pushed(settings, folder, address, license)

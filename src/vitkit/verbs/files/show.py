@@ -19,7 +19,7 @@ from vitkit.models import (
     parameters,
     parts,
 )
-from vitkit.system.console.text import printable
+from vitkit.system.console.text import printable, some
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.definition import result, verb
 from vitkit.weights import (
@@ -203,10 +203,7 @@ def _classes(labels: Sequence[str]) -> str:
     """The number of classes and the first five names: "10 (cat, dog, bird, fish, cow, ...)"."""
     if not labels:
         return "0"
-    names = ", ".join(labels[:5])
-    if len(labels) > 5:
-        names += ", ..."
-    return f"{len(labels):,} ({names})"
+    return f"{len(labels):,} ({some(labels)})"
 
 
 def _number(value: object) -> str:

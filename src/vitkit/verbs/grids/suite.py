@@ -110,14 +110,46 @@ class SuiteTable:
 
     def to_json(self) -> dict:
         """The table as plain values, each with its interval."""
-        return _plain(self.outcome)
+        rows = []
+        for line in lines(self.outcome):
+            values = {metric.name: metric.to_json() for metric in line.values if metric is not None}
+            rows.append({"name": line.name, "group": line.group, "mean": line.is_mean, **values})
+        return {"suite": self.outcome.suite.name, "lines": rows, "remarks": sentences(self.outcome)}
 
     def shown(self) -> Iterator[str | Table]:
         """The table, or JSON."""
         if self.settings.json:
             yield json.dumps(self.to_json(), allow_nan=False)
             return
-        yield from _table(self.settings, self.outcome)
+        # The table, under its title
+        outcome = self.outcome
+        title = f"{self.settings.model} on {outcome.suite.name}"
+        if outcome.suite.learns:
+            yield f"{title}, protocol {self.settings.protocol}: top-1 in percent"
+        else:
+            yield f"{title}, in percent"
+        table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+        table.add_column("task", overflow="fold", min_width=TASK_WIDTH)
+        names = columns(outcome)
+        for name in names:
+            table.add_column(name, justify="right", overflow="fold")
+        group = ""
+        in_means = False
+        for line in lines(outcome):
+            heading = escape(printable(line.group))
+            name = escape(printable(line.name))
+            if line.is_mean and not in_means:
+                table.add_section()
+                in_means = True
+            elif not in_means and line.group != group:
+                table.add_section()
+                if heading:
+                    table.add_row(f"[bold]{heading}[/]")
+                group = line.group
+            if line.is_mean and line.group:
+                name += f", {heading}"
+            table.add_row(name, *cells(line, len(names)))
+        yield table
         yield f"wrote {self.workdir / 'table.md'} and {self.workdir / 'results.parquet'}"
         yield _next(self.settings, self.outcome.suite)
 
@@ -191,8 +223,7 @@ def _protocol(settings: RunSuite, chosen):
     that does not train."""
     changes = {}
     for name in ("rates", "steps", "batch"):
-        value = {"rates": settings.rates, "steps": settings.steps, "batch": settings.batch}[name]
-        if value:
+        if value := getattr(settings, name):
             changes[name] = value
     if not chosen.learns and (changes or settings.seeds != 1):
         raise ValueError(
@@ -215,47 +246,6 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
         yield printable(sentence)
     if outcome.suite.hint and len(outcome.metrics) < len(outcome.suite.tasks):
         yield outcome.suite.hint
-
-
-def _table(settings: RunSuite, outcome: Outcome) -> Iterator[str | Table]:
-    """The table, under its title."""
-    title = (
-        f"{settings.model} on {outcome.suite.name}, protocol {settings.protocol}: top-1 in percent"
-    )
-    if not outcome.suite.learns:
-        title = f"{settings.model} on {outcome.suite.name}, in percent"
-    yield title
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("task", overflow="fold", min_width=TASK_WIDTH)
-    names = columns(outcome)
-    for name in names:
-        table.add_column(name, justify="right", overflow="fold")
-    group = ""
-    in_means = False
-    for line in lines(outcome):
-        heading = escape(printable(line.group))
-        name = escape(printable(line.name))
-        if line.is_mean and not in_means:
-            table.add_section()
-            in_means = True
-        elif not in_means and line.group != group:
-            table.add_section()
-            if heading:
-                table.add_row(f"[bold]{heading}[/]")
-            group = line.group
-        if line.is_mean and line.group:
-            name += f", {heading}"
-        table.add_row(name, *cells(line, len(names)))
-    yield table
-
-
-def _plain(outcome: Outcome) -> dict:
-    """The table as plain values."""
-    rows = []
-    for line in lines(outcome):
-        values = {metric.name: metric.to_json() for metric in line.values if metric is not None}
-        rows.append({"name": line.name, "group": line.group, "mean": line.is_mean, **values})
-    return {"suite": outcome.suite.name, "lines": rows, "remarks": sentences(outcome)}
 
 
 def _next(settings: RunSuite, chosen) -> str:

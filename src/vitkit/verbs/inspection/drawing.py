@@ -223,18 +223,14 @@ def draw_all(
         if settings.arrays:
             files.append(_write_arrays(settings, plate, folder / f"{kind.name}.npz"))
         every.append(Drawn(kind, plate, files=files))
-    _print_left_out(every)
-    return every
-
-
-def _print_left_out(drawn: Sequence[Drawn]) -> None:
-    """A sentence for each reason why figures are left out."""
+    # A sentence for each reason why figures are left out
     names_by_reason = {}
-    for each in drawn:
+    for each in every:
         if each.plate is None:
             names_by_reason.setdefault(each.why_not, []).append(each.kind.name)
     for reason, names in names_by_reason.items():
         say(printable(f"left out {', '.join(names)}: {reason}"))
+    return every
 
 
 def _write_arrays(settings: "Inspect", plate: Plate, path: Path) -> Path:

@@ -96,11 +96,6 @@ def check_answering(settings: Answering) -> None:
     names = [image for image in settings.images if isinstance(image, str)]
     if INPUT in names and len(names) > 1:
         raise ValueError("- reads the names of all images from the standard input: give it alone")
-    _check_less_work(settings)
-
-
-def _check_less_work(settings: Answering) -> None:
-    """Raises ValueError if --merge or --exit do not go with the other settings."""
     if settings.merge and settings.exit:
         raise ValueError("--merge and --exit are two ways to less work; give one of them")
     if settings.merge < 0:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from shutil import get_terminal_size
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitkit.prediction import (
     Answered,
+    Item,
     Prediction,
     RowsFile,
     Sorter,
@@ -25,11 +25,14 @@ from vitkit.system.console.text import as_word, counted, printable_name
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.verbs.arguments import status_of
 from vitkit.verbs.definition import result
+from vitkit.verbs.prediction.common import answers_of, answers_to_names
 from vitkit.verbs.prediction.terminal import UNKNOWN, AnswerTable, ImageCounter, number
 from vitkit.weights import Activation
 
 if TYPE_CHECKING:
     from vitkit.inspection import Tile
+    from vitkit.verbs.prediction.predict import Predict
+    from vitkit.verbs.prediction.sort import Sort
 
 
 @result
@@ -127,6 +130,36 @@ def _termination_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def take_answers(
+    settings: "Predict | Sort",
+    runtime: Runtime,
+    items: Sequence[Item] | None,
+    written_to: Sequence[Path],
+    sorter: Sorter | None = None,
+) -> "Taking":
+    """Answer images, or those whose names come through the standard input, and do with each answer what the
+    settings say."""
+    total = None
+    if items is None:
+        batches = answers_to_names(settings, runtime, None, settings.limit, written_to)
+    else:
+        total = len(items)
+        batches = answers_of(settings, runtime, items)
+    taking = Taking(
+        runtime,
+        total,
+        settings.top,
+        to=settings.to,
+        attention=settings.attention,
+        sheet=settings.sheet,
+        sorter=sorter,
+        json=settings.json,
+    )
+    with taking:
+        taking.take_all(batches)
+    return taking
+
+
 LISTED = 50  # unreadable images, by name
 TILES = 400  # pictures of a contact sheet, at most
 
@@ -200,14 +233,9 @@ class Taking:
             self.files.enter_context(self.rows)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *ended: Any) -> None:
         self.progress.wipe()
-        self.files.__exit__(kind, error, traceback)
+        self.files.__exit__(*ended)
 
     def take(self, answered: Answered) -> None:
         """Do with the answers of a batch what is to be done. Raises OSError."""
@@ -227,7 +255,10 @@ class Taking:
             self.kept += predictions
             self.kept_extra += extra
         elif self.json:
-            self._print_json(predictions, extra)
+            # A line for each, for the program that reads it
+            for prediction, more in zip(predictions, extra, strict=True):
+                print(as_json(prediction, more), file=self.live)
+            self.live.flush()
         if self.sheet is not None:
             self._add_tiles(answered)
 
@@ -260,12 +291,6 @@ class Taking:
                 more["sorted_to"] = str(self.sorter.file(path, prediction))
             filed.append(prediction)
         return filed
-
-    def _print_json(self, predictions: list[Prediction], extra: list[dict[str, str]]) -> None:
-        """A line for each, for the program that reads it."""
-        for prediction, more in zip(predictions, extra, strict=True):
-            print(as_json(prediction, more), file=self.live)
-        self.live.flush()
 
     def _caption(self, prediction: Prediction) -> str:
         """The answer below a picture: "ants 97.0%", or "unknown (ants?)"."""

@@ -7,13 +7,11 @@ from vitkit.verbs.arguments import check_folder, check_rows, check_sheet, word_o
 from vitkit.verbs.definition import verb
 from vitkit.verbs.prediction.common import (
     Answering,
-    answers_of,
-    answers_to_names,
     check_answering,
     images_of,
     runtime_of,
 )
-from vitkit.verbs.prediction.output import Predictions, Taking
+from vitkit.verbs.prediction.output import Predictions, take_answers
 
 
 @dataclass(frozen=True)
@@ -54,21 +52,7 @@ def predict(settings: Predict) -> Predictions:
     runtime = runtime_of(settings, looking=settings.attention is not None)
     written_to = [settings.attention] if settings.attention else []
     items = images_of(settings, runtime.labels, settings.limit, written_to)
-    if items is None:
-        batches = answers_to_names(settings, runtime, None, settings.limit, written_to)
-    else:
-        batches = answers_of(settings, runtime, items)
-    taking = Taking(
-        runtime,
-        None if items is None else len(items),
-        settings.top,
-        to=settings.to,
-        attention=settings.attention,
-        sheet=settings.sheet,
-        json=settings.json,
-    )
-    with taking:
-        taking.take_all(batches)
+    taking = take_answers(settings, runtime, items, written_to)
     notes = taking.conclude(word_of(settings.model))
     return Predictions.of(
         taking,

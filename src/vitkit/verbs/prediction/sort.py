@@ -12,13 +12,11 @@ from vitkit.verbs.arguments import check_folder, check_rows, check_sheet, word_o
 from vitkit.verbs.definition import verb
 from vitkit.verbs.prediction.common import (
     Answering,
-    answers_of,
-    answers_to_names,
     check_answering,
     images_of,
     runtime_of,
 )
-from vitkit.verbs.prediction.output import Predictions, Taking
+from vitkit.verbs.prediction.output import Predictions, take_answers
 
 
 @dataclass(frozen=True)
@@ -75,24 +73,7 @@ def sort(settings: Sort) -> Predictions:
 
     runtime = runtime_of(settings, looking=settings.attention is not None)
     sorter = sorter_for(runtime, word_of(settings.model), settings.into, settings.sure, settings.by)
-    if items is None:
-        total = None
-        batches = answers_to_names(settings, runtime, None, settings.limit, written_to)
-    else:
-        total = len(items)
-        batches = answers_of(settings, runtime, items)
-    taking = Taking(
-        runtime,
-        total,
-        settings.top,
-        to=settings.to,
-        attention=settings.attention,
-        sheet=settings.sheet,
-        sorter=sorter,
-        json=settings.json,
-    )
-    with taking:
-        taking.take_all(batches)
+    taking = take_answers(settings, runtime, items, written_to, sorter)
     notes = taking.conclude(word_of(settings.model))
     return Predictions.of(taking, settings.into, notes, settings.ok_if_unreadable)
 

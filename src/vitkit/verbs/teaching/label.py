@@ -31,13 +31,13 @@ from vitkit.labelling import (
 )
 from vitkit.recipes import choose_pretrained
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted, printable, printable_name
+from vitkit.system.console.text import as_word, counted, printable, printable_name, some
 from vitkit.system.machine import pick_device
 from vitkit.system.storage.files import check_can_be_made, remove_unfinished
 from vitkit.training import LABELS, RUNS, tidied
 from vitkit.verbs.arguments import Device, ModelHints, OpenPage, PagePort, Precision, pick_precision
 from vitkit.verbs.computing import classifier_of
-from vitkit.verbs.data.review import look_through, parts_by_name
+from vitkit.verbs.data.review import look_through
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.serving import address_of, announce_page
 from vitkit.verbs.words import MODEL
@@ -105,9 +105,8 @@ class Labelled:
         if progress.set_aside:
             yield f"{progress.set_aside:,} left out, or nobody was sure"
         if self.unreadable:
-            first = ", ".join(map(printable_name, self.unreadable[:3]))
-            more = ", ..." if len(self.unreadable) > 3 else ""
-            yield f"{counted(len(self.unreadable), 'photograph')} cannot be read: {first}{more}"
+            names = some([printable_name(name) for name in self.unreadable], 3)
+            yield f"{counted(len(self.unreadable), 'photograph')} cannot be read: {names}"
         yield from sentences(progress)
         if not progress.labelled:
             return
@@ -241,7 +240,21 @@ def _labelled(
 
     def finish(links: bool) -> list[str]:
         with one_at_a_time:
-            return _finished(settings, sitting, root, classifier, precision, name, links, written)
+            made = save_model(sitting, classifier, root, precision, name)
+            written.append(made.path)
+            said = [f"{made.path} has learned from {counted(made.photographs, 'photograph')}"]
+            if made.unseen:
+                said[0] += f"; {made.unseen:,} with a class it has not seen yet, or they are gone"
+            for metric in made.metrics[:1]:
+                said.append(f"{metric.text()} of them are answered right by fits without them")
+            if links or settings.sort_into is not None:
+                said.append(
+                    sort_into(sitting, root, settings.sort_into or sitting.folder / "sorted")
+                )
+            labels = as_word(sitting.folder / LABELS)
+            said.append(f"Next: vitkit predict {as_word(made.path)} IMAGE...")
+            said.append(f"A better model of the same labels: vitkit finetune {labels}")
+            return said
 
     feature_thread.start()
     try:
@@ -263,7 +276,7 @@ def _checked(settings: Label, folder: Path, root: Path, listener: socket.socket)
     findings, facts = look_through(splits, loaded.to(pick_device(settings.device)).for_inference())
     for fact in facts:
         say(fact)
-    parts = parts_by_name(splits)
+    parts = splits.sources
     first = next(iter(parts.values()))
     checking = Checking(_checks(parts, findings), first.labels, folder, heading_of_list(first))
 
@@ -334,29 +347,3 @@ def _serve(settings: Label, table: Table, listener: socket.socket) -> None:
 
     server = uvicorn.Server(uvicorn.Config(application(table, secret), log_level="critical"))
     run_until_ended(server, listener, started)
-
-
-def _finished(
-    settings: Label,
-    sitting: Sitting,
-    root: Path,
-    classifier: Classifier,
-    precision: str,
-    name: str,
-    links: bool,
-    written: list[Path],
-) -> list[str]:
-    """Write the model, and folders of links if they are asked for; what was done, in sentences."""
-    made = save_model(sitting, classifier, root, precision, name)
-    written.append(made.path)
-    said = [f"{made.path} has learned from {counted(made.photographs, 'photograph')}"]
-    if made.unseen:
-        said[0] += f"; {made.unseen:,} with a class it has not seen yet, or they are gone"
-    for metric in made.metrics[:1]:
-        said.append(f"{metric.text()} of them are answered right by fits without them")
-    if links or settings.sort_into is not None:
-        said.append(sort_into(sitting, root, settings.sort_into or sitting.folder / "sorted"))
-    labels = as_word(sitting.folder / LABELS)
-    said.append(f"Next: vitkit predict {as_word(made.path)} IMAGE...")
-    said.append(f"A better model of the same labels: vitkit finetune {labels}")
-    return said

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,10 +139,7 @@ def _learned(word: str, sources: dict[str, Source], notes: tuple[str, ...]) -> B
             f"its {held_out} part, {counted(len(sources[held_out]), 'image')}, is not learned from"
         )
         notes = (*notes, note)
-    source = learned[0]
-    for more in learned[1:]:
-        source = merge_parts(source, more)
-    return Batch(source, notes)
+    return Batch(reduce(merge_parts, learned), notes)
 
 
 def _is_called(memory: Memory, i: int, word: str) -> bool:
@@ -193,25 +191,23 @@ def new_photographs(
         source, digests = _unknown(word, batch.source, label_of)
         if not len(source):
             continue
-        _say_memory(count, count + len(source), classifier)
+        # Say what so many photographs take, before their features are computed: once it is much
+        after = count + len(source)
+        numbers = classifier.model.head.weight.shape[1]
+        gib = 4 * numbers / 2**30
+        if count * gib <= MUCH < after * gib:
+            say(
+                f"{counted(after, 'photograph')}, of each of which the head reads {numbers:,} "
+                "numbers, take "
+                f"{after * gib:.1f} GiB of memory, and minutes whenever a head is solved for on "
+                "them; vitkit finetune --portable makes a model whose head reads fewer"
+            )
         count += len(source)
         names = [public(source.name(i)) for i in range(len(source))]
         labels = [source.labels[target] for target in source.targets]
         x = _features(source, digests, memory, classifier)
         found.append(NewExamples(x, digests, names, labels))
     return found
-
-
-def _say_memory(before: int, after: int, classifier: Classifier) -> None:
-    """Say what so many photographs take, before their features are computed: once it is much."""
-    numbers = classifier.model.head.weight.shape[1]
-    gib = 4 * numbers / 2**30
-    if before * gib <= MUCH < after * gib:
-        say(
-            f"{counted(after, 'photograph')}, of each of which the head reads {numbers:,} numbers, take "
-            f"{after * gib:.1f} GiB of memory, and minutes whenever a head is solved for on them; vitkit "
-            "finetune --portable makes a model whose head reads fewer"
-        )
 
 
 def _unknown(word: str, source: Source, label_of: dict[str, str]) -> tuple[Source, list[str]]:

@@ -126,12 +126,34 @@ class Lesson:
             return
         if self.change:
             yield printable(self.change)
-        yield from class_tables(self.memory, self.probe, self.metrics)
+        # The classes, and how good the answers are
+        right = (self.probe.left_out.argmax(1).numpy() == self.memory.targets).astype(float)
+        table = Table("class", "photographs", "right, by the others alone")
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for k, label in enumerate(self.memory.classes):
+            members = self.memory.targets == k
+            share = f"{right[members].mean():.1%}"
+            table.add_row(escape(printable_name(label)), f"{members.sum():,}", share)
+        yield table
+        for metric in self.metrics:
+            yield f"{metric.name} {metric.text()}"
         few = open_classes(self.memory.classes, np.bincount(self.memory.targets).tolist())
         if few is not None:
             yield few
         if settings.list:
-            yield from photograph_tables(self.memory)
+            # Every photograph, and every change
+            memory = self.memory
+            table = Table("class", "photograph")
+            table.columns[1].overflow = "fold"
+            for i in memory.rows.tolist():
+                names = (memory.label_of(i), memory.examples[i].name)
+                table.add_row(*(escape(printable_name(name)) for name in names))
+            yield table
+            table = Table("change", "")
+            for number, change in enumerate(memory.changes, 1):
+                table.add_row(str(number), escape(printable(change.text)))
+            yield table
         yield from self.written()
 
     def written(self) -> Iterator[str]:
@@ -157,7 +179,12 @@ def teach(settings: Teach) -> Lesson:
     Raises ValueError if something cannot be learned, or if the model remembers nothing.
     """
     # What it remembers, before and after
-    _check(settings)
+    if settings.undo and (settings.add or settings.remove or settings.rename):
+        raise ValueError("--undo takes an earlier change back; make another one afterwards")
+    for word in settings.rename:
+        old, _, new = word.partition("=")
+        if not old or not new.strip():
+            raise ValueError(f"--rename {word}: write OLD=NEW, such as --rename bees=honeybees")
     taught = _open(settings)
     memory, change = _changed(settings, taught)
     if change and settings.json:  # standard output is for the JSON alone
@@ -183,16 +210,6 @@ def teach(settings: Teach) -> Lesson:
         for sentence in lesson.written():
             say(sentence)
     return lesson
-
-
-def _check(settings: Teach) -> None:
-    """Raises ValueError if settings do not go together."""
-    if settings.undo and (settings.add or settings.remove or settings.rename):
-        raise ValueError("--undo takes an earlier change back; make another one afterwards")
-    for word in settings.rename:
-        old, _, new = word.partition("=")
-        if not old or not new.strip():
-            raise ValueError(f"--rename {word}: write OLD=NEW, such as --rename bees=honeybees")
 
 
 def _open(settings: Teach) -> Taught:
@@ -228,7 +245,10 @@ def _open(settings: Teach) -> Taught:
             f"{folder} knows no photograph yet; show it a folder of each class: vitkit teach "
             f"{as_word(model)} {as_word(folder)} --add cats/ dogs/"
         )
-    return Taught(folder, fresh, _empty(settings), True)
+    # Nothing remembered yet, and the arithmetic of all photographs that will be
+    x = np.empty((0, 0), dtype=np.float32)
+    memory = Memory(x, precision=pick_precision(settings.precision, pick_device(settings.device)))
+    return Taught(folder, fresh, memory, True)
 
 
 def _memory(settings: Teach, folder: Path, classifier: Classifier) -> Memory:
@@ -263,12 +283,6 @@ def _with_new_head(classifier: Classifier) -> Classifier:
     """The model with a head of zeros, for classes that are not known yet."""
     adopted, _ = adopt(classifier, labels=("0", "1"), new_head=True)
     return adopted
-
-
-def _empty(settings: Teach) -> Memory:
-    """Nothing remembered yet, and the arithmetic of all photographs that will be."""
-    x = np.empty((0, 0), dtype=np.float32)
-    return Memory(x, precision=pick_precision(settings.precision, pick_device(settings.device)))
 
 
 def _changed(settings: Teach, taught: Taught) -> "tuple[Memory, str]":
@@ -342,32 +356,3 @@ def as_json(memory: Memory, metrics: Sequence[Metric]) -> dict:
         "metrics": {metric.name: metric.to_json() for metric in metrics},
         "changes": [change.text for change in memory.changes],
     }
-
-
-def class_tables(memory: Memory, fitted: Probe, metrics: Sequence[Metric]) -> Iterator[str | Table]:
-    """The classes, and how good the answers are."""
-    right = (fitted.left_out.argmax(1).numpy() == memory.targets).astype(float)
-    table = Table("class", "photographs", "right, by the others alone")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for k, label in enumerate(memory.classes):
-        members = memory.targets == k
-        share = f"{right[members].mean():.1%}"
-        table.add_row(escape(printable_name(label)), f"{members.sum():,}", share)
-    yield table
-    for metric in metrics:
-        yield f"{metric.name} {metric.text()}"
-
-
-def photograph_tables(memory: Memory) -> Iterator[Table]:
-    """Every photograph, and every change."""
-    table = Table("class", "photograph")
-    table.columns[1].overflow = "fold"
-    for i in memory.rows.tolist():
-        names = (memory.label_of(i), memory.examples[i].name)
-        table.add_row(*(escape(printable_name(name)) for name in names))
-    yield table
-    table = Table("change", "")
-    for number, change in enumerate(memory.changes, 1):
-        table.add_row(str(number), escape(printable(change.text)))
-    yield table

@@ -129,8 +129,6 @@ def begin_finetune(first: ModelAndImages, given: frozenset[str]) -> Finetune:
     _say_task(recipe, first, given)
     evaluators = first.evaluators or None
     recipe = with_length(with_evals(recipe, evaluators), first.length, given)
-    if first.length is not None:
-        recipe = replace(recipe, length=first.length)
     recipe = with_augmentation_as_given(recipe, given)
     own = {each.name: getattr(first, each.name) for each in fields(Options)}
     return Finetune(**own | {"preset": preset}, recipe=recipe)

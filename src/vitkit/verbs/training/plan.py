@@ -73,7 +73,24 @@ class Planned:
         """Memory as a table, and the rest in sentences."""
         if self.memory is not None:
             yield _memory_table(self.memory, self.recipe, self.machine)
-        yield from _sentences(self.spent, self.recipe, self.machine)
+        # What the whole run takes, in three sentences
+        takes = self.spent
+        recipe = self.recipe
+        machine = self.machine
+        gpus = f"{machine.gpus:,} GPUs"
+        if machine.gpus == 1:
+            gpus = "1 GPU"
+        yield (
+            f"{recipe.name}: {recipe.length.n:,} steps of {recipe.batch:,} in {recipe.precision}, "
+            f"{readable(takes.exaflops)} exaFLOPs."
+        )
+        yield (
+            f"On {gpus} at {machine.mfu:.0%} of {machine.tflops:g} TFLOPS: "
+            f"{readable(takes.hours)} hours, {readable(takes.images_per_second)} images/s, "
+            f"{readable(takes.kwh)} kWh."
+        )
+        least, most = map(readable, takes.tpu_core_days)
+        yield f"At the speeds of the paper's own runs (Table 2): {least} to {most} TPUv3-core-days."
         if self.advice:
             yield self.advice
         processes = min(self.machine.gpus, 8)
@@ -124,29 +141,26 @@ def _facts(settings: Plan) -> Facts:
     recipe = settings.recipe
     data = recipe.data
     if not data.source:
-        return _facts_without_images(recipe, settings.classes)
+        # The facts of the data set that a recipe of the paper is for; for a recipe whose length
+        # does not depend on them, any
+        published = facts_of(recipe.name)
+        if published is not None:
+            say(
+                f"{published.examples:,} images of {len(published.labels):,} classes, as "
+                f"{recipe.name} is for; --examples and --classes say others"
+            )
+            return published
+        if recipe.length.unit == "epochs":
+            raise ValueError(
+                f"the length is {recipe.length}, and the number of training images is unknown; "
+                "give it "
+                "with --examples, such as --examples 1281167, or give the images with --data.source"
+            )
+        labels = tuple(map(str, range(settings.classes)))
+        return Facts(recipe.batch, labels)
     splits = open_to_divide(data)
     training = divide(splits, data)["train"]
     return Facts(len(training), tuple(splits.labels))
-
-
-def _facts_without_images(recipe: Recipe, classes: int) -> Facts:
-    """The facts of the data set that a recipe of the paper is for; for a recipe whose length does not
-    depend on them, any. Raises ValueError for another."""
-    published = facts_of(recipe.name)
-    if published is not None:
-        say(
-            f"{published.examples:,} images of {len(published.labels):,} classes, as {recipe.name} "
-            "is for; --examples and --classes say others"
-        )
-        return published
-    if recipe.length.unit == "epochs":
-        raise ValueError(
-            f"the length is {recipe.length}, and the number of training images is unknown; give it "
-            "with --examples, such as --examples 1281167, or give the images with --data.source"
-        )
-    labels = tuple(map(str, range(classes)))
-    return Facts(recipe.batch, labels)
 
 
 def _memory_table(needs: Memory, recipe: Recipe, machine: Machine) -> Table:
@@ -160,21 +174,3 @@ def _memory_table(needs: Memory, recipe: Recipe, machine: Machine) -> Table:
     table.add_section()
     table.add_row("together", f"{needs.total / GIB:,.2f}")
     return table
-
-
-def _sentences(takes: Spent, recipe: Recipe, machine: Machine) -> Iterator[str]:
-    """What the whole run takes, in three sentences."""
-    gpus = f"{machine.gpus:,} GPUs"
-    if machine.gpus == 1:
-        gpus = "1 GPU"
-    yield (
-        f"{recipe.name}: {recipe.length.n:,} steps of {recipe.batch:,} in {recipe.precision}, "
-        f"{readable(takes.exaflops)} exaFLOPs."
-    )
-    yield (
-        f"On {gpus} at {machine.mfu:.0%} of {machine.tflops:g} TFLOPS: "
-        f"{readable(takes.hours)} hours, {readable(takes.images_per_second)} images/s, "
-        f"{readable(takes.kwh)} kWh."
-    )
-    least, most = map(readable, takes.tpu_core_days)
-    yield f"At the speeds of the paper's own runs (Table 2): {least} to {most} TPUv3-core-days."

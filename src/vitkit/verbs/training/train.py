@@ -97,8 +97,6 @@ def recipe_on_images(first: RecipeOnImages, given: frozenset[str]) -> Recipe:
     if not isinstance(recipe, Recipe):
         recipe = recipe_called(str(recipe))
     recipe = with_length(with_evals(recipe, first.evaluators), first.length, given)
-    if first.length is not None:
-        recipe = replace(recipe, length=first.length)
     if first.data:
         recipe = replace(recipe, data=replace(recipe.data, source=str(first.data)))
     if isinstance(first.model, str) and first.model:
@@ -195,16 +193,16 @@ def with_evals(recipe: Recipe, names: Sequence[str] | None) -> Recipe:
 
 
 def with_length(recipe: Recipe, asked: Span | None, given: frozenset[str]) -> Recipe:
-    """The recipe with the length that is asked for, and a warm-up that is the same share of it as
-    before, which is said; as it is if none is asked for, or the warm-up is given too."""
-    if asked is None or "optim.warmup" in given:
+    """The recipe with the length that is asked for, if one is; and unless the warm-up is given too, with
+    one that is the same share of it as before, which is said."""
+    if asked is None:
         return recipe
     before = recipe.length
     warmup = recipe.optim.warmup
-    if not warmup.n or not before.n or warmup.unit != before.unit:
+    recipe = replace(recipe, length=asked)
+    if "optim.warmup" in given or not warmup.n or not before.n or warmup.unit != before.unit:
         return recipe
-    share = warmup.n / before.n
-    number = asked.n * share
+    number = asked.n * (warmup.n / before.n)
     if asked.unit == "steps":
         number = round(number)
     own = Span(number, asked.unit)
@@ -214,7 +212,7 @@ def with_length(recipe: Recipe, asked: Span | None, given: frozenset[str]) -> Re
         f"the warm-up is {own}, the same share of --length as the recipe's {warmup} of {before}; "
         "--optim.warmup sets it"
     )
-    return replace(recipe, length=asked, optim=replace(recipe.optim, warmup=own))
+    return replace(recipe, optim=replace(recipe.optim, warmup=own))
 
 
 def with_augmentation_as_given(recipe: Recipe, given: frozenset[str]) -> Recipe:
@@ -243,7 +241,17 @@ def transfer_tables(outcome: Transfer) -> Iterator[str | Table]:
     if outcome.regularisation:
         tried = dict(outcome.regularisation)
         yield _tried_table("regularisation", tried, outcome.regularised)
-    yield from _seeds(outcome)
+    # What the final runs reached, if there are several
+    if len(outcome.runs) == 1 or None in outcome.runs.values():
+        return
+    first = next(iter(outcome.runs.values()))
+    table = Table("seed", first.name)
+    for seed, metric in outcome.runs.items():
+        table.add_row(str(seed), metric.unit.text(metric.value))
+    yield table
+    mean, deviation = (first.unit.text(value) for value in outcome.mean())
+    count = len(outcome.runs)
+    yield (f"{first.name}: {mean} ± {deviation} (mean and standard deviation of {count} seeds)")
 
 
 def _selection(outcome: Transfer) -> Iterator[str | Table]:
@@ -274,17 +282,3 @@ def _tried_table(title: str, tried: dict[str, Metric | None], chosen: str) -> Ta
             remark = "chosen"
         table.add_row(text, value, remark)
     return table
-
-
-def _seeds(outcome: Transfer) -> Iterator[str | Table]:
-    """What the final runs reached, if there are several."""
-    if len(outcome.runs) == 1 or None in outcome.runs.values():
-        return
-    first = next(iter(outcome.runs.values()))
-    table = Table("seed", first.name)
-    for seed, metric in outcome.runs.items():
-        table.add_row(str(seed), metric.unit.text(metric.value))
-    yield table
-    mean, deviation = (first.unit.text(value) for value in outcome.mean())
-    count = len(outcome.runs)
-    yield (f"{first.name}: {mean} ± {deviation} (mean and standard deviation of {count} seeds)")
