@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib import request
@@ -340,23 +340,7 @@ def read_web(address: str) -> bytes:
                 raise BadImage(
                     f"{address} is a web page, not an image; give the address of the picture itself"
                 )
-            # All bytes of an answer
-            ends = time.monotonic() + PATIENCE
-            data = bytearray()
-            while part := answer.read1():
-                data += part
-                if len(data) > MAX_BYTES:
-                    raise BadImage(
-                        f"{address} is larger than {MAX_BYTES:,} bytes; download it first"
-                    )
-                if time.monotonic() > ends:
-                    raise BadImage(
-                        f"{address} takes longer than {PATIENCE} seconds; download it first"
-                    )
-            expected = answer.headers.get("Content-Length", "")
-            if expected.isdecimal() and len(data) < int(expected):
-                raise BadImage(f"{address} broke off after {len(data):,} of {expected} bytes")
-            return bytes(data)
+            return _received(answer, address)
     except BadImage:
         raise
     except (OSError, HTTPException, ValueError) as error:
@@ -367,3 +351,19 @@ def read_web(address: str) -> bytes:
             error.close()
             reason = f"the server answers {error.code} {reason}"
         raise BadImage(f"{address} cannot be read: {reason}") from None
+
+
+def _received(answer: HTTPResponse, address: str) -> bytes:
+    """All bytes of an answer. Raises BadImage beyond the limits, OSError."""
+    ends = time.monotonic() + PATIENCE
+    data = bytearray()
+    while part := answer.read1():
+        data += part
+        if len(data) > MAX_BYTES:
+            raise BadImage(f"{address} is larger than {MAX_BYTES:,} bytes; download it first")
+        if time.monotonic() > ends:
+            raise BadImage(f"{address} takes longer than {PATIENCE} seconds; download it first")
+    expected = answer.headers.get("Content-Length", "")
+    if expected.isdecimal() and len(data) < int(expected):
+        raise BadImage(f"{address} broke off after {len(data):,} of {expected} bytes")
+    return bytes(data)
