@@ -5,7 +5,7 @@ A command is a function whose one argument is its settings, a dataclass. The doc
 dataclass and the strings below its fields are the help text.
 
 Elsewhere in vitkit a table holds functions. Here it holds their names, and the file of a command is
-imported when the command is run: so the overview is there at once, without PyTorch.
+imported when the command is run. So `vitkit --help` appears at once, without PyTorch.
 """
 
 from collections.abc import Callable

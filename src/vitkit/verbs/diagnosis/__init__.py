@@ -1,4 +1,4 @@
-"""Verbs that examine: this machine, runs, images and models; and how fast a model is here."""
+"""Verbs that examine this machine, runs, images and models, and measure the speed of a model."""
 
 from typing import NamedTuple
 

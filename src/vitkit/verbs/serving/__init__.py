@@ -1,4 +1,4 @@
-"""Verbs that serve a model: over HTTP, and as a page."""
+"""Verbs that serve a model, over HTTP or as a page."""
 
 import webbrowser
 
