@@ -91,21 +91,22 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class Eval:
-    """An evaluator in a recipe: when it measures, and on which images."""
+    """An evaluator in a recipe: what it measures, when, and on which images."""
 
     evaluator: Evaluator
-    """What measures."""
+    """The evaluator."""
     every: Span | None = None
     """Time between two evaluations; None is the recipe's `evaluate_every`. There is always one at
     the end of the run."""
     data: str = ""
-    """Images to measure on, written as `data.source` is; empty is what the run holds out."""
+    """Images to measure on, in the form of `data.source`. Empty: the images that the run holds
+    out."""
     columns: Columns = field(default_factory=Columns)
-    """Which columns of the table of `data` hold the image and its label; by default found by their
+    """Columns of the table of `data` that hold the image and its label. Default: found by their
     names."""
     name: str = ""
-    """What distinguishes it from another Eval; its metrics begin with it. By default the last part
-    of the path of `data`."""
+    """Name that distinguishes it from another Eval; the names of its metrics begin with it.
+    Default: the last part of the path of `data`."""
 
     def __post_init__(self):
         if self.data and (not self.images or self.images in OWN_PARTS):

@@ -37,11 +37,11 @@ class SelfDistillation(Unlabelled):
     hidden: int = 2048
     """Width of the projection's two hidden layers."""
     bottleneck: int = 256
-    """Width of the normalised vector that the outputs are products with."""
+    """Width of the normalised vector before the last layer, from which the outputs are computed."""
     local_views: int = 8
-    """Small crops, which only the student sees, beside the two large ones."""
+    """Number of small crops, which only the student sees, in addition to the two large ones."""
     local_size: int = 96
-    """Side of a small crop in pixels, which patches fit: a multiple of the patch."""
+    """Side of a small crop in pixels, a multiple of the patch size."""
     global_area: tuple[float, float] = (0.4, 1.0)
     """Smallest and largest share of the image that a large crop shows."""
     local_area: tuple[float, float] = (0.05, 0.4)
@@ -54,11 +54,12 @@ class SelfDistillation(Unlabelled):
     teacher_start: float = 0.04
     """The teacher's temperature at the beginning of that warm-up."""
     teacher_warmup: Span = Span(0, "epochs")
-    """How long the teacher's temperature grows, linearly; 30 epochs in those runs."""
+    """Length of that warm-up, in which the teacher's temperature grows linearly; 30 epochs in those
+    runs."""
     last_layer_still: Span = Span(1, "epochs")
-    """How long the projection's last layer is not trained."""
+    """Time at the beginning in which the last layer of the projection is not trained."""
     momentum: float = 0.996
-    """The teacher's share of its old weights at the first update; it grows to 1 along a cosine."""
+    """Momentum of the teacher's weights at the first update; it grows to 1 along a cosine."""
     centre_momentum: float = 0.9
     """Momentum of the centre: the mean output of the teacher, which is subtracted from its
     outputs."""

@@ -47,19 +47,19 @@ class Supervised:
     label_smoothing: float = 0.0
     """Share of the target that is spread evenly over all classes."""
     off_target: float = 0.0
-    """For sigmoid: the target of a class that the image does not have; 1 minus it is the target of
-    one that it has. Published ImageNet-21k configurations have 0.0001."""
+    """For sigmoid: the target of a class that the image does not have; the target of a class that
+    it has is 1 minus this. Published ImageNet-21k configurations use 0.0001."""
     mixup: float = 0.0
-    """Blend each image of a batch, and its target, with its neighbour's; the shares are drawn from
-    Beta(alpha, alpha), and this is alpha. AugReg has 0.2 to 0.8; 0 is off. With cutmix too, every
-    example gets one of the two."""
+    """Alpha of mixup, which blends each image of a batch, and its target, with its neighbour in the
+    batch; the weights are drawn from Beta(alpha, alpha). AugReg uses 0.2 to 0.8; 0 is off. With
+    cutmix too, every example gets one of the two."""
     cutmix: float = 0.0
-    """Put a box of its neighbour into each image, and as much of the neighbour's target; an alpha
-    like mixup's, often 1; 0 is off."""
+    """Alpha of CutMix, which puts a box of its neighbour into each image, and mixes the targets in
+    the same proportion. Often 1; 0 is off."""
 
     class_weights: Literal["equal", "balanced"] = "equal"
-    """balanced: an image counts the more the fewer images its class has, so that all classes count
-    alike, and images 1 on average. For the softmax."""
+    """balanced: the weight of an image is inversely proportional to the number of images of its
+    class, so that all classes have equal weight; the mean weight is 1. Only for the softmax."""
 
     def __post_init__(self):
         if self.loss not in LOSSES:

@@ -40,7 +40,7 @@ class Machine:
     """Some GPUs of one kind."""
 
     gpus: int = 1
-    """How many there are; each has a process of the run."""
+    """Number of GPUs; each runs one process."""
     memory: float = 80.0
     """Memory of one GPU in GiB."""
     tflops: float = 989.0
@@ -62,7 +62,7 @@ class Machine:
 
 
 class Memory(NamedTuple):
-    """Bytes on each GPU at the moment when most are needed."""
+    """Peak memory of each GPU, in bytes."""
 
     weights: float
     """This rank's share of the parameters, in float32."""
@@ -77,7 +77,7 @@ class Memory(NamedTuple):
     blocks and of what is beside the blocks, with the gradient of one, and of all of them in float32
     if several micro-batches add up; a single GPU in bfloat16 has a copy of all weights."""
     activations: float
-    """What a micro-batch keeps for its backward pass, and two gradients of its widest tensor."""
+    """What a micro-batch stores for its backward pass, and two gradients of its largest tensor."""
     reserve: float = RESERVE
     """What CUDA itself needs."""
 
@@ -138,7 +138,7 @@ def operations(recipe: Recipe, images: float) -> float:
 
 
 class Spent(NamedTuple):
-    """What a whole run takes."""
+    """Cost of a whole run."""
 
     exaflops: float
     """Operations of the model, counted as in Table 6."""

@@ -47,18 +47,18 @@ MAX_SIDE = 8192
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image becomes what the model was made for.
-
-    It is saved with the model and never guessed.
+    """How an image is prepared for the model. A Preprocessing is saved with the model and never
+    guessed.
 
     The defaults are the published ViT's (mean and standard deviation 0.5: pixels from -1 to 1),
     with antialiasing, as Hugging Face and timm resize; Google's own evaluation resized without it.
     """
 
     size: tuple[int, int] = (224, 224)
-    """Height and width that the model gets, in pixels."""
+    """Height and width of the prepared image, in pixels."""
     rule: Rule = "square"
-    """How it gets there: "square", both sides to their size at once; "shorter", the shorter one, the
+    """How the image gets this size: "square", both sides are resized at once; "shorter", the
+    shorter side is resized, the
     shape kept, and the centre of that. Or "native": the whole image at its own proportions, on a grid of
     about as many patches as `size` has; "naflex": the same, on the grid that SigLIP 2's NaFlex chooses."""
     resize: int = 0
@@ -72,7 +72,7 @@ class Preprocessing:
     """Subtracted from red, green and blue on the scale from 0 to 1; from each channel of a model of
     other images, which has as many as there are means."""
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    """What the rest is divided by."""
+    """Standard deviation, by which the difference is divided."""
     values: Values = "uint8"
     """What the numbers of an image are until then: uint8, levels of 8 bits; or float32, which keeps
     16 bits and more: from 0 to 1, floats as they are."""

@@ -62,7 +62,7 @@ class Stats:
 
     source: Data
     test: str = ""
-    """Another data set; the training images are compared with its test part as well."""
+    """Another data set, whose test part is also compared with the training images."""
     exclude: Path | None = None
     """Write a list of the training images that have a near-duplicate in a test or validation part
     into this file, for --data.exclude of `vitkit train`."""

@@ -24,13 +24,13 @@ from vitkit.verbs.prediction.terminal import ImageCounter
 
 @dataclass(frozen=True)
 class Batch(Answering):
-    """Write the answers to very many images into a folder, as parquet files of some thousand rows.
-    The same command
-    continues after any interruption, and several processes can share the work, by torchrun or --shard."""
+    """Classify very many images, and write the answers to a folder, as parquet files of some
+    thousand rows. The same command continues after any interruption, and several processes can
+    share the work, with torchrun or --shard."""
 
     images: arguments.Images
     into: Path = Path("answers")
-    """Folder of the parts."""
+    """Folder for the parquet files."""
     shard: str = ""
     """Which of several processes this is: 1/4 to 4/4."""
 

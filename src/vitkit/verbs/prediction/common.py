@@ -69,19 +69,21 @@ class Answering:
     workers: int = -1
     """Processes that read and decode images; -1 follows the CPU quota."""
     merge: int = 0
-    """Merge so many tokens in every block: less work, and answers that differ a little. vitkit bench
-    --merge measures how much."""
+    """Merge this many tokens in every block: less work, and slightly different answers. vitkit
+    bench --merge measures the difference."""
     exit: float = 0.0
-    """Answer an image after half of the blocks, or later, as soon as a class has this probability: less
-    work, and answers that differ a little. vitkit bench --exit measures how much."""
+    """Classify an image after half of the blocks, or later, as soon as a class has this
+    probability: less work, and slightly different answers. vitkit bench --exit measures the
+    difference."""
     calibrate: Annotated[str, arg(metavar="DATA")] = ""
-    """Images that --exit is fitted on, 300 at most, such as training images; their classes do not matter."""
+    """Images for the fitting of --exit, 300 at most, such as training images; they need no
+    labels."""
     runtime: arguments.Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"
     ok_if_unreadable: OkIfUnreadable = False
     verbose: Annotated[bool, arg(aliases=["-v"])] = False
-    """Say what the model is, how images are prepared for it, and in which precision it is computed."""
+    """Print what the model is, how it prepares images, and in which precision it computes."""
     hints: ModelHints = field(default_factory=Hints)
 
 

@@ -18,7 +18,7 @@ from vitkit.verbs.prediction.output import Predictions, Taking
 
 @dataclass(frozen=True)
 class Predict(Answering):
-    """Print the likeliest classes of images, with their probabilities."""
+    """Print the most likely classes of images, with their probabilities."""
 
     to: Path | None = None
     """Write a row for each image into this file, instead of printing it: .csv, .jsonl or
@@ -28,8 +28,8 @@ class Predict(Answering):
     sheet: Path | None = None
     """Draw images and predictions into this PNG file."""
     limit: int = 0
-    """Largest number of images, chosen evenly from all, or the first of those whose names come
-    through the standard input; 0 is all."""
+    """Largest number of images, chosen evenly from all. If the names come from the standard input,
+    the first ones are used. 0 is all."""
     json: bool = False
     """Print one line of JSON per image."""
 

@@ -23,8 +23,8 @@ from vitkit.verbs.prediction.output import Predictions, Taking
 
 @dataclass(frozen=True)
 class Sort(Answering):
-    """File photographs in folders of their classes. The originals stay where they are, and nothing is
-    replaced."""
+    """Sort photographs into a folder for each class. The originals stay where they are, and nothing
+    is replaced."""
 
     images: Annotated[
         Positional[tuple[str, ...]],
@@ -35,15 +35,15 @@ class Sort(Answering):
         ),
     ]
     into: Path = Path("sorted")
-    """Folder to file them in, each in the folder of its class."""
+    """Folder that gets a folder for each class."""
     by: Literal["link", "copy"] = "link"
-    """How they are filed: as hard links, which take no space and are the same files (copies, where
-    no link can be made), or as copies."""
+    """How photographs get there: as hard links, which take no space and are the same files (or
+    copies, if links are impossible), or as copies."""
     sure: float = 0.5
-    """Lowest probability that counts as an answer. Photographs below it go to the folder "unsure", and those
-    unlike anything that the model has learned from to "unknown"."""
+    """Lowest probability that counts as an answer. Photographs below it go to the folder "unsure",
+    and those that are unlike everything that the model has learned from go to "unknown"."""
     to: Path | None = None
-    """Write a row for each photograph into this file too: .csv, .jsonl or .parquet."""
+    """Also write a row for each photograph into this file: .csv, .jsonl or .parquet."""
     attention: Path | None = None
     """Draw into this folder, for each photograph, what the model looked at."""
     sheet: Path | None = None
@@ -51,8 +51,8 @@ class Sort(Answering):
     json: bool = False
     """Print one line of JSON per photograph."""
     limit: int = 0
-    """Largest number of photographs, chosen evenly from all, or the first of those whose names come
-    through the standard input; 0 is all."""
+    """Largest number of photographs, chosen evenly from all. If the names come from the standard
+    input, the first ones are used. 0 is all."""
 
 
 @verb

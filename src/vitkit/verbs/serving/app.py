@@ -48,7 +48,7 @@ class App:
 @result
 @dataclass(frozen=True)
 class ClosedPage:
-    """A page that was served, and is closed."""
+    """A page that was served and is closed now."""
 
     address: str
 

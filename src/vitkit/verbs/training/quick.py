@@ -73,7 +73,7 @@ def _run_dirs(data: str, workdir: Path | None) -> Iterator[Path]:
 @result
 @dataclass(frozen=True)
 class Finetuned:
-    """A classifier of one's own images."""
+    """A classifier of your own images."""
 
     settings: "Finetune"
     classifier: Classifier

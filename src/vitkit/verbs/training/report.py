@@ -28,11 +28,10 @@ from vitkit.verbs.definition import result, verb
 
 @dataclass(frozen=True)
 class Report:
-    """Write a run's report.html again, with all that can be seen of its model: confused classes, the
-    most confident mistakes beside what the model looked at, filters, positions, attention.
-
-    Several runs are set side by side on one page: results, curves, cost, and the settings that
-    differ."""
+    """Write the report.html of a run again, with everything that it can show about the model:
+    confused classes, the most confident mistakes and what the model looked at, filters, positions,
+    attention. For several runs, write one page that compares results, curves, cost, and the
+    settings that differ."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")]
     """Directories of runs, such as runs/digits."""
@@ -51,7 +50,7 @@ class WrittenReport:
     runs: tuple[Recorded, ...]
     """What the runs wrote down."""
     notes: tuple[str, ...] = ()
-    """What two runs answered to the images that both left out, in a sentence."""
+    """How two runs answered the images that both held out, in a sentence."""
 
     def rows(self) -> list[dict]:
         """A row for each result and for each setting that differs, with a column for each run."""
