@@ -53,7 +53,7 @@ CARRIED = ("classes", "channels", "dropout", "attention_dropout", "stochastic_de
 
 
 def listing() -> str:
-    """Every name, for people: each with what its docstring's first line says, those of a table
+    """Every name, for people: each with the first line of its docstring, and those of a table
     together."""
     rows = []
     for name, make in RECIPES.items():
