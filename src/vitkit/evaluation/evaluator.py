@@ -81,7 +81,7 @@ class Evaluator(Protocol):
     """A frozen dataclass of settings that measures a model."""
 
     def judges(self, target_kind: TargetKind) -> bool:
-        """Whether it can measure on images with such targets."""
+        """Whether the evaluator can measure images with this kind of target."""
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields what the model reaches on the images. Runs are compared by the first metric.

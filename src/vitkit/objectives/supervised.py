@@ -102,7 +102,7 @@ class Supervised:
         return classes
 
     def activation(self) -> Activation:
-        """softmax or sigmoid, as the loss; none for numbers."""
+        """The activation that belongs to the loss: softmax or sigmoid; none for numbers."""
         return "none" if self.loss == "squared" else self.loss
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:

@@ -125,9 +125,9 @@ class Statistics:
 
 @verb
 def stats(settings: Stats) -> Statistics:
-    """Look at every image of a data set once: sizes, classes, duplicates within and between its parts,
-    broken images. Raises ValueError, before any image is read, for what could not be compared or
-    written."""
+    """Look at every image of a data set once: sizes, classes, duplicates within and between its
+    parts, broken images. Raises ValueError, before any image is read, if the data sets cannot be
+    compared or a file cannot be written."""
     # Which parts there are
     splits = open_splits(
         settings.source, settings.columns, settings.split_seed, settings.groups, True

@@ -307,8 +307,8 @@ def named_images(settings: "Evaluate", classifier: Classifier) -> tuple["Named",
 
 
 def train_part(settings: "Evaluate", evaluator: Evaluator, source: Source) -> Source | None:
-    """The training images of the data, for an evaluator that learns; None for others, and if they
-    are the images that are measured."""
+    """The training images of the data, for an evaluator that learns from them. None for other
+    evaluators, or if these images are measured themselves."""
     if not learns(evaluator):
         return None
     train = open_parts(settings.data, settings.columns).sources.get("train")

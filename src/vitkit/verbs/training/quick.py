@@ -272,7 +272,7 @@ def _guessing(reached: Answer) -> Iterator[str]:
 
 
 def short(metric: Metric | None) -> str:
-    """A metric without its interval; empty for one that was not measured."""
+    """A metric as text, without its interval; empty if it was not measured."""
     if metric is None:
         return ""
     return metric.unit.text(metric.value)
