@@ -68,8 +68,8 @@ class Line:
         return self._tested(lose)[0]
 
     def failing(self, lose: float) -> Point | None:
-        """The first one of the line that is faster than that, and is not promised to lose less; None if
-        there is none."""
+        """The first model of the line, from the slowest on, for which a loss below `lose` cannot be
+        promised; None if there is none."""
         return self._tested(lose)[1]
 
     def _tested(self, lose: float) -> tuple[Point, Point | None]:

@@ -282,8 +282,8 @@ class Race:
         return len(self.seconds[self.reference])
 
     def ratio(self, candidate: Candidate) -> float:
-        """How many times as long as the reference it takes: the median of all turns, in each of which
-        both were disturbed alike."""
+        """The ratio of its time to that of the reference: the median over all turns, in each of
+        which other work affects both alike."""
         pairs = zip(self.seconds[candidate], self.seconds[self.reference], strict=True)
         return median(own / other for own, other in pairs)
 

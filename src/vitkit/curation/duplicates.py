@@ -103,8 +103,8 @@ class Appearances(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """An image of one set, by its index, and what it is most like in another, or among those that
-    come before it."""
+    """An image of one set, by its index, and the most similar image in another set, or among the
+    images before it."""
 
     first: int
     second: int

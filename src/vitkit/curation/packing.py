@@ -75,7 +75,7 @@ class Packing:
 
 
 class Packed(NamedTuple):
-    """What became of a shard, or of all of them."""
+    """The result of packing one shard, or all of them."""
 
     written: int
     """Images."""

@@ -58,7 +58,7 @@ OTHERS = {  # settings of an augmentation: what they do, and their value if they
 
 @dataclass(frozen=True)
 class Trial:
-    """What a head answered that has learned from changed images."""
+    """The answers of a head that has learned from changed images."""
 
     change: str
     """What was done to them: "mirrored", for example."""
@@ -76,7 +76,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Survival:
-    """An augmentation without what the classes do not survive, and what was tried."""
+    """An augmentation without the changes that do not preserve the classes, and the trials."""
 
     augmentation: Augmentation
     trials: tuple[Trial, ...]

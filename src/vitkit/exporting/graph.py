@@ -313,7 +313,8 @@ class PictureResize(nn.Module):
         return levels(down @ x)  # (B, 3, h, w)
 
     def resized(self, height: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-        """(H, W) before the centre crop, as Preprocessing has it: int64 (1,) each."""
+        """(H, W) after the resize and before the centre crop, as in Preprocessing: int64 (1,)
+        each."""
         preprocessing = self.preprocessing
         side = preprocessing.resize or max(preprocessing.size)
         if preprocessing.rule == "shorter":

@@ -187,7 +187,8 @@ def is_of_one_token(shape: Sequence) -> bool:
 
 
 def exact_in_openvino(model, images: Sequence[np.ndarray]) -> list[str]:
-    """The layers of an OpenVINO model that stay exact. images: one at a time, as the model takes them."""
+    """The layers of an OpenVINO model that are not quantised. images: one at a time, as the model
+    takes them."""
     return always_exact_in_openvino(model) + spread_in_openvino(model, images).with_giants()
 
 

@@ -108,7 +108,7 @@ def write_onnx(
 
 
 def describe_onnx(model, exported: Exported) -> None:
-    """Put into a ModelProto what the file says of itself."""
+    """Write the description of the file into a ModelProto."""
     model.producer_name = MARK
     del model.metadata_props[:]
     entry = model.metadata_props.add()

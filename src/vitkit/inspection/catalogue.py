@@ -57,7 +57,7 @@ OF_A_MODEL = ("filters", "positions", "distance")  # Fig. 7
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model, and what it is looked at with."""
+    """A model, with the images and settings of its inspection."""
 
     classifier: Classifier
     images: Tensor | None = None

@@ -26,7 +26,7 @@ class Layer(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """How far two models agree on some images."""
+    """How closely two models agree on some images."""
 
     images: int
     """How many there were."""

@@ -115,7 +115,7 @@ class ScaledDotProduct(nn.Module):
 
 
 def check_mask(mask: Tensor | None) -> None:
-    """Raise ValueError for a mask of numbers, or of a single row."""
+    """Raise ValueError for a mask that is not boolean, or that has a single row."""
     if mask is not None and (mask.dtype != torch.bool or mask.ndim < 2):
         raise ValueError(
             f"the mask is {mask.dtype} of shape {tuple(mask.shape)}; it is bool, (T, T) or what "

@@ -184,7 +184,8 @@ class ViTConfig:
 
     @property
     def patches(self) -> Tiling:
-        """How patches lie over what is cut: the image, or the feature map of a hybrid's ResNet."""
+        """The tiling of the map that is cut into patches: the image, or the feature map of a
+        hybrid's ResNet."""
         size = as_pair(self.patch)
         if self.stride is None:
             return Tiling(size, size)
@@ -192,8 +193,8 @@ class ViTConfig:
 
     @property
     def tiling(self) -> Tiling:
-        """How patches lie over the image, in pixels: of a hybrid, what lies under a patch of the
-        feature map."""
+        """The tiling of the image, in pixels; for a hybrid, the regions of the image under the
+        patches of the feature map."""
         if self.stem is None:
             return self.patches
         return self.patches.scaled(self.stem.stride)
@@ -207,7 +208,7 @@ class ViTConfig:
 
     @property
     def has_class_token(self) -> bool:
-        """Whether there is a class token: what `class_token` says, or if the pooling reads it."""
+        """Whether there is a class token: `class_token`, or whether the pooling reads one."""
         if self.class_token is None:
             return self.pool in NEEDS_CLASS_TOKEN
         return self.class_token
@@ -224,8 +225,8 @@ class ViTConfig:
 
     @property
     def prefix_rows(self) -> int:
-        """How many of the tokens before the patches, the first ones, have a row in the position
-        table."""
+        """The number of tokens before the patches, counted from the first, that have a row in the
+        position table."""
         if self.prefix_positions is not None:
             return self.prefix_positions
         if self.position_kind.has_prefix_rows:
@@ -234,12 +235,12 @@ class ViTConfig:
 
     @property
     def resolved_inject(self) -> Literal["stem", "every", "shared"]:
-        """Where the positions enter: what `inject` says, or the default of their kind."""
+        """Where the positions enter: `inject`, or the default of their kind."""
         return self.inject or self.position_kind.default_inject
 
     @property
     def pooled_width(self) -> int:
-        """The width of what the pooling gives."""
+        """The width of the pooled state."""
         return self.read_blocks * STATES.get(self.pool, 1) * self.width
 
     @property
@@ -251,12 +252,12 @@ class ViTConfig:
 
     @property
     def tokens_read(self) -> int | None:
-        """How many of the first tokens the pooling reads; None for all."""
+        """The number of tokens, counted from the first, that the pooling reads; None for all."""
         return TOKENS_READ.get(self.pool)
 
     @property
     def pools(self) -> bool:
-        """Whether the model has one answer an image, rather than one for every token."""
+        """Whether the model gives one answer per image, rather than one for every token."""
         return self.pool != "none"
 
     def fitting(self, image: Grid) -> Grid:

@@ -21,7 +21,7 @@ from vitkit.models.zoo import ModelConfig
 
 
 class Cost(NamedTuple):
-    """What one image costs."""
+    """The cost of one image."""
 
     tokens: int
     """Length of the sequence; of a ResNet, positions of the last feature map."""
@@ -43,8 +43,8 @@ def cost(config: ModelConfig, image: Grid | None = None, padded_taps: bool = Tru
 
 
 def exaflops(config: ModelConfig, images: float) -> float:
-    """Floating-point operations of a training that sees so many images, in units of 10^18, as
-    Table 6 counts them.
+    """Floating-point operations of a training run on this many images, in units of 10^18, as Table
+    6 counts them.
 
     The paper does not say how it counted; this meets its numbers with 303 million images to an
     epoch of JFT-300M.

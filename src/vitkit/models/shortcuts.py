@@ -102,7 +102,8 @@ def merging_at_most(tokens: int, r: int) -> int:
 
 
 def tokens_left(config: ViTConfig, r: int) -> int:
-    """How many tokens the last block of a model reads if every block before it merges r."""
+    """The number of tokens that the last block of a model reads if every block before it merges
+    r."""
     tokens = 1 + math.prod(config.grid)
     for _ in range(config.depth - 1):
         tokens -= merging_at_most(tokens, r)
@@ -183,7 +184,7 @@ def _wide(indices: Tensor, x: Tensor) -> Tensor:
 
 
 class Exit(nn.Module):
-    """What foretells the features after a block."""
+    """Predicts the features of the model from the states after a block."""
 
     def __init__(self, after: int, weight: Tensor, bias: Tensor):
         """after: blocks that have been computed. weight: (D, D). bias: (D,)."""
@@ -198,7 +199,8 @@ class Exit(nn.Module):
 
 
 class EarlyExit(nn.Module):
-    """A Vision Transformer for inference that answers an image after the first exit that is sure."""
+    """A Vision Transformer for inference that classifies an image at the first exit that is certain
+    enough."""
 
     inference_only = True
 

@@ -23,7 +23,7 @@ Form = Literal["tokens", "class", "map"]
 
 @dataclass
 class Recording:
-    """What was seen of the last forward pass through a model: read `states` and `attention`."""
+    """The recording of the last forward pass through a model: read `states` and `attention`."""
 
     embedding: Tensor | None = None
     """What the first block gets: tokens with their positions (B, T, D), or a ResNet's maps."""
@@ -36,7 +36,7 @@ class Recording:
 
     @property
     def states(self) -> list[Tensor]:
-        """What each block gives, for every token: (B, T, D), or a ResNet's maps (B, C, h, w)."""
+        """The output of each block, for every token: (B, T, D), or a ResNet's maps (B, C, h, w)."""
         return [self.state_by_block[i] for i in sorted(self.state_by_block)]
 
     @property

@@ -204,7 +204,7 @@ def changed(config: ModelConfig, changes: dict) -> ModelConfig:
 
 
 def called(config: ModelConfig) -> str:
-    """What people call an architecture: ViT-B/16, R50+ViT-B/16, BiT-R50x1.
+    """The usual name of an architecture: ViT-B/16, R50+ViT-B/16, BiT-R50x1.
 
     The way back from `named`, as far as there is one; `named` reads it again.
     """

@@ -104,7 +104,8 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
 
 
 def recipe(name: str) -> Recipe:
-    """A recipe by its name, or by "file.py:function", a function of your own file, which is run.
+    """A recipe by its name, or by "file.py:function", a function in your own file, which vitkit
+    calls.
 
     Raises ValueError, with the nearest names, if there is none of this name.
     """

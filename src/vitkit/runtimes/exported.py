@@ -175,17 +175,17 @@ class FileRuntime:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The file's."""
+        """The preprocessing that the file describes."""
         return self.exported.preprocessing
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The file's."""
+        """The names of the classes in the file."""
         return self.exported.labels
 
     @property
     def activation(self) -> Activation:
-        """The file's."""
+        """The activation that the file describes."""
         return self.exported.activation
 
     def logits(self, images: np.ndarray) -> np.ndarray:
@@ -270,12 +270,12 @@ class PictureRuntime:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The file's."""
+        """The names of the classes in the file."""
         return self.file.labels
 
     @property
     def activation(self) -> Activation:
-        """The file's."""
+        """The activation that the file describes."""
         return self.file.activation
 
     def logits(self, images: np.ndarray) -> np.ndarray:
@@ -286,7 +286,7 @@ class PictureRuntime:
 
     @property
     def least(self) -> np.ndarray | None:
-        """The file's."""
+        """The probability from which on a class is left open, in the file; None without limits."""
         return self.file.least
 
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -72,7 +72,7 @@ def tie(path: Path, folder: str, made_of: str) -> None:
 
 
 def is_kept(path: Path) -> bool:
-    """Whether a file is as it was written, and the model beside it is the one that it was made of."""
+    """Whether a file is unchanged since it was written, and belongs to the model beside it."""
     return _record(path) is not None
 
 

@@ -208,8 +208,8 @@ class StraightLines(NamedTuple):
     """What an error is, in these numbers, at the x that is asked for: (G, K)."""
 
     def ends(self, squares: float) -> np.ndarray:
-        """The least and the largest errors of laws that have so many squares at most, for all powers
-        for which there are such laws, in no order."""
+        """The smallest and the largest errors that laws predict whose sum of squares is at most
+        this, for all powers for which there are such laws, in no order."""
         room = np.maximum(squares - self.plain_squares, 0.0)  # (G,)
         direction = np.einsum("gij,gj->gi", self.spread, self.at)
         variance = np.einsum("gi,gi->g", direction, self.at)

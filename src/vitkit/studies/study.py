@@ -341,8 +341,8 @@ def results(study: Study, ask: Ask, decided: Plan, study_dir: Path) -> Results:
 
 
 def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
-    """Raises ValueError for images and objectives whose runs have no accuracy to be compared by: they
-    would fail when they have ended."""
+    """Raises ValueError for images and objectives whose runs have no accuracy by which to compare
+    them. Otherwise the study would fail only after the runs."""
     refuse_without_classes(ask.data, splits)
     if not isinstance(ask.recipe.objective, Supervised):
         objective = type(ask.recipe.objective).__name__

@@ -1310,9 +1310,9 @@ def stats(
     columns__target: Literal['auto', 'class', 'classes', 'number', 'none'] = ...,
     columns__group: str | None = ...,
 ) -> Statistics:
-    """Look at every image of a data set once: sizes, classes, duplicates within and between its parts,
-    broken images. Raises ValueError, before any image is read, for what could not be compared or
-    written."""
+    """Look at every image of a data set once: sizes, classes, duplicates within and between its
+    parts, broken images. Raises ValueError, before any image is read, if the data sets cannot be
+    compared or a file cannot be written."""
 
 
 def study(

@@ -35,7 +35,7 @@ from vitkit.weights.unknown import Unknown
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model, and what it must not be separated from: preprocessing, labels, activation, origin,
+    """A model with everything that must stay with it: preprocessing, labels, activation, origin,
     licence.
 
     Every room that needs a model's answer to an image takes the same three steps, in this order:
@@ -121,11 +121,9 @@ class Classifier:
         return replace(self, model=self.model.to(device))
 
     def for_inference(self) -> "Classifier":
-        """The same classifier to deploy, with what can be computed once for the size of its
-        preprocessing.
-
-        Its model is for inference alone: it is not trained on, and not saved. A classifier whose model
-        is that already is returned as it is.
+        """The same classifier for deployment, with everything computed in advance that can be for
+        the size of its preprocessing. Its model is only for inference: it cannot be trained or
+        saved. If the model is already such a model, the classifier itself is returned.
         """
         if getattr(self.model, "inference_only", False):
             return self
@@ -158,7 +156,8 @@ class Classifier:
         return self._compute(self.model, images)
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head reads of prepared images: uint8 (B, 3, h, w) -> float32 (B, D)."""
+        """The features of prepared images, which the head reads: uint8 (B, 3, h, w) -> float32 (B,
+        D)."""
         return self._compute(self.model.features, images)
 
     # Not inference_mode: a model in training is evaluated too, and FSDP keeps the memory that it
@@ -193,7 +192,8 @@ class Classifier:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A block in which the model is in evaluation mode. Afterwards each module has the mode that it
+    """A context in which the model is in evaluation mode. Afterwards each module has the mode that
+    it
     had before: frozen parts stay in evaluation mode."""
     modules = [module for module in model.modules() if module.training]
     model.eval()

@@ -39,7 +39,7 @@ def activate_array(logits: np.ndarray, activation: Activation) -> np.ndarray:
 
 
 def numbered(classes: int) -> tuple[str, ...]:
-    """Names for classes that nobody named: "0", "1", ..."""
+    """Names for classes without names: "0", "1", ..."""
     return tuple(map(str, range(classes)))
 
 

@@ -23,7 +23,7 @@ TOLERANCE = 1e-4
 
 
 class Proof(NamedTuple):
-    """What was measured after writing."""
+    """The measurements after writing a model in another format."""
 
     path: Path
     differences: tuple[str, ...]

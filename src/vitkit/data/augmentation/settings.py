@@ -96,12 +96,12 @@ class Augmentation:
 
     @property
     def changes_colours(self) -> bool:
-        """Whether it does more than move pixels."""
+        """Whether the augmentation changes the values of pixels, not only their positions."""
         return self.needs_colours or self.erase > 0
 
     @property
     def needs_colours(self) -> bool:
-        """Whether it has a meaning for levels of red, green and blue alone."""
+        """Whether the augmentation works only with levels of red, green and blue."""
         layers, _ = self.rand_augment
         return any(self.colour_jitter) or layers > 0
 

@@ -148,18 +148,20 @@ class Preprocessing:
 
     @property
     def patches(self) -> int:
-        """How many patches `size` has: of images at their own proportions each has at most so many."""
+        """The number of patches of `size`; the maximum for images at their own proportions."""
         return (self.size[0] // self.patch[0]) * (self.size[1] // self.patch[1])
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of a prepared image: (C, h, w); of images at their own proportions that of one with those of
+        """Shape of a prepared image: (C, h, w); for images at their own proportions, the shape of
+        one with those of
         `size`."""
         return (self.channels, *self.size)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Of an image in a batch whose images are not known yet: (C, h, w), or (M,) for images of
+        """Shape of an image in a batch whose images are not known yet: (C, h, w), or (M,) for
+        images of
         several sizes (native.py)."""
         if self.is_native:
             return (row_length(self.channels, self.patches, self.patch),)
@@ -183,8 +185,9 @@ class Preprocessing:
         return image_of(images, number, self.channels, self.patch)
 
     def computed(self, compute: Callable[[Any], Sequence[Any]], images: Any) -> list[Any]:
-        """What `compute` makes of images of one size, (b, C, h, w) -> several (b, ...), for such a batch:
-        as many (B, ...). Images are an array, or a tensor."""
+        """The results of `compute`, which takes images of one size, (b, C, h, w), and returns
+        several (b, ...), for such a batch: the same number of (B, ...). Images are an array, or a
+        tensor."""
         if not self.is_native:
             return list(compute(images))
         return computed_by_size(compute, images, self.channels, self.patch)
@@ -250,7 +253,7 @@ class Preprocessing:
         return image[:, top : top + height, left : left + width]
 
     def visible(self, picture: Picture) -> tuple[float, float, float, float]:
-        """The box of the upright picture that the model gets: (top, left, height, width) in the
+        """The box of the upright picture that the model sees: (top, left, height, width) in the
         picture's own pixels, fractions of them included. Raises BadImage."""
         if self.is_native:
             height, width = picture.size

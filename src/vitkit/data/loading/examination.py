@@ -83,7 +83,8 @@ class Seen(NamedTuple):
 
 
 def look_at(source: Source) -> Seen:
-    """What images of a source hold, by some of them; those that cannot be read do not count."""
+    """What the images of a source contain, judged by some of them; unreadable images do not
+    count."""
     channels = 1
     colours = True
     many_bits = False

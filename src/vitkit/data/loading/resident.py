@@ -82,8 +82,9 @@ def decoded(
     preprocessing: Preprocessing = PHOTOGRAPHS,
 ) -> Source:
     """The same examples, decoded into memory by `workers` processes, if that takes at most `limit`
-    bytes; else as they were. The preprocessing says how many channels, and whether of 8 bits. Only
-    where workers are forked, and so share it. Raises BadImage with the image's name."""
+    bytes and workers are forked, so that they share it; otherwise the source itself. The
+    preprocessing gives the number of channels, and whether they have 8 bits. Raises BadImage with
+    the image's name."""
     limit = limit // preprocessing.dtype.itemsize  # as many numbers
     if not _worth_decoding(source, limit, preprocessing.channels):
         return source

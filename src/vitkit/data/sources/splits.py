@@ -62,15 +62,15 @@ class Splits:
 
     @property
     def made_fingerprint(self) -> str | None:
-        """By what a test part that had to be made is recognised, wherever its data set is; None if
-        none was made."""
+        """Identifies a test part that had to be made, wherever its data set is; None if none was
+        made."""
         if self.made_test is None or self.test is None:
             return None
         return fingerprint(self.test)
 
 
 class Parts(NamedTuple):
-    """The parts of a data set, as many as it has; none is made."""
+    """The parts that a data set has; no part is made."""
 
     sources: dict[str, Source]
     """"train", "val" and "test", or "" if there are none."""
@@ -91,7 +91,7 @@ def open_splits(
 
     If there is neither a test nor a validation part, a fifth becomes the test part, chosen by seed:
     a fifth of every class, or, if an example's target is not one class, a fifth of all. Images that
-    belong together are on one side.
+    belong together stay on the same side.
 
     groups: which do. "auto" takes the column of groups if `columns` name one, else photographs of one
         burst (bursts.py); "none" takes none; anything else is the name of the column.
@@ -259,7 +259,7 @@ def part_of(sources: dict[str, Source], split: str | None, where: str) -> Source
 
 
 def open_parts(where: str, columns: Columns | None = None) -> Parts:
-    """The parts of a data set, as many as it has. Raises ValueError like open_splits."""
+    """The parts that a data set has; no part is made. Raises ValueError like open_splits."""
     columns = columns or Columns()
     function = function_in(where)
     if function is None:

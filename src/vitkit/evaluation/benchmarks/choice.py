@@ -103,7 +103,8 @@ def among_all(
 
 
 def among_the_datas(data: Sequence[str], model: Sequence[str]) -> Choice:
-    """Only the data's classes may be answered. Raises ValueError as `align` does."""
+    """A choice in which only the data's classes count as answers. Raises ValueError as `align`
+    does."""
     met = align(data, model)
     return Choice(
         labels=tuple(model[k] for k in met.classes.tolist()),

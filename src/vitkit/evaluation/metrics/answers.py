@@ -199,7 +199,7 @@ def check_targets(source: Source) -> None:
 
 
 class Kept(NamedTuple):
-    """Answers, and when and to what they were given."""
+    """Answers to a part of the data, at a step of the training."""
 
     answers: Answers
     part: str

@@ -280,8 +280,8 @@ def unbalanced(counts: np.ndarray) -> bool:
 
 
 def balanced_weights(counts: np.ndarray) -> np.ndarray:
-    """How many images each class has, (K,) -> what an image of it counts, float64 (K,): all classes
-    with images count alike, and images 1 on average."""
+    """The number of images of each class, (K,) -> the weight of an image of the class, float64
+    (K,): all classes with images have equal weight, and the mean weight of an image is 1."""
     present = np.count_nonzero(counts)
     return counts.sum() / (np.maximum(counts, 1) * max(present, 1))
 

@@ -45,7 +45,7 @@ ACTIVATIONS: dict[TargetKind, Activation] = {
 
 @dataclass(frozen=True, eq=False)
 class Probing:
-    """What the head of a probe answers."""
+    """The targets and outputs of a probe's head."""
 
     kind: TargetKind
     """What the target of an image is."""

@@ -119,7 +119,8 @@ class Memory:
 
     @property
     def balanced(self) -> bool:
-        """Whether classes count alike, because some have many times the examples of others."""
+        """Whether classes have equal weight, because some have many times as many examples as
+        others."""
         return unbalanced(np.bincount(self.targets))
 
     def members(self, label: str) -> list[int]:
@@ -141,7 +142,7 @@ class Memory:
 
 
 def digest_of(image: bytes | np.ndarray) -> str:
-    """By what an image is known, whatever its name: its file's bytes, or an array of pixels."""
+    """Identifies an image, whatever its name, by the bytes of its file or its array of pixels."""
     if isinstance(image, np.ndarray):
         image = f"{image.shape} {image.dtype}".encode() + image.tobytes()
     return hashlib.sha256(image).hexdigest()[:32]

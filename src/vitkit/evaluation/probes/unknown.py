@@ -89,7 +89,7 @@ def fit_unknown(
 
 
 def last_token(classifier: Classifier) -> tuple[int, int] | None:
-    """Of features of several states, where the first of the last block is, the class token, for
+    """For features of several states: the position of the class token of the last block, for
     `fit_unknown`; None if the features are one state."""
     config = classifier.model.config
     if not isinstance(config, ViTConfig) or config.pooled_width == config.width:

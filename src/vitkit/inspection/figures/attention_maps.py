@@ -35,7 +35,8 @@ from vitkit.weights import Classifier
 
 
 def rollout(classifier: Classifier, images: Tensor) -> Tensor:
-    """Attention Rollout: how much of each patch reaches what the head reads, through all layers.
+    """Attention Rollout: how much each patch contributes to the tokens that the head reads, through
+    all layers.
 
     Prepared images, uint8 (B, 3, H, W) -> float32 (B, h, w) on the CPU.
 
@@ -136,10 +137,10 @@ def raw_attention(
     head: int | None = None,
     query: tuple[int, int] | None = None,
 ) -> Tensor:
-    """Raw attention of one layer: how much one token looks at each patch.
+    """Raw attention of one layer: how much one token attends to each patch.
 
     Prepared images, uint8 (B, 3, H, W) -> float32 (B, h, w) on the CPU. A map sums to one together
-    with the token's look at the tokens before the patches.
+    with the attention of the token to the tokens before the patches.
 
     layer: which of `layer_names`, from 0. head: from 0, or None for the mean of all. query: the
     patch that looks, (row, column) from 0, or None for what the head reads: in the paper's models

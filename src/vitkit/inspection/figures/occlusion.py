@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Occlusion:
-    """How the answer to images goes as more and more of them is covered, or shown."""
+    """How the model's answer changes as more and more of the images is covered, or shown."""
 
     shares: Tensor
     """float64 (S + 1,), from 0 to 1: how many of the patches are covered, or shown."""

@@ -36,7 +36,7 @@ MARGIN = 6  # pixels of a figure that stay empty above and below what is drawn
 
 
 class Block(str):
-    """A piece of a page that is HTML already, and so is not escaped again."""
+    """A piece of a page that is already HTML, and so is not escaped again."""
 
 
 def block(content: str) -> Block:
@@ -65,13 +65,13 @@ def part(file: str) -> Block:
 
 
 def working_style() -> str:
-    """The CSS that pages on which people work have in common: colours, buttons, light and dark."""
+    """The CSS that interactive pages share: colours, buttons, light and dark themes."""
     return part("working.css")
 
 
 @dataclass(frozen=True)
 class Active:
-    """What makes a page answer to its reader."""
+    """A script that makes a page interactive."""
 
     script: str
     """JavaScript. It may read `data` from the element of that id."""

@@ -164,11 +164,9 @@ def hub_answers() -> bool:
 
 
 def push(folder: Path, name: str, private: bool = False) -> str:
-    """Upload a model directory to the Hugging Face hub; returns its address. The repository is made
-    if it is not there.
-
-    Only what a model directory holds is sent. Raises ValueError if the hub refuses, and says how to
-    log in.
+    """Upload a model directory to the Hugging Face hub; returns its address. The repository is
+    created if it does not exist. Only the files of a model directory are uploaded. Raises
+    ValueError if the hub refuses, and says how to log in.
     """
     hub = _hub("to upload to the Hugging Face hub")
     errors = hub.errors
@@ -193,7 +191,7 @@ def push(folder: Path, name: str, private: bool = False) -> str:
 
 
 def paths_in(folder: Path) -> list[str]:
-    """The paths of this machine in text files that would be uploaded: "FILE holds PATH" each."""
+    """The paths of this machine in text files that would be uploaded, each as "FILE holds PATH"."""
     found = []
     for name in (*DESCRIPTIONS, CARD):
         if (folder / name).is_file():
