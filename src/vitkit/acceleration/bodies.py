@@ -50,7 +50,7 @@ STATES_OF = {
 
 
 class Arithmetic(NamedTuple):
-    """What computes a model, and in which numbers."""
+    """The runtime that computes a model, and its precision."""
 
     library: str
     """torch, onnx or openvino."""
@@ -94,7 +94,7 @@ class Candidate(NamedTuple):
 
     @property
     def key(self) -> str:
-        """By what it is recognised in a file."""
+        """The key of the candidate in a file."""
         return f"{self.arithmetic}; {self.shape.image}; {self.shape.blocks}; {self.shape.merge}"
 
 
@@ -178,7 +178,7 @@ class Reads(NamedTuple):
 
 
 def own_reading(classifier: Classifier) -> Reads:
-    """What the classifier's own head reads."""
+    """The reading of the classifier's own head."""
     config = classifier.model.config
     return Reads(getattr(config, "pool", ""), getattr(config, "read_blocks", 1))
 
@@ -252,14 +252,15 @@ class Body:
 
     @cached_property
     def classifier(self) -> Classifier:
-        """The model that computes it, with a head that nobody asks."""
+        """The model that computes the body; its head is not used."""
         adopted, _ = adopt(self.subject.classifier, image=self.image)
         if self.widest == own_reading(adopted):
             return adopted
         return _with_reading(adopted, *self.widest)
 
     def states(self, source: Source) -> np.ndarray:
-        """What the pass reads of every image, float32 (N, L S D); from the cache, if it is there."""
+        """The states that the pass reads of every image, float32 (N, L S D); from the cache if they
+        are in it."""
         arithmetic = self.arithmetic
         if arithmetic.library == "torch" and not self.merge:
             with autocast(CPU, arithmetic.precision):
@@ -273,7 +274,7 @@ class Body:
             return features(replace(self.classifier, model=model), source).x
 
     def read(self, states: np.ndarray, shape: Shape, reads: Reads) -> np.ndarray:
-        """What the head of a shape reads of these states, float32 (N, its width)."""
+        """The features for the head of a shape, from these states: float32 (N, its width)."""
         if reads == self.widest:
             x = states
         else:
@@ -313,7 +314,7 @@ def calibration(subject: Subject, most: int | None = None) -> Trial:
 
 
 def wanted(arithmetic: Arithmetic, merge: int) -> Export:
-    """What is exported for an arithmetic."""
+    """The export settings for an arithmetic."""
     calibrated = arithmetic.is_calibrated or (arithmetic.library, arithmetic.precision) == (
         "onnx",
         "int8",

@@ -55,7 +55,8 @@ class Head:
     """The fit, if it is one to the right answers."""
 
     def logits(self, classifier: Classifier, x: np.ndarray) -> Tensor:
-        """What it answers to what it reads, (N, D) -> (N, K). classifier: whose head it is, if it keeps
+        """The logits of the head for its features, (N, D) -> (N, K). classifier: whose head it is,
+        if it keeps
         its own."""
         if self.weight is None:
             return head_on(classifier, x)

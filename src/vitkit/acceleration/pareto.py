@@ -54,7 +54,8 @@ class Line:
 
     @property
     def best(self) -> tuple[Point, ...]:
-        """Those of which no other is both faster and expected to lose less, the slowest first."""
+        """The points for which no other is both faster and expected to lose less, the slowest
+        first."""
         best = []
         for point in self.points:
             if not any(_is_better(other, point) for other in self.points):

@@ -54,7 +54,7 @@ ROUNDS = (Round(2, 0.15, 1.2), Round(3, 0.3, 1.08), Round(5, 0.4, 1.0))
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to look for."""
+    """The goal of the search."""
 
     purpose: Purpose = "latency"
     seconds: float = 600.0
@@ -99,7 +99,7 @@ class Speeds:
         self.known = known
 
     def name(self, candidate: Candidate) -> str:
-        """What a candidate is called."""
+        """The name of a candidate."""
         if candidate.shape == self.full:
             return str(candidate.arithmetic)
         return f"{candidate.arithmetic}, {candidate.shape.text(self.full)}"
@@ -268,7 +268,7 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Race:
-    """What was measured in turns."""
+    """The results of measuring in turns."""
 
     reference: Candidate
     """The whole model in PyTorch."""
@@ -288,7 +288,7 @@ class Race:
         return median(own / other for own, other in pairs)
 
     def milliseconds(self, candidate: Candidate) -> float:
-        """Of an image."""
+        """Milliseconds per image."""
         return 1000 * median(self.seconds[self.reference]) * self.ratio(candidate)
 
     def to_json(self) -> dict:

@@ -52,7 +52,8 @@ class Command(NamedTuple):
 
     @property
     def verb(self) -> str:
-        """What it is called there: "data stats" is stats, and models, a room's name, list_models."""
+        """The name of the verb: "data stats" is stats, and models, a room's name, is
+        list_models."""
         last = self.name.split()[-1]
         return VERBS.get(last, last)
 
@@ -92,7 +93,7 @@ class Command(NamedTuple):
 
 
 class Defaults(NamedTuple):
-    """What follows from the first words after a command's name."""
+    """The defaults that follow from the first words after a command's name."""
 
     settings: Any
     """All settings, at their defaults."""

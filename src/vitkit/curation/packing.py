@@ -234,7 +234,8 @@ class Jobs:
         return self.dest / REPORTS / f"{job.name}.json"
 
     def read_report(self, job: Job) -> Packed | None:
-        """What became of a shard; None if it is not there as it was written."""
+        """The report of a shard; None if the shard is missing or has changed since it was
+        written."""
         try:
             report = Packed(**parse_json(self.report_path(job).read_text("utf-8")))
             size = self.shard_path(job).stat().st_size

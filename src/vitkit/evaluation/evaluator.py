@@ -52,7 +52,7 @@ def no_batches(source: Source) -> None:
 
 
 def drop(given: "Answers") -> None:
-    """Nothing: nobody wants the answers that a metric was computed from."""
+    """Does nothing: the answers from which a metric was computed are not kept."""
 
 
 def learns(evaluator: "Evaluator") -> bool:
@@ -117,7 +117,7 @@ class Eval:
 
     @property
     def images(self) -> str:
-        """What the names of metrics on `data` begin with: `name`, or the last part of the path;
+        """The beginning of the names of metrics on `data`: `name`, or the last part of the path;
         empty if there is no `data`."""
         path = Path(self.data)
         last = path.name
@@ -131,7 +131,7 @@ class Eval:
 
     @property
     def train_images(self) -> str:
-        """What the training images of `data` are called, for an evaluator that learns."""
+        """The name of the training images of `data`, for an evaluator that learns."""
         return f"{self.images}/train"
 
     @property

@@ -83,7 +83,7 @@ class Survival:
 
 
 def surviving(classifier: Classifier, source: Source, augmentation: Augmentation) -> Survival:
-    """What is left of an augmentation for images of one class each.
+    """The part of an augmentation that preserves the classes, for images of one class each.
 
     A change is switched off if a one-sided exact McNemar test says, at ERROR divided by the number
     of kinds of change, that it costs answers. An Inception crop becomes BiT's smaller one before

@@ -280,7 +280,7 @@ def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
 def prepared_images(
     preprocessing: Preprocessing, items: Sequence[Item]
 ) -> tuple[np.ndarray, list[Item]]:
-    """Those of the images that can be read, uint8 (N, 3, h, w), and their items."""
+    """The images that can be read, uint8 (N, 3, h, w), and their items."""
     prepared = prepare(preprocessing, items)
     return prepared.images, [items[row] for row in prepared.rows]
 

@@ -70,7 +70,7 @@ class WebRuntime:
     version: str
 
     def read(self, name: str) -> bytes:
-        """One of its files."""
+        """The bytes of one of its files."""
         return (self.folder / "dist" / name).read_bytes()
 
 
@@ -165,7 +165,7 @@ def page(
 def page_data(
     title: str, exported: Exported, runtime: WebRuntime, about: list[tuple[str, str]]
 ) -> dict:
-    """What the page's script reads: plain values."""
+    """The data for the page's script, as plain values."""
     preprocessing = exported.preprocessing
     height, width = preprocessing.size
     classes = counted_kind(len(exported.labels), "classes")

@@ -88,7 +88,7 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class Export:
-    """What kind of file to write."""
+    """The kind of file to write."""
 
     to: To = "onnx"
     """For whom: ONNX Runtime and all that read ONNX, OpenVINO, PyTorch's exported programs, or people
@@ -281,7 +281,7 @@ def export(
 
 
 def described(classifier: Classifier, wanted: Export) -> Exported:
-    """What the file says of itself."""
+    """The description in the file."""
     origin = public(classifier.origin)
     if wanted.merge:
         origin = origin | {MERGED: wanted.merge}
@@ -400,7 +400,7 @@ def _tried(classifier: Classifier, exported: Exported, path: Path, trial: Trial)
 def report(
     classifier: Classifier, wanted: Export, agreement: Agreement, path: Path, least: float
 ) -> dict:
-    """What is written beside the file."""
+    """The report that is written beside the file."""
     packages = ["torch", *needed(wanted)]
     versions = {package: version(package) for package in packages}
     if wanted.to == "page":

@@ -193,7 +193,7 @@ def exact_in_openvino(model, images: Sequence[np.ndarray]) -> list[str]:
 
 
 def exact_in_onnx(path: Path, images: Sequence[np.ndarray]) -> list[str]:
-    """Those of a .onnx file."""
+    """The layers of a .onnx file that are not quantised."""
     import onnx
 
     model = onnx.load(path)

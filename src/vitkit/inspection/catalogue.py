@@ -155,7 +155,7 @@ def entropy_plate(subject: Subject) -> Plate:
 
 
 def norms_plate(subject: Subject) -> Plate:
-    """Of the images that are shown."""
+    """The token norms of the images that are shown."""
     norms = token_norms(subject.classifier, subject.shown)
     return plate_of(norms, draw_norms)
 
@@ -220,14 +220,14 @@ def similarity_plate(subject: Subject) -> Plate:
 
 
 def colours_plate(subject: Subject) -> Plate:
-    """Of the images that are shown, together."""
+    """The colours of the patches of all images that are shown."""
     colours = token_colours(subject.classifier, subject.shown)
     draw = partial(draw_colours, subject.pixels, colours, names=subject.names)
     return Plate({"colours": colours.numpy()}, draw)
 
 
 def occlusion_plate(subject: Subject) -> Plate:
-    """Of the rollout."""
+    """The occlusion test of the rollout."""
     maps = subject.in_parts(rollout)
     cells = over_image(maps, subject.classifier.model.config.tiling)
     steps = min(14, maps[0].numel())

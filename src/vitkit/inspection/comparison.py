@@ -94,7 +94,7 @@ def _order(labels: tuple[str, ...], others: tuple[str, ...]) -> list[int] | None
 
 
 def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tensor]:
-    """What a model computes for pictures, by layer and in order, float32 on the CPU."""
+    """The states of a model for pictures, by layer and in order, float32 on the CPU."""
     images = classifier.batch(pictures)
     if images.ndim != 4:
         raise ValueError(

@@ -26,7 +26,7 @@ the model takes for the same class; by itself and drawn at random; or because it
 
 @dataclass(frozen=True)
 class Answer:
-    """What somebody said of one photograph, or of a screen of them."""
+    """A person's answer about one photograph, or about a screen of them."""
 
     number: int
     by: str
@@ -50,7 +50,7 @@ class Answer:
 
 
 class Label(NamedTuple):
-    """What is known of a photograph."""
+    """The known label of a photograph."""
 
     label: str
     how: How
@@ -58,7 +58,7 @@ class Label(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A photograph of which two people said different classes."""
+    """A photograph to which two people gave different classes."""
 
     photograph: str
     labels: tuple[Label, Label]
@@ -120,7 +120,7 @@ class Answers:
         }
 
     def said_by(self, photograph: str) -> dict[str, Label]:
-        """What each person said of a photograph last."""
+        """The last answer of each person about a photograph."""
         return self._said.get(photograph, {})
 
     def classes(self) -> list[str]:
@@ -129,7 +129,7 @@ class Answers:
         return [label for label in self._order if label in used]
 
     def now_called(self, label: str) -> str:
-        """What a class is called that had this name before any was renamed."""
+        """The current name of a class that had this name before any class was renamed."""
         for answer in self.standing:
             if answer.decision == "rename" and answer.renamed == label:
                 label = answer.label

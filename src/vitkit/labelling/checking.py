@@ -84,7 +84,8 @@ class Checking:
         return list(self._classes)
 
     def ask(self, by: str) -> Question | None:
-        """What to decide next: the same until it is decided. None if all is."""
+        """The next photograph to decide on: the same until it is decided. None if all are
+        decided."""
         with self._lock:
             question = self._given_out.current(by)
             if question is not None:

@@ -72,7 +72,7 @@ def _only_here(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_for_one(folder: Path, root: Path) -> Iterator[None]:
-    """Keep everybody else from the directory of a sitting, which is made if it is not there. Raises
+    """Lock the directory of a sitting, which is created if it does not exist. Raises
     Occupied if somebody has it open."""
     with ExitStack() as stack:
         try:

@@ -46,7 +46,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Table:
-    """What a sitting's page needs."""
+    """The operations that a sitting's page needs."""
 
     sitting: Sitting | Checking
     root: Path
@@ -58,7 +58,7 @@ class Table:
 
 
 class Wrong(Exception):
-    """What a page said means nothing; the text says why."""
+    """The request of a page is invalid; the text says why."""
 
 
 def application(table: Table, secret: str) -> "Starlette":

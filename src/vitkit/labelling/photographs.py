@@ -65,7 +65,7 @@ class Photographs:
         return [self.names[row] for row in rows[:most]]
 
     def rows(self, names: Iterable[str]) -> list[int]:
-        """Rows of the photographs that are there."""
+        """Rows of the photographs that exist now."""
         return [self.row[name] for name in names if name in self.row]
 
     def was_seen(self, name: str) -> bool:

@@ -34,7 +34,7 @@ GIVEN_OUT = 300.0  # seconds for which a photograph is one person's to answer
 
 
 class Question(NamedTuple):
-    """What somebody is asked."""
+    """A question to a person."""
 
     how: How
     photographs: tuple[str, ...]
@@ -74,7 +74,8 @@ class Questions:
         return self.journal.answers
 
     def next(self, by: str, given_out: set[str]) -> Question | None:
-        """What to ask somebody next; None if there is nothing to ask. given_out: the photographs that
+        """The next question for a person; None if there is nothing to ask. given_out: the
+        photographs that
         somebody is asked about now."""
         singles = self._singles_of(by)
         question = None

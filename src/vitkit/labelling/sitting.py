@@ -41,7 +41,7 @@ Decision = Literal["class", "leave out", "not sure"]
 
 @dataclass(frozen=True)
 class SittingProgress:
-    """How far a sitting is."""
+    """The progress of a sitting."""
 
     photographs: int
     """That are in the folder,"""
@@ -270,7 +270,8 @@ class Sitting:
     # Questions
 
     def ask(self, by: str) -> Question | None:
-        """What to ask somebody next: the same until it is answered. None if there is nothing to ask."""
+        """The next question for a person: the same until it is answered. None if there is nothing
+        to ask."""
         with self._lock:
             question = self._given_out.current(by)
             if question is None:
@@ -291,7 +292,7 @@ class Sitting:
     # How far it is
 
     def progress(self) -> SittingProgress:
-        """How far it is, and how good the model is on what has no label."""
+        """The progress, and the accuracy of the model on photographs without a label."""
         with self._lock:
             labels = self.answers.labels
             counts = Counter(label.label for label in labels.values())

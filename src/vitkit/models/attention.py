@@ -124,7 +124,8 @@ def check_mask(mask: Tensor | None) -> None:
 
 
 def masked(bias: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to the logits, (B, H, T, T) or nothing yet, with -inf where a query may not look."""
+    """The bias of the logits, (B, H, T, T) or None so far, with -inf where a query may not
+    attend."""
     if bias is None:
         bias = torch.zeros((), dtype=dtype, device=mask.device)
     return torch.where(mask, bias, -torch.inf)

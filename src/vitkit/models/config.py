@@ -321,13 +321,13 @@ class ViTConfig:
         return new
 
     def with_head(self, classes: int) -> "ViTConfig":
-        """The same model with a new head of so many classes straight on the pooled state (Section
-        3.2); 0 is none."""
+        """The same model with a new head for this many classes directly on the pooled state
+        (Section 3.2); 0 is none."""
         return replace(self, classes=classes, head_bias=0.0, representation=0)
 
     def headless(self) -> "ViTConfig":
-        """The same encoder without a head. Of states that only a head of vitkit joins, the class token of
-        the last block is left, which every library gives."""
+        """The same encoder without a head. If only a vitkit head combines several states, the class
+        token of the last block remains, which every library can return."""
         pool = self.pool
         if pool in WITHOUT_PARAMETERS:
             pool = WITHOUT_PARAMETERS[0]

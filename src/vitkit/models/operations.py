@@ -142,12 +142,13 @@ def resnet_cost(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
 
 
 def backbone_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool) -> int:
-    """A root and its stages, on images with so many channels."""
+    """The MACs of a root and its stages, on images with this many channels."""
     return sum(stage_macs(config, channels, image, padded_taps))
 
 
 def stage_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool = True) -> list[int]:
-    """The MACs of a backbone's root, and of each of its stages, on images with so many channels."""
+    """The MACs of a backbone's root, and of each of its stages, on images with this many
+    channels."""
 
     def conv(inputs: int, outputs: int, kernel: int, stride: int, grid: Grid) -> int:
         """A convolution of a feature map whose sides are `grid`."""

@@ -102,7 +102,7 @@ def shares(length: int, count: int) -> list[slice]:
 
 
 def first_patch(z: Tensor, prefix: int, grid: Grid) -> Tensor:
-    """(B, D): the patch in the top left corner, as the published Axial-ViT has it (App. D.6)."""
+    """(B, D): the patch in the top left corner, as in the published Axial-ViT (App. D.6)."""
     return z[:, prefix]
 
 

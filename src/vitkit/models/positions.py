@@ -292,7 +292,7 @@ class Offsets(nn.Module):
         return q, k, self.bias(q)
 
     def bias(self, q: Tensor) -> Tensor:
-        """What is added to the logits of these queries: (B, H, T, D_h) -> (B, H, T, T)."""
+        """The bias of the logits of these queries: (B, H, T, D_h) -> (B, H, T, T)."""
         tokens = q.shape[-2]
         table = resample_axis(self.table, 2 * tokens - 1, "google")[0].to(q.dtype)  # (2T - 1, D_h)
         index = torch.arange(tokens, device=q.device)

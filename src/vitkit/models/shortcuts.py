@@ -41,7 +41,7 @@ def check_class_token(model: nn.Module, shortcut: str) -> None:
 
 
 def read(model: VisionTransformer, z: Tensor) -> Tensor:
-    """What the head reads of the last block's tokens: (B, T, D) -> (B, D)."""
+    """The features, which the head reads, from the last block's tokens: (B, T, D) -> (B, D)."""
     y = model.norm(z)[:, 0]  # Eq. 4
     if model.representation is not None:
         y = torch.tanh(model.representation(y))
@@ -71,7 +71,7 @@ class Merging(nn.Module):
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head reads: (B, C, h·P, w·P) -> (B, D)."""
+        """The features, which the head reads: (B, C, h·P, w·P) -> (B, D)."""
         z = self.model.embed(images)  # (B, T, D)  Eq. 1
         sizes = None  # (B, T)  s; each token is one patch
         *blocks, last = self.model.blocks
@@ -97,7 +97,8 @@ def check_can_merge(model: nn.Module, r: int) -> None:
 
 
 def merging_at_most(tokens: int, r: int) -> int:
-    """How many of r tokens merge in a block of so many tokens: at most half of the patches do."""
+    """The number of tokens, r or fewer, that merge in a block with this many tokens: at most half
+    of the patches."""
     return min(r, (tokens - 1) // 2)
 
 

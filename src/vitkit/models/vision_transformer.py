@@ -93,9 +93,8 @@ class VisionTransformer(nn.Module):
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head reads: (B, C, h·P, w·P) -> (B, D).
-
-        If the pooling reads the class token alone, the last block computes only that. `pool="none"`
+        """The features, which the head reads: (B, C, h·P, w·P) -> (B, D). If the pooling reads the
+        class token alone, the last block computes only that. `pool="none"`
         gives (B, T, D); "distilled" and "token-gap" two states side by side, (B, 2·D), and
         "token-quarters" five; `read_blocks` so many times as many, the last block's last; a
         representation layer makes D its width.

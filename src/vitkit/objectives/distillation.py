@@ -129,7 +129,8 @@ class Projection(nn.Module):
 
 
 class SelfDistillationLearner(Learner):
-    """What such a run trains: the model and its projection, which are the student. The teacher and
+    """The learner of self-distillation: the model and its projection, which are the student. The
+    teacher and
     the centre follow them."""
 
     def __init__(self, model: nn.Module, objective: SelfDistillation, preprocessing: Preprocessing):

@@ -84,7 +84,7 @@ class MaskedPatches(Unlabelled):
 
 
 class Corruption(NamedTuple):
-    """What happens to the patches of a batch."""
+    """The corruption of the patches of a batch."""
 
     which: Tensor
     """int64 (B, M): indices of the corrupted patches."""
@@ -105,7 +105,8 @@ class Corruption(NamedTuple):
 
 
 class MaskedPatchesLearner(PatchLearner):
-    """What such a run trains: the model, the mask embedding, and a linear layer that predicts."""
+    """The learner of masked patch prediction: the model, the mask embedding, and a linear layer
+    that predicts."""
 
     travels = ("mask", "predict")
 

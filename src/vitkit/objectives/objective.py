@@ -73,8 +73,7 @@ class Objective(Protocol):
         """How the outputs of the trained model become probabilities."""
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
-        """What measures a run on held-out images with such targets if the recipe does not say; may
-        be empty."""
+        """The default evaluators of a run on held-out images with such targets; may be empty."""
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> Learner:
         """The module that is trained. Raises ValueError for a model that this objective cannot
@@ -82,8 +81,7 @@ class Objective(Protocol):
 
 
 class Unlabelled:
-    """What objectives have in common that learn without labels: an `Objective` may begin with
-    it."""
+    """The common part of objectives that learn without labels: an `Objective` may begin with it."""
 
     def head(self, target_kind: TargetKind, classes: int) -> int:
         """0: there is no head, since labels are not used."""

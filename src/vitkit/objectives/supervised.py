@@ -117,7 +117,7 @@ class Supervised:
 
 
 class SupervisedLearner(Learner):
-    """What a supervised run trains: the model alone."""
+    """The learner of a supervised run: only the model."""
 
     def __init__(self, model: nn.Module, objective: Supervised):
         super().__init__()

@@ -40,7 +40,7 @@ class Group(Protocol):
         """How many there are."""
 
     def item(self, i: int) -> Item:
-        """One of them."""
+        """One item of the group."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -171,7 +171,7 @@ class Parts:
 
 
 class Counts(NamedTuple):
-    """What a whole folder holds."""
+    """The counts of a whole folder."""
 
     rows: int
     unreadable: int

@@ -62,7 +62,7 @@ class Prediction(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """What a classifier's limits say of an image; None if it has none."""
+    """The verdict of a classifier's limits on an image; None if the classifier has no limits."""
 
     unknown: bool | None = None
     """Whether the image is unlike those that the model has learned from."""
@@ -145,7 +145,8 @@ def check_settings(top: int, batch: int, workers: int) -> None:
 
 
 def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
-    """What computes the logits. Raises ValueError if the model has no answer to an image."""
+    """The runtime that computes the logits. Raises ValueError if the model gives no answer per
+    image."""
     if not classifier.labels:
         raise ValueError("the model has no classification head, so it names no classes")
     if "torch" in sys.modules:  # without it there is no Classifier

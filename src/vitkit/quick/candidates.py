@@ -103,7 +103,7 @@ def answers_of(classifier: Classifier, source: Source) -> Tensor:
 
 @torch.no_grad()
 def head_on(classifier: Classifier, x: np.ndarray) -> Tensor:
-    """What the head makes of features (N, D): float32 (N, K), on the CPU."""
+    """The logits of the head for features (N, D): float32 (N, K), on the CPU."""
     head = deepcopy(classifier.model.head).to("cpu").eval()
     return head(torch.tensor(x)).float()
 
@@ -184,7 +184,8 @@ def average(one: Classifier, other: Classifier) -> Classifier:
 
 
 def image_weights(asked: Probing, y: np.ndarray) -> np.ndarray | None:
-    """What each image with these targets counts, (N,), where classes count alike; None where images
+    """The weight of each image with these targets, (N,), if classes have equal weight; None if
+    images
     do."""
     if asked.kind != "class" or not asked.balanced:
         return None

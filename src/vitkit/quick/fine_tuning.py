@@ -142,13 +142,14 @@ def for_few_pixels(recipe: Recipe, images: Source) -> Recipe:
 
 
 def evaluation_in_steps(recipe: Recipe, held_out: int) -> float:
-    """What an evaluation on so many held-out images takes, in training steps: a forward pass takes a
+    """The time of an evaluation on this many held-out images, in training steps: a forward pass
+    takes a
     third of one."""
     return held_out / (3 * recipe.batch)
 
 
 def most_steps(recipe: Recipe, learned: int) -> int:
-    """How many steps to make at most, however much time there is, for so many images to learn from."""
+    """The largest number of steps for this many training images, however much time there is."""
     epochs = Span(EPOCHS, "epochs").steps(recipe.batch, learned)
     return max(FEWEST, int(epochs))
 

@@ -91,7 +91,7 @@ class Reading(NamedTuple):
 
     @property
     def kind(self) -> Kind | None:
-        """What the head reads; None for a model of another architecture."""
+        """The kind of reading; None for a model of another architecture."""
         config = self.bare.model.config
         if not isinstance(config, ViTConfig):
             return None

@@ -40,7 +40,7 @@ COMMON = {  # settings of every recipe of pre-training
 
 @dataclass(frozen=True)
 class Regime:
-    """What the rows of Table 3 for one data set have in common."""
+    """The values that the rows of Table 3 for one data set share."""
 
     schedule: str
     """How the learning rate decays."""

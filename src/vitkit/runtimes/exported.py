@@ -31,11 +31,11 @@ Compute = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
 class MetadataError(ValueError):
-    """What a file says of itself describes no model."""
+    """The description in a file is not that of a model."""
 
 
 class Limits(NamedTuple):
-    """What a file says of its limits for unknown images (weights/unknown.py). Those that make an image
+    """The limits for unknown images in a file (weights/unknown.py). Those that make an image
     unknown are in the network: an image is if the file's second output is above 0."""
 
     least: tuple[float, ...]
@@ -232,7 +232,7 @@ class FileRuntime:
 
 
 class WholePicture:
-    """What prepares an image for a file that has its preprocessing inside: nothing does."""
+    """The preparation of an image for a file that has its preprocessing inside: none."""
 
     dtype = np.uint8
 

@@ -44,7 +44,7 @@ def run_of(model: "str | Path | Classifier") -> Path | None:
 
 
 def kept_file(run_dir: Path) -> Path:
-    """Where the file of a run is, or would be."""
+    """The path of a run's ONNX file, whether it exists or not."""
     return run_dir / FILE
 
 

@@ -42,7 +42,8 @@ class Room:
         self.lock = threading.Lock()
 
     def take(self, images: int = 0, size: int = 0) -> bool:
-        """Hold so many more. Returns False, and holds nothing of it, if there is no room."""
+        """Reserve room for this many more. Returns False, and reserves nothing, if there is no
+        room."""
         with self.lock:
             if self.held_images + images > self.images or self.held_bytes + size > self.size:
                 return False
@@ -120,7 +121,7 @@ class Answering:
         return answers
 
     def close(self) -> None:
-        """Answer what was accepted, and end."""
+        """Answer the accepted requests, and end."""
         self.batcher.close()
 
     def _decode(self, image: Sent, top: int, answer: Future, leave: Callable[[], None]) -> None:
@@ -184,7 +185,7 @@ def warm_up(runtime: Runtime, batch: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One of a batch."""
+    """One item of a batch."""
 
     given: Any
     """What there is to do, for `compute`."""
@@ -233,7 +234,7 @@ class Batcher:
             self.changed.notify()
 
     def close(self) -> None:
-        """Do all jobs that are there or expected, and end the thread."""
+        """Do all jobs that have arrived or are expected, and end the thread."""
         with self.changed:
             self.closing = True
             self.changed.notify()

@@ -30,7 +30,7 @@ LEAST = 20  # steps, below which a run says nothing
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent."""
+    """The budget of a study."""
 
     amount: float
     """How much."""
@@ -61,7 +61,7 @@ class Budget:
 
 
 class Plan(NamedTuple):
-    """What a budget comes to."""
+    """The plan that follows from a budget."""
 
     steps: int
     """Steps of an ordinary run of the study; its grid may have shorter and longer ones."""
@@ -103,7 +103,7 @@ def plan(
 
 
 class Cost(NamedTuple):
-    """What a grid costs."""
+    """The cost of a grid."""
 
     runs: int
     """How many runs it has."""

@@ -57,10 +57,11 @@ LOOKED = 2.0  # seconds between two looks at cells that other processes are at
 
 
 class Measurement(Protocol):
-    """What a cell does if nothing is trained in it: a frozen dataclass of settings."""
+    """The settings of a cell that trains nothing, as a frozen dataclass."""
 
     def measure(self, device: str) -> list[Metric]:
-        """What it measures; cells are compared by the first. Every rank calls it. Raises ValueError
+        """Yields the metrics; cells are compared by the first. Every rank calls it. Raises
+        ValueError
         and FloatingPointError as a run does."""
 
 
@@ -89,7 +90,7 @@ class Best:
     """The names of those cells, and what runs if it was that one; of equal ones the first."""
 
     def recipe(self, grid_dir: Path) -> Recipe:
-        """What runs. Raises ValueError if none of the cells has a value."""
+        """The recipe that runs. Raises ValueError if none of the cells has a value."""
         reached = {}
         for name, _ in self.recipes:
             for row in read_rows(grid_dir / name):

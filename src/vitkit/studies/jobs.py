@@ -55,7 +55,7 @@ class Shard:
         return run.returncode
 
     def name(self) -> str:
-        """What is typed for it: 1/4 to 4/4."""
+        """The name of the shard on the command line: 1/4 to 4/4."""
         return f"{self.number + 1}/{self.count}"
 
     def checkpoint(self) -> Any:

@@ -46,7 +46,7 @@ class Law(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What the runs reached, a value for each of P points."""
+    """The results of the runs, a value for each of P points."""
 
     xs: np.ndarray
     """Images or operations."""
@@ -267,7 +267,7 @@ def _law(measured: Measured, power: float) -> Law:
 
 
 def answer(name: str, fitted: Fit | None, x: float, what: str) -> list[str]:
-    """What to expect of a series at x, with its uncertainty and the warnings, as sentences."""
+    """The prediction for a series at x, with its uncertainty and warnings, as sentences."""
     if fitted is None:
         return [f"{name}: a law needs {LEAST_POINTS} different points, and there are fewer"]
     value = 100 * (1 - float(fitted.law.error(x)))

@@ -35,7 +35,7 @@ RECORD = "study.json"  # in a study's directory: what was asked, and the plan
 
 @dataclass(frozen=True)
 class Ask:
-    """What somebody asks of a study."""
+    """The settings of a study that the user gives."""
 
     data: str = ""
     """The images, written as `data.source` is."""
@@ -84,7 +84,7 @@ class Table(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What a study has reached so far."""
+    """The results of a study so far."""
 
     ask: Ask
     """What was asked."""
@@ -96,7 +96,7 @@ class Results(NamedTuple):
     """The same at every evaluation."""
 
     def values(self, **settings: Setting) -> list[Metric]:
-        """What the finished cells with these settings are compared by."""
+        """The values by which the finished cells with these settings are compared."""
         return [row.metric for row in _matching(self.rows, settings)]
 
     def curve(self, **settings: Setting) -> dict[int, list[Metric]]:
@@ -327,7 +327,7 @@ def _sparing(recipe: Recipe) -> Recipe:
 
 
 def results(study: Study, ask: Ask, decided: Plan, study_dir: Path) -> Results:
-    """What the cells have reached so far, in the order of the grid; nothing is run."""
+    """The results of the cells so far, in the order of the grid; nothing is run."""
     order = {cell.name: i for i, cell in enumerate(study.cells(ask, decided.steps, study_dir))}
 
     def read(all_steps: bool) -> list[Row]:

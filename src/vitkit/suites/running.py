@@ -59,7 +59,7 @@ FINE_TUNING = {"paper": PAPER, "light": LIGHT}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a model reached on a suite."""
+    """The results of a model on a suite."""
 
     suite: Suite
     """All tasks, also those without a result."""

@@ -180,7 +180,7 @@ def markdown(outcome: Outcome) -> str:
 
 
 def sentences(outcome: Outcome) -> list[str]:
-    """What the table lacks, and in what it is not the suite's."""
+    """Sentences about missing parts of the table, and about deviations from the suite."""
     texts = []
     if outcome.suite.remarks is not None:
         texts += outcome.suite.remarks(outcome)

@@ -18,7 +18,7 @@ MAX_BYTES = 1 << 20  # of a TOML file
 
 
 class Place(NamedTuple):
-    """Where images begin: in which part, and after which share of it."""
+    """The position at which images begin: the part, and the share of it before them."""
 
     part: str
     share: float = 0.0
@@ -87,7 +87,7 @@ class Task:
 
     @property
     def heading(self) -> str:
-        """What a table calls it."""
+        """The name of the task in a table."""
         return self.title or self.name
 
 

@@ -65,8 +65,8 @@ INTERNAL = (
 
 
 def variables_set(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What of the table is set, by name: the value with its meaning, or only the meaning of a
-    secret."""
+    """The variables of the table that are set, by name: the value with its meaning, or for a secret
+    only the meaning."""
     found = {}
     for variable in VARIABLES:
         value = environment.get(variable.name, "")

@@ -31,7 +31,8 @@ SHAPES = ((1576, 192, 768), (197, 768, 3072))
 
 
 class OneDnn(NamedTuple):
-    """Which products of a dense layer oneDNN computes; PyTorch computes the others its own way."""
+    """The products of a dense layer that oneDNN computes; PyTorch computes the others in its own
+    way."""
 
     forward: bool
     """x Wᵀ + b."""

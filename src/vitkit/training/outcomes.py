@@ -55,7 +55,7 @@ class Outcomes:
 
     @classmethod
     def on(cls, device: torch.device) -> "Outcomes":
-        """Of a run on this device that begins or continues."""
+        """The outcomes of a run on this device that begins or continues."""
         return cls(LAG.get(device.type, 0))
 
     def add(self, step: int, batch: Batch, outcome: Outcome) -> None:

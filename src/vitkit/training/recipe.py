@@ -170,7 +170,7 @@ class Recipe:
 
 
 class Facts(NamedTuple):
-    """What `resolve` needs to know about the data."""
+    """The facts about the data that `resolve` needs."""
 
     examples: int
     """Images to train on."""

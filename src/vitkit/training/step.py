@@ -37,7 +37,7 @@ ROW_STRIDE = 0x9E3779B1
 
 
 class Outcome(NamedTuple):
-    """What a step gave, over all ranks, on the device: () each."""
+    """The outcome of a step, over all ranks, on the device: () each."""
 
     loss: Tensor
     """Of the whole batch."""

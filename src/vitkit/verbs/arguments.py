@@ -112,8 +112,8 @@ def status_of(unreadable: int, ok: bool) -> int:
 
 
 def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.Precision:
-    """The precision to compute in, the same on all ranks. If nobody asked for one, it is
-    said which was taken, and why."""
+    """The precision to compute in, the same on all ranks. If none was given, a sentence
+    says which was chosen, and why."""
     from vitkit.system.processes.ranks import from_rank_0
 
     picked = from_rank_0(lambda: machine.pick_precision(choice, device))

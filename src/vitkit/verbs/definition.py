@@ -107,7 +107,7 @@ class Verb:
         return inspect.Signature(ordered, return_annotation=returned)
 
     def help_text(self) -> str:
-        """What help() says: what the function does, and its arguments."""
+        """The text of help(): the purpose of the function, and its arguments."""
         lines = [inspect.getdoc(self.run), "", "Arguments:", ""]
         for option in options(self.first):
             text = option.help.split("\n\n")[0]
@@ -277,7 +277,7 @@ def result(kind: type) -> type:
 
 
 def as_text(value: Any) -> str:
-    """What a command prints, without colours."""
+    """The output of a command, without colours."""
     from rich.console import Console
 
     console = Console(file=StringIO(), width=WIDTH)

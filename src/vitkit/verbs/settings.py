@@ -78,7 +78,7 @@ def options(
 
 
 def option_name(field: str, annotation: Any) -> str:
-    """What an option is called: as its field, unless tyro's `arg` names it."""
+    """The name of an option: that of its field, unless tyro's `arg` names it."""
     name = mark(annotation, "name")
     if name is not None:
         return name

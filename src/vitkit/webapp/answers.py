@@ -44,7 +44,7 @@ class Correction:
 
 
 class Current(NamedTuple):
-    """What one person looks at."""
+    """The photograph that one person looks at."""
 
     photograph: Photograph
     answers: tuple[Answer, ...]
@@ -52,7 +52,7 @@ class Current(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a person wants to see of a model's attention."""
+    """The view of a model's attention that a person has chosen."""
 
     layers: str
     """ALL or ONE."""
@@ -86,7 +86,7 @@ def answer_file(payload: dict | None, viewers: Sequence[Viewer]) -> tuple[Curren
 
 
 def reader_of(viewer: Viewer) -> str:
-    """What the head of a model reads, in words."""
+    """The reading of a model's head, in words."""
     return READER[viewer.classifier.model.config.pool]
 
 

@@ -72,7 +72,7 @@ class Photograph:
 
 
 class Answer(NamedTuple):
-    """What a model says of a photograph."""
+    """The answer of a model to a photograph."""
 
     classes: tuple[tuple[str, float], ...]
     """The likeliest classes, best first, each with its probability (or what the activation "none"
@@ -125,7 +125,7 @@ class Viewer:
 
     @property
     def facts(self) -> str:
-        """What the model is, in half a line."""
+        """A description of the model, in half a line."""
         preprocessing = self.classifier.preprocessing
         height, width = preprocessing.size
         facts = [f"{height} × {width} pixels"]

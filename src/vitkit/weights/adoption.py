@@ -214,7 +214,7 @@ def preprocessing_for(preprocessing: Preprocessing, image: tuple[int, int]) -> P
 
 
 def size_sentences(old: Model, new: Model) -> list[str]:
-    """What another size of images changed of a model's positions, in sentences for people."""
+    """Sentences on the changes of a model's positions for another image size."""
     before = old.config.grid
     after = new.config.grid
     grids = f"from {before[0]} x {before[1]} to {after[0]} x {after[1]} patches"
@@ -334,7 +334,7 @@ def repeated(kernel: Tensor, channels: int) -> Tensor:
 
 
 def preprocessing_for_channels(preprocessing: Preprocessing, channels: int) -> Preprocessing:
-    """The same preprocessing for images of so many channels."""
+    """The same preprocessing for images with this many channels."""
     mean = preprocessing.mean
     std = preprocessing.std
     values = preprocessing.values

@@ -113,7 +113,7 @@ class Classifier:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's parameters are."""
+        """The device of the model's parameters."""
         return next(self.model.parameters()).device
 
     def to(self, device: torch.device | str) -> "Classifier":

@@ -243,7 +243,7 @@ def _read_labels(file: Path, classes: int) -> tuple[str, ...]:
 
 
 def check_heads(source: Path | str, config: ModelConfig, heads: int | None) -> None:
-    """Raises ValueError if a model has not so many attention heads, though the user says so."""
+    """Raises ValueError if the user gives another number of attention heads than the model has."""
     if heads is None:
         return
     if not isinstance(config, ViTConfig):

@@ -64,7 +64,7 @@ class License:
 
     @property
     def called(self) -> str:
-        """What people call it."""
+        """The usual name of the licence."""
         return self.name or self.id
 
     def allows(self) -> str:
@@ -227,7 +227,7 @@ def read_text(file: Path, most: int = LONGEST_TEXT) -> str:
 
 
 def digest(text: str) -> str:
-    """What a text is recognised by."""
+    """Identifies a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -35,7 +35,7 @@ Value = float | int | tuple[int, int, int] | None
 
 
 class Colours(NamedTuple):
-    """A colour jitter as it was drawn."""
+    """The drawn values of a colour jitter."""
 
     order: tuple[int, ...]
     """Which of ADJUSTMENTS comes first, second and so on, by number."""
@@ -99,7 +99,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 class Operation(NamedTuple):
-    """One operation as it was drawn."""
+    """The drawn values of one operation."""
 
     name: str
     """One of OPERATIONS."""

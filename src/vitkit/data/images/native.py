@@ -93,7 +93,7 @@ def of_one_size(sizes: Sequence[Any]) -> list[int]:
 
 
 def row_length(channels: int, most: int, patch: Size) -> int:
-    """M, for images of at most so many patches."""
+    """M, for images of at most this many patches."""
     return HEADER + channels * most * patch[0] * patch[1]
 
 

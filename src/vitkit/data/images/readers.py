@@ -35,7 +35,7 @@ SCANS = 10  # an ordinary progressive JPEG has so many
 
 
 class Reader(Protocol):
-    """What reads a picture. `Picture` has the same attributes, and says what they are."""
+    """Reads a picture. `Picture` has the same attributes, and explains them."""
 
     name: str
 
@@ -119,8 +119,8 @@ class Encoded:
         return self.image.getexif().get_ifd(pillow.EXIF)
 
     def pixels(self, box: Box, reduce: int = 1) -> np.ndarray:
-        """As `Picture.pixels`. Of a JPEG only what the box needs is decoded, where the library for
-        it is installed (see jpeg.py)."""
+        """As `Picture.pixels`. Only the part of a JPEG that the box needs is decoded, if the
+        library for this is installed (see jpeg.py)."""
         if self.jpeg_header:
             width = -(-self.jpeg_header.width // reduce)
             height = -(-self.jpeg_header.height // reduce)

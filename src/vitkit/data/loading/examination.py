@@ -72,7 +72,7 @@ def _check(source: Source, preprocessing: Preprocessing, indices: range) -> list
 
 
 class Seen(NamedTuple):
-    """What some of the images hold."""
+    """The content of some of the images."""
 
     channels: int
     """C, the most that one has."""

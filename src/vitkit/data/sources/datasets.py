@@ -183,8 +183,7 @@ def _as_python(value: Any) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is one of PyTorch's tensors. If nobody has imported PyTorch, there are
-    none."""
+    """Whether a value is a PyTorch tensor. If PyTorch has not been imported, it is not."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 

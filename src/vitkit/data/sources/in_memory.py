@@ -109,7 +109,7 @@ def contents(image: Any, name: str) -> bytes | np.ndarray:
 
 
 def name_of(image: Any, otherwise: str) -> str:
-    """What a user would call an image: its path, if it is one."""
+    """The name by which a user knows an image: its path, if it is one."""
     if isinstance(image, str | PurePath):
         return str(image)
     return otherwise

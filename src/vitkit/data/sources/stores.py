@@ -133,7 +133,7 @@ class Arrays(Store):
         return self.array[row]
 
     def name(self, row: int) -> str:
-        """What a user would call it, such as "digits image 3"."""
+        """The name by which a user knows the image, such as "digits image 3"."""
         return f"{self.title} image {row}"
 
     def identity(self, row: int) -> str:
@@ -158,7 +158,7 @@ class Files(Store):
         return read_file(self.name(row))
 
     def name(self, row: int) -> str:
-        """Its path, as it was written."""
+        """The path of the file, as the user wrote it."""
         return f"{self.root}{os.sep}{self.names[row]}"
 
     def identity(self, row: int) -> str:
@@ -243,13 +243,13 @@ class ChunkCache:
             self.get(int(number), load)
 
     def windows(self, numbers: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """What `Store.chunks` says of rows in these chunks."""
+        """The result of `Store.chunks` for rows in these chunks."""
         if self.window is None:
             return None
         return numbers, self.window
 
     def keeping(self, chunks: int) -> "ChunkCache":
-        """An empty one of so many chunks."""
+        """An empty cache with this many chunks."""
         return replace(self, limit=chunks, chunks=OrderedDict())
 
     def clear(self) -> None:
@@ -265,8 +265,8 @@ class ChunkCache:
 
 
 def titles(files: Sequence[str]) -> list[str]:
-    """What to call each file: its name, or if two have the same, its path below the folder that
-    holds all of them."""
+    """The title of each file: its name, or if two have the same, its path below the folder that
+    contains all of them."""
     # A query in an address may hold a signature, which is not for people to read
     paths = [remote.without_query(file).replace(os.sep, "/").split("/") for file in files]
     names = [path[-1] for path in paths]

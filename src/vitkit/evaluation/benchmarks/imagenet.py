@@ -258,7 +258,7 @@ def read_real(path: Path | str) -> Lists:
 
 
 def read_json(path: Path) -> Any:
-    """What somebody else's JSON file holds. Raises ValueError for a file that cannot be read."""
+    """The content of a stranger's JSON file. Raises ValueError for a file that cannot be read."""
     _check_size(path)
     try:
         return parse_json(path.read_bytes())

@@ -18,7 +18,7 @@ SHOWN = 5  # names in a sentence
 
 
 class Alignment(NamedTuple):
-    """Where the data's classes are among the model's."""
+    """The positions of the data's classes among the model's."""
 
     classes: Tensor
     """The number that each of the data's C classes has in the model: int64 (C,)."""
@@ -57,7 +57,7 @@ def align(
 
 
 def unknown(data: Sequence[str], model: Sequence[str]) -> list[int]:
-    """Which of the data's classes the model does not have, by their numbers, ascending."""
+    """The data's classes that the model does not have, by number, ascending."""
     if by_position(data, model):
         return []
     numbers, *_ = _meeting(data, model)

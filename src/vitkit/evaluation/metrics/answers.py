@@ -227,7 +227,8 @@ def write_answers(path: Path, kept: Kept) -> None:
 
 
 def read_answers(path: Path) -> Kept | None:
-    """What `write_answers` wrote; None if there is no such file, or if it is damaged."""
+    """The answers that `write_answers` wrote; None if there is no such file, or if it is
+    damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:

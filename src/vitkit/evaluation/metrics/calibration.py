@@ -52,7 +52,7 @@ class Bin(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """What the accuracy is if only the most confident answers are given."""
+    """The accuracy if only the most confident answers are given."""
 
     coverage: float
     """The share of the images that get an answer."""

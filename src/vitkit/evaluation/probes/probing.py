@@ -58,7 +58,8 @@ class Probing:
 
     @classmethod
     def of(cls, source: Source) -> "Probing":
-        """What can be learned from these images. Raises ValueError for fewer than two classes, if an
+        """The probing for these images: what can be learned from them. Raises ValueError for fewer
+        than two classes, if an
         image has one; for none, if it may have several; and for images without labels."""
         kind = source.target_kind
         if kind == "none":

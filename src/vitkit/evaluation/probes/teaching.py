@@ -82,7 +82,7 @@ class NewExamples(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What a taught classifier remembers. A change makes a new one."""
+    """The memory of a taught classifier. A change makes a new one."""
 
     x: np.ndarray
     """The features of all examples: float32 (M, D)."""
@@ -97,7 +97,7 @@ class Memory:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """The examples that are there: int64 (N,)."""
+        """The examples that have not been removed: int64 (N,)."""
         there = [i for i, example in enumerate(self.examples) if not example.removed]
         return np.array(there, dtype=np.int64)
 
@@ -113,7 +113,7 @@ class Memory:
 
     @property
     def targets(self) -> np.ndarray:
-        """The class of each example that is there: int64 (N,)."""
+        """The class of each example that has not been removed: int64 (N,)."""
         labels = np.array([self.examples[i].label for i in self.rows], dtype=np.int64)
         return np.searchsorted(self.known, labels)
 
@@ -241,7 +241,7 @@ def forgotten(memory: Memory) -> Memory:
 
 
 def fit(memory: Memory) -> Probe:
-    """The head of what is remembered, and its answer to each example by a fit without it. Raises
+    """The head for a memory, and the answer to each example by a fit without it. Raises
     ValueError for fewer than two classes."""
     if len(memory.known) < 2:
         names = " and ".join(memory.classes) or "no class"
@@ -378,7 +378,7 @@ def backbone_digest(classifier: Classifier) -> str:
 
 
 def head_digest(classifier: Classifier) -> str:
-    """By what one knows a head, and the names of its classes."""
+    """Identifies a head and the names of its classes."""
     digest = hashlib.sha256(json.dumps(classifier.labels).encode())
     add_weights(digest, classifier.model.head.state_dict())
     return digest.hexdigest()

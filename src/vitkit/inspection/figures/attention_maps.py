@@ -65,7 +65,7 @@ def logits_and_rollout(classifier: Classifier, images: Tensor) -> tuple[Tensor, 
 
 
 class Rolled(NamedTuple):
-    """What one pass tells of attention through all layers; all on the model's device."""
+    """The rolled-out attention of one pass through all layers; all on the model's device."""
 
     logits: Tensor
     """Classifier.logits: float32 (B, K), or (B, T, K) of a model that answers for each token."""

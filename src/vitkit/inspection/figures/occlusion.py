@@ -39,7 +39,7 @@ class Occlusion:
 
     @staticmethod
     def area(curve: Tensor) -> Tensor:
-        """The area under curves, by trapezoids: (B, S + 1) -> (B,). Of a good map it is small for
+        """The area under curves, by trapezoids: (B, S + 1) -> (B,). For a good map it is small for
         deletion and large for insertion."""
         return torch.trapezoid(curve, dx=1 / (curve.shape[1] - 1), dim=1)
 

@@ -103,7 +103,7 @@ def _data(
 
 
 def chosen_detail(config: ViTConfig, grid: Grid, photographs: int, megabytes: float) -> Detail:
-    """The finest detail that keeps so many photographs below a limit. Raises ValueError if none
+    """The finest detail that keeps this many photographs below a limit. Raises ValueError if none
     does."""
     for detail in DETAILS:
         total = photographs * (most_bytes(config, grid, detail) + PHOTOGRAPH_BYTES)
@@ -116,7 +116,7 @@ def chosen_detail(config: ViTConfig, grid: Grid, photographs: int, megabytes: fl
 
 
 def prefix_names(config: ViTConfig) -> list[str]:
-    """What the tokens before the patches are called."""
+    """The names of the tokens before the patches."""
     names = []
     if config.has_class_token:
         names.append("class token")

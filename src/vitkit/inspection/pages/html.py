@@ -60,7 +60,7 @@ def join(texts: Iterable[str]) -> Block:
 
 
 def part(file: str) -> Block:
-    """What a file beside this one holds."""
+    """The content of a file beside this one."""
     return Block(Path(__file__).with_name(file).read_text("utf-8"))
 
 
@@ -88,7 +88,8 @@ def marking(
     images: Mapping[str, tuple[str, str]],
     classes: Sequence[str],
 ) -> Active:
-    """What lets a reader decide on photographs and save the decisions as a list: to be left out, or of
+    """The controls with which a reader decides on photographs and saves the decisions as a list: to
+    be left out, or of
     another of the classes. heading: its first line. file: its name. following: what to do with it
     then. images: the part of the data set and the class of each photograph, by name."""
     data = {"heading": heading, "file": file, "next": following}

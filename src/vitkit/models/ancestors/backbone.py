@@ -209,7 +209,7 @@ class ResNetConfig:
         return replace(self, image=tuple(image))
 
     def with_head(self, classes: int) -> "ResNetConfig":
-        """The same model with a new head of so many classes; 0 is none."""
+        """The same model with a new head for this many classes; 0 is none."""
         return replace(self, classes=classes, head_bias=0.0)
 
 

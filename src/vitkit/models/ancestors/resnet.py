@@ -51,7 +51,8 @@ class ResNet(nn.Module):
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head reads, the mean of the last feature map: (B, C, H, W) -> (B, D).
+        """The features, which the head reads: the mean of the last feature map, (B, C, H, W) -> (B,
+        D).
 
         `pool="none"` gives every position of it, (B, N, D).
         """
@@ -242,7 +243,7 @@ class Unit(nn.Module):
 
 
 def mixer(channels: int, stride: int, grid: Grid, config: Backbone) -> nn.Module:
-    """What mixes the positions of a unit: a 3 x 3 convolution, or a sort of attention."""
+    """The layer that mixes the positions of a unit: a 3 x 3 convolution, or a kind of attention."""
     if config.mixer == "axial":
         return AxialMixer(channels, stride, grid)
     if config.mixer == "local":

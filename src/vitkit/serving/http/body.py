@@ -112,7 +112,7 @@ async def let_finish(request: "Request") -> bool:
 
 
 def kind_of(request: "Request") -> str:
-    """What a body is: RAW, FORM or JSON. Raises Refused for any other content type, and for a
+    """The kind of a body: RAW, FORM or JSON. Raises Refused for any other content type, and for a
     compressed body."""
     encoding = request.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):

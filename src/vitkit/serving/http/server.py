@@ -47,7 +47,7 @@ UNFINISHED = 1  # its exit status then
 
 @dataclass(frozen=True)
 class Plan:
-    """What a server needs to begin."""
+    """The settings with which a server starts."""
 
     name: str
     """What clients know the model by."""

@@ -34,7 +34,7 @@ class Settings:
 
 
 class Service:
-    """What all requests share: the model that is served now, and what is held."""
+    """The state that all requests share: the current model, and the requests that are held."""
 
     def __init__(self, settings: Settings, room: Room, decoders: Executor):
         self.settings = settings

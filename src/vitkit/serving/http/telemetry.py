@@ -24,7 +24,8 @@ ID = 64  # characters of a request's number that a client may choose
 
 
 class Metrics:
-    """What is counted. One for each server, so that several may be in a process."""
+    """The metrics of a server. There is one object per server, so that a process may run
+    several."""
 
     def __init__(self, room: Room):
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -76,7 +77,7 @@ class Metrics:
         self.batch_seconds.observe(seconds)
 
     def held(self, images: int, size: int) -> None:
-        """So many images are held now, with so many bytes."""
+        """Record how many images are held now, and their bytes."""
         self.held_images.set(images)
         self.held_bytes.set(size)
 

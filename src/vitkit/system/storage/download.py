@@ -26,7 +26,7 @@ RANGE_NOT_SATISFIABLE = 416
 
 
 class Expected(NamedTuple):
-    """What the server says about the whole file."""
+    """The server's description of the whole file."""
 
     size: int
     """In bytes."""

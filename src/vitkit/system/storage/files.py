@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def cache_dir() -> Path:
-    """Where downloads and indices are kept: $VITKIT_CACHE, or vitkit in the user's cache
+    """The folder for downloads and indices: $VITKIT_CACHE, or vitkit in the user's cache
     directory."""
     if own := os.environ.get("VITKIT_CACHE"):
         return Path(own)

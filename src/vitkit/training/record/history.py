@@ -136,7 +136,8 @@ def _record(file: Path, types: Types) -> Record:
 
 
 def run_names(runs: Sequence[Recorded]) -> list[str]:
-    """What to call runs: their directories' names, or their paths if two of those are the same."""
+    """The names of runs: those of their directories, or their paths if two of those are the
+    same."""
     names = [run.run_dir.name for run in runs]
     if len(set(names)) == len(names):
         return names

@@ -35,7 +35,7 @@ class Pace(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What there is to compute, in 10^12 operations: 0 where it is not known."""
+    """The work of a run, in 10^12 operations; 0 if it is unknown."""
 
     of_image: float = 0.0
     """A step's operations for each of its images, counted as in Table 6."""

@@ -49,7 +49,7 @@ class Tracker(Protocol):
         """The most confident mistakes, when the run ends."""
 
     def close(self) -> None:
-        """The end of this call; the run may go on in another."""
+        """End this call; the run may continue in another."""
 
 
 def check_tracker(track: str) -> None:
@@ -220,7 +220,8 @@ class FunctionTracker:
 
 
 def identity(run_dir: Path, begun: Path) -> str:
-    """What a run is known by, the same if it goes on and another if its directory is used anew."""
+    """Identifies a run: the same if the run continues, another if its directory is used for a new
+    run."""
     digest = hashlib.sha256(str(run_dir.resolve()).encode())
     digest.update(begun.read_bytes())
     return digest.hexdigest()[:12]

@@ -130,7 +130,7 @@ class Reviewed:
             )
 
     def written(self) -> Iterator[str]:
-        """What was written."""
+        """The files that were written."""
         yield f"wrote {self.path}"
         if self.listed is not None:
             yield f"wrote {counted(self.listed, 'training image')} into {self.settings.exclude}"
@@ -139,7 +139,7 @@ class Reviewed:
 @result
 @dataclass(frozen=True)
 class Applied:
-    """What the list of a reader says of the files of a data set."""
+    """The moves of files that a reader's list asks for."""
 
     settings: Review
     moves: tuple[Move, ...]

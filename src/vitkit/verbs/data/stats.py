@@ -433,7 +433,8 @@ def _pairs(pair: dict) -> Iterator[str]:
 
 
 def same_or_like(bits: int) -> str:
-    """How alike two images are whose fingerprints differ in so many bits; -1 is the same file."""
+    """The similarity, in words, of two images whose fingerprints differ in this many bits; -1 is
+    the same file."""
     if bits < 0:
         return "the same as"
     return "like"

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """A fact about what was examined, and what to do about it if it could be better."""
+    """A fact from an examination, with advice if something could be better."""
 
     name: str
     value: str

@@ -356,7 +356,7 @@ def _with_starts(
 
 
 def versions() -> dict[str, str]:
-    """Those of what computes, as far as it is installed."""
+    """The versions of the installed libraries that compute."""
     found = {}
     for package in VERSIONED:
         with suppress(PackageNotFoundError):

@@ -42,7 +42,7 @@ class Diagnosis:
 
     @property
     def advice(self) -> list[str]:
-        """What to do, in sentences."""
+        """The advice, in sentences."""
         return [finding.advice for finding in self.findings if finding.advice]
 
     def rows(self) -> list[dict]:

@@ -85,7 +85,7 @@ class WrittenFeatures:
         return rows
 
     def shown(self) -> Iterator[str]:
-        """What was written, and what is next."""
+        """A sentence on the file that was written, and the next command."""
         settings = self.settings
         count = sum(map(len, self.sources.values()))
         width = next(iter(self.features.values())).shape[1]

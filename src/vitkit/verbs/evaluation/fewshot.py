@@ -70,7 +70,7 @@ class FewshotAccuracy:
     """By data set: accuracy and its deviation for each number of shots, called "5-shot/top1"."""
 
     def top1(self, shots: int, data: str | None = None) -> float:
-        """The accuracy with so many images a class, on a data set; by default the first."""
+        """The accuracy with this many images per class, on a data set; by default the first."""
         data = data or next(iter(self.metrics))
         return _by_name(self.metrics[data])[f"{shots}-shot/top1"].value
 

@@ -220,7 +220,7 @@ def write(files: Sequence[Path], report: Report, source: Source) -> list[Path]:
 
 
 def next_command(settings: "Evaluate") -> str:
-    """What to run next."""
+    """The next command to run."""
     if settings.calibrate:
         return f"vitkit evaluate {as_word(settings.calibrate)} DATA, on images that it was not fitted on"
     if settings.report:

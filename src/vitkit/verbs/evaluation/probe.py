@@ -124,7 +124,7 @@ class Probed:
         yield from self.written()
 
     def written(self) -> Iterator[str]:
-        """What was written, and what is next."""
+        """A sentence on the model that was written, and the next command."""
         if self.classifier is None:
             return
         if self.path is None:

@@ -69,7 +69,7 @@ FITTED_HERE = (
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be reported on."""
+    """The settings of a report."""
 
     settings: "Evaluate"
     classifier: Classifier
@@ -318,7 +318,7 @@ def check_imagenet_c(settings: "Evaluate") -> None:
 def report_on_files(
     settings: "Evaluate", classifier: Classifier, device: torch.device
 ) -> Evaluation:
-    """Measure the accuracy under every corruption that is there, at every severity, with the errors
+    """Measure the accuracy under every corruption in the folder, at every severity, with the errors
     in proportion to AlexNet's."""
     # The folders, before anything is computed
     check_classes(classifier)

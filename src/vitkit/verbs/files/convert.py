@@ -61,7 +61,7 @@ class Converted:
         return self.proof.path
 
     def shown(self) -> Iterator[str]:
-        """What was written, what stayed behind, and how far the logits differ."""
+        """The output: what was written, what was left out, and how much the logits differ."""
         proof = self.proof
         yield f"wrote {proof.path}; read back, every tensor is the same to the bit"
         if proof.path.is_dir() and is_somebodys(proof.path / "README.md"):

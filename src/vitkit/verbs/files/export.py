@@ -123,11 +123,11 @@ class ExportedModel:
 
     @property
     def measured(self) -> dict:
-        """What was written beside it as JSON."""
+        """The measurements that were written beside it as JSON."""
         return parse_json(Path(f"{self.path}.json").read_text())
 
     def shown(self) -> Iterator[str]:
-        """What was written, and what was measured."""
+        """The output: the file that was written, and the measurements."""
         settings = self.settings
         yield f"wrote {self.path}: {self.megabytes:,.1f} MB, {self.precision}"
         if settings.merge:

@@ -51,7 +51,7 @@ class Pushed:
     license: License
 
     def shown(self) -> Iterator[str]:
-        """Where it is, and under which licence."""
+        """The address of the model, and its licence."""
         yield f"uploaded {self.folder} to {self.address}, under the licence {self.license.called}"
         yield f"next: vitkit predict {as_word(self.settings.name)} IMAGE..."
 

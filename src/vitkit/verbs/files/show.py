@@ -49,7 +49,7 @@ class Show:
 @result
 @dataclass(frozen=True)
 class Description:
-    """What a model is."""
+    """The description of a model."""
 
     settings: Show
     config: ModelConfig

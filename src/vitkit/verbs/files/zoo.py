@@ -180,7 +180,8 @@ def list_published(names: tuple[str, ...]) -> PublishedList:
 
 
 def description(weights: Published) -> str:
-    """What weights are, in a line: "ViT-S/14, 518 pixels; LVD-142M; 81.1 % (a linear probe, DINOv2);
+    """A description of weights, in a line: "ViT-S/14, 518 pixels; LVD-142M; 81.1 % (a linear probe,
+    DINOv2);
     apache-2.0; 88 MB; here"."""
     parts = [f"{weights.model}, {weights.pixels} pixels"]
     if weights.pretraining:

@@ -134,7 +134,7 @@ class StudyTable:
         return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
     def notes(self) -> list[str]:
-        """What a reader of the table should know."""
+        """Notes for the reader of the table."""
         notes = list(self.study.table(self.results).notes)
         cells = self.study.cells(self.results.ask, self.results.plan.steps, self.study_dir)
         ended = {row.cell for row in self.results.rows if row.error is None}
@@ -318,7 +318,7 @@ def _words(settings: RunStudy) -> list[str]:
 
 
 def study_description(study: Study) -> str:
-    """What a study is, for people."""
+    """The description of a study, for people."""
     needs = " and ".join(f"--{name}" for name in study.needs) or "nothing"
     takes = ", ".join(f"--{name}" for name in study.takes)
     length = f"Without --budget its runs take {study.budget} together."
@@ -345,7 +345,7 @@ def listing() -> str:
 
 
 def say_plan(settings: "RunStudy", chosen: Study, ask: Ask, plan: Plan, study_dir: Path) -> None:
-    """Say what will run, and what that can show."""
+    """Print the planned runs, and what they can show."""
     say(f"{chosen.name}: {chosen.summary}")
     say(_size(chosen, ask, plan, study_dir))
     if settings.draw:

@@ -124,7 +124,7 @@ class Inspected:
         ]
 
     def shown(self) -> Iterator[str]:
-        """What was written, and what is next."""
+        """A sentence on the files that were written, and the next command."""
         files = self.files
         names = ", ".join(path.name for path in files)
         yield printable(f"wrote {counted(len(files), 'file')} into {self.folder}: {names}")

@@ -38,7 +38,7 @@ class Batch(Answering):
 @result
 @dataclass(frozen=True)
 class BatchState:
-    """What there is of the answers to very many images."""
+    """The state of the answers to very many images."""
 
     settings: Batch
     written: int
@@ -75,7 +75,7 @@ class BatchState:
         return pq.read_table(self.path).to_pylist()
 
     def shown(self) -> Iterator[str]:
-        """What was written, and what is still missing."""
+        """The output: the parts that were written, and those that are still missing."""
         done = counted(self.written, "part")
         if self.summary:
             done += f", {self.summary}"
@@ -141,7 +141,8 @@ def batch(settings: Batch) -> BatchState:
 
 
 def shard_of(text: str) -> tuple[int, int]:
-    """Which process this is, from 0, and of how many: by --shard, or by torchrun."""
+    """The number of this process, from 0, and the number of processes: from --shard, or from
+    torchrun."""
     rank = int(os.environ.get("RANK", 0))
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     if not text:

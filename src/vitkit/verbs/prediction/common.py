@@ -223,7 +223,7 @@ def _items_in_batches(
 
 
 def runtime_of(settings: Answering, looking: bool = False, in_batches: bool = False) -> Runtime:
-    """What computes the answers. An exported file needs no PyTorch.
+    """The runtime that computes the answers. An exported file needs no PyTorch.
 
     looking: it keeps what the model looks at, too. in_batches: refuse a file that takes whole
     pictures, one at a time.

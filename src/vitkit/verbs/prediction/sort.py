@@ -100,7 +100,7 @@ def sort(settings: Sort) -> Predictions:
 def sorter_for(
     runtime: Runtime, model: str, into: Path, sure: float, by: Literal["link", "copy"]
 ) -> Sorter:
-    """What files the photographs. Raises ValueError if the model's outputs are not classes."""
+    """The sorter for the photographs. Raises ValueError if the model's outputs are not classes."""
     if runtime.activation == "none":
         raise ValueError(f"{model} answers with numbers, not with classes, so there are no folders")
     return Sorter(into, runtime.labels, sure, by)

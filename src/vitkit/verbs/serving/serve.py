@@ -111,7 +111,7 @@ class Ended:
     address: str
 
     def shown(self) -> Iterator[str]:
-        """Nothing: it said that it ends."""
+        """Nothing: the server has already said that it ends."""
         yield from ()
 
 
@@ -185,7 +185,7 @@ def _say_ready(name: str, address: str, word: str = "ready") -> None:
 
 
 def plan_of(settings: Serve) -> Plan:
-    """What the server needs. Raises ValueError if a setting is out of range."""
+    """The settings of the server. Raises ValueError if a setting is out of range."""
     counts = {
         "workers": settings.workers,
         "top": settings.top,
@@ -249,7 +249,7 @@ def token_of(settings: Serve) -> str | None:
 
 
 def open_model(settings: Serve) -> AnyRuntime:
-    """What computes the answers. Raises ValueError if the model has no classes."""
+    """The runtime that computes the answers. Raises ValueError if the model has no classes."""
     if settings.runtime == "compiled":
         raise ValueError(
             "--runtime is compiled, which takes a minute for every other number of images in a batch; "

@@ -84,7 +84,7 @@ class Label:
 @result
 @dataclass(frozen=True)
 class Labelled:
-    """What was labelled on the page."""
+    """The photographs that were labelled on the page."""
 
     settings: Label
     path: Path
@@ -124,7 +124,7 @@ class Labelled:
 @result
 @dataclass(frozen=True)
 class Checked:
-    """What was decided on photographs that have classes."""
+    """The decisions on photographs that have classes."""
 
     settings: Label
     path: Path

@@ -86,7 +86,7 @@ class Taught(NamedTuple):
 @result
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """What a taught model knows now."""
+    """The state of a taught model after a lesson."""
 
     settings: Teach
     classifier: Classifier
@@ -119,7 +119,7 @@ class Lesson:
         return as_json(self.memory, self.metrics)
 
     def shown(self) -> Iterator[str | Table]:
-        """What was changed, and what it knows; or JSON."""
+        """The output: what was changed, and what the model knows; or JSON."""
         settings = self.settings
         if settings.json:
             yield json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False)
@@ -135,7 +135,7 @@ class Lesson:
         yield from self.written()
 
     def written(self) -> Iterator[str]:
-        """What was written, and what is next."""
+        """A sentence on the files that were written, and the next command."""
         word = as_word(self.path)
         if not self.size:
             yield f"next: vitkit teach {word} --add FOLDER, or vitkit predict {word} IMAGE..."
@@ -335,7 +335,7 @@ def _origin(settings: Teach, taught: Taught, fitted: Probe, metrics: "list[Metri
 
 
 def as_json(memory: Memory, metrics: Sequence[Metric]) -> dict:
-    """What it knows, as plain values."""
+    """The knowledge of the model, as plain values."""
     counts = np.bincount(memory.targets, minlength=len(memory.classes)).tolist()
     return {
         "classes": dict(zip(memory.classes, counts, strict=True)),

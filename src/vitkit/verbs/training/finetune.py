@@ -100,7 +100,8 @@ class Finetune(Options):
 
 @dataclass(frozen=True)
 class ModelAndImages(FirstPass):
-    """What decides the other settings of a run. MODEL may be left out: then the first word is
+    """The words that determine the other settings of a run. MODEL may be left out: then the first
+    word is
     DATA."""
 
     length: Span | None = None

@@ -51,7 +51,7 @@ class Plan:
 @result
 @dataclass(frozen=True)
 class Planned:
-    """What a run would need."""
+    """The resources that a run would need."""
 
     machine: Machine
     recipe: Recipe

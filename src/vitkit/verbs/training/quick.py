@@ -96,8 +96,8 @@ class Finetuned:
 
     @property
     def metric(self) -> Metric | None:
-        """What the model reaches on the images to test on, or else on those that were held out; None
-        if there were none."""
+        """The accuracy of the model on the test images, or else on the held-out images; None if
+        there were none."""
         if self.transfer is not None:
             return next(iter(self.transfer.runs.values()))
         return measured_by(self.answer)
@@ -120,7 +120,8 @@ class Finetuned:
         return rows
 
     def shown(self) -> Iterator[str | Table]:
-        """What was tried, what each reached, what was written, and what is next."""
+        """The output: the candidates, their results, the files that were written, and the next
+        command."""
         yield from self._own()
         if self.fast is not None:
             yield from self.fast.shown()

@@ -57,7 +57,7 @@ class WrittenReport:
         return comparison_rows(self.runs)
 
     def shown(self) -> Iterator[str | Table]:
-        """Where the page is; of several runs also what they reached and in what they differ."""
+        """The path of the page; for several runs also their results and differences."""
         first = as_word(self.runs[0].run_dir)
         if len(self.runs) == 1:
             yield f"wrote {self.path}"

@@ -77,7 +77,7 @@ class Train:
 
 @dataclass(frozen=True)
 class RecipeOnImages:
-    """What decides the other settings of a run."""
+    """The values that determine the other settings of a run."""
 
     recipe: Positional[str]
     """A recipe, or the name of one."""
@@ -130,7 +130,7 @@ class Trained:
 
     @property
     def run(self) -> Recorded:
-        """What the run wrote down."""
+        """The records of the run."""
         return read_run(self.run_dir)
 
     def rows(self) -> list[dict]:
@@ -142,7 +142,7 @@ class Trained:
         return [rows[step] for step in sorted(rows)]
 
     def shown(self) -> Iterator[str | Table]:
-        """What was chosen, what was written, and what is next."""
+        """The output: the chosen settings, the files that were written, and the next command."""
         if self.transfer is not None:
             yield from transfer_tables(self.transfer)
         yield f"wrote {self.run_dir / 'model'} and {self.path}"
@@ -239,7 +239,7 @@ def say_regularisation(recipe: Recipe, values: Regularisation) -> None:
 
 
 def transfer_tables(outcome: Transfer) -> Iterator[str | Table]:
-    """What was chosen, and what the final runs reached."""
+    """The chosen settings, and the results of the final runs."""
     yield from _selection(outcome)
     if outcome.regularisation:
         tried = dict(outcome.regularisation)

@@ -25,7 +25,7 @@ LONGEST_NAME = 500  # characters; a file that nobody should trust may have any
 
 
 def shape_of(tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
-    """The shape of a tensor that must be there and have so many axes."""
+    """The shape of a tensor that must exist and have this many axes."""
     if name not in tensors:
         raise ValueError(f"there is no {name} in it")
     shape = tensors[name].shape

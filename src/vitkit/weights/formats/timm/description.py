@@ -25,7 +25,7 @@ from vitkit.weights.hints import Hints
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What the shapes say, and timm's own config.json if it lies beside them."""
+    """The description from the shapes, and from timm's own config.json if there is one."""
     tensors = tidied.tensors
     arguments = opened.config.get("model_args") or {}
 
