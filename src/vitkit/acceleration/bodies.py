@@ -75,7 +75,7 @@ class Shape(NamedTuple):
     """Tokens that are merged in every block."""
 
     def text(self, full: "Shape") -> str:
-        """In words: what is less than in the whole model, or "the whole model"."""
+        """In words: how the candidate is smaller than the whole model, or "the whole model"."""
         words = []
         if self.blocks < full.blocks:
             words.append(counted(self.blocks, "block"))
@@ -171,7 +171,8 @@ def operations(classifier: Classifier, shape: Shape) -> float:
 
 
 class Reads(NamedTuple):
-    """What a head reads: the states that a pooling gives of so many blocks, the last ones."""
+    """The reading of a head: the states of a pooling, of this many blocks, counted from the
+    last."""
 
     pool: str
     blocks: int
@@ -337,7 +338,8 @@ def exported(
 def opened(
     classifier: Classifier, arithmetic: Arithmetic, merge: int, folder: Path, trial: Trial
 ) -> tuple[Runtime, float]:
-    """What computes a classifier's logits in an arithmetic, and the megabytes of its file, which is
+    """The runtime of a classifier's logits in an arithmetic, and the megabytes of its file, which
+    is
     written to a folder."""
     if arithmetic.library == "torch":
         numbers = sum(weight.numel() for weight in classifier.model.parameters())

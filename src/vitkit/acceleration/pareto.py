@@ -63,9 +63,9 @@ class Line:
         return tuple(best)
 
     def fastest(self, lose: float) -> Point:
-        """The fastest that is promised to lose less than that, a share: the last one before the first that
-        fails, from the slowest of the line on (losses.py says why). What computes the same numbers loses
-        nothing."""
+        """The fastest that is promised to lose less than that, a share: the last one before the
+        first that fails, from the slowest of the line on (losses.py says why). A model that
+        computes the same numbers loses nothing."""
         return self._tested(lose)[0]
 
     def failing(self, lose: float) -> Point | None:

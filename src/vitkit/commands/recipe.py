@@ -110,7 +110,8 @@ def given_options(words: Sequence[str]) -> frozenset[str]:
 
 def option_words(option: str, words: Sequence[str]) -> list[str] | None:
     """The words that belong to an option: those up to the next option, or the word in
-    "--option=word". If the option is there twice, the last one counts. None if it is not there."""
+    "--option=word". If the option is there twice, the last one counts. None if it does not
+    exist."""
     values = None
     in_option = False
     for word in words:

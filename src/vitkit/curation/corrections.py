@@ -32,7 +32,8 @@ class Move(NamedTuple):
 
 
 def read_corrections(path: Path) -> list[Correction]:
-    """The decisions of a list. Raises ValueError if it is not there, or for a line that says no decision;
+    """The decisions of a list. Raises ValueError if it does not exist, or for a line without a
+    decision;
     OSError."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}; the page of vitkit data review saves one")

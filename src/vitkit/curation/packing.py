@@ -276,7 +276,7 @@ class Jobs:
             ) from error
 
     def write_missing(self, workers: int, title: str) -> None:
-        """Write the shards that are not there yet, under a progress bar if it has a title."""
+        """Write the missing shards, under a progress bar if there is a title for it."""
         for part in self.parts.values():
             part.prepare()
         missing = [job for job in self.all if self.read_report(job) is None]

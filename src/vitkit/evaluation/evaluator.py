@@ -171,7 +171,7 @@ def collect(
     device: torch.device | str,
 ) -> Iterator[Rows]:
     """Yields what `read` returns of each batch, without padding. `model` is in evaluation mode
-    meanwhile, and afterwards as it was.
+    meanwhile, and afterwards in its previous mode.
 
     `read` gets a batch on the device, with the padding rows that make batches equally large and
     equally many on all ranks, so that every rank calls the model as often as the others. Their rows

@@ -76,7 +76,7 @@ class WebRuntime:
 
 def find_web_runtime(named: Path | None = None) -> WebRuntime:
     """onnxruntime-web in the folder that somebody names, or in a node_modules here or above. Raises
-    ValueError, with a sentence, if it is not there or is of a version that is not known."""
+    ValueError, with a sentence, if it does not exist or has an unknown version."""
     if named is not None:
         candidates = [named, named / PACKAGE, named / "node_modules" / PACKAGE]
     else:

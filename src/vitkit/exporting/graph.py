@@ -112,7 +112,7 @@ class UnknownLimits(nn.Module):
         self.register_buffer("limit", unknown.limit.float())
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
-        """What the head reads, (B, D), and logits, (B, K) -> float32 (B,), as `Unknown.excess`."""
+        """The features, (B, D), and logits, (B, K) -> float32 (B,), as `Unknown.excess`."""
         own = replace(
             self.unknown,
             means=self.means,
@@ -240,7 +240,7 @@ class PositionsOnAnyGrid(nn.Module):
 
     def shares(self, new: int, old: int) -> Tensor:
         """The matrix of one axis, (new, old): how much of each old position is in each new one, as
-        torch.nn.functional.interpolate has it."""
+        in torch.nn.functional.interpolate."""
         index = torch.arange(new).float()  # (new,)
         length = torch.full((1,), new, dtype=torch.int64).float()
         scale = old / length  # old positions for one new one

@@ -116,9 +116,10 @@ def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str]
     takes them, which calls them "images".
 
     Dense layers and convolutions are quantised, each output channel with a scale of its own.
-    Products of activations, as attention has them, stay in float32, and so do the layers of these names.
-    What comes out of a dense layer is not rounded again: that loses most of the accuracy. A convolution's
-    is, because the runtime computes none in int8 that gives other numbers.
+    Products of activations, as attention has them, stay in float32, and so do the layers of these
+    names. The outputs of a dense layer are not rounded again, which would lose most of the
+    accuracy. A convolution's is, because the runtime computes none in int8 that gives other
+    numbers.
 
     Weights have ONNX_BITS. On x86 processors without VNNI the runtime adds two products of uint8 and
     int8 in 16 bits, where two of eight bits saturate: the file would be wrong there, and nowhere else.
@@ -213,8 +214,8 @@ def always_exact_in_openvino(model) -> list[str]:
 
 def projection_of_patches(convolutions: list[str]) -> list[str]:
     """Which of a model's convolutions stays exact: a single one, that of patches. It is a fortieth of
-    the work, and its inputs are levels from 0 that are not centred. Of a ResNet they are most of the
-    work, and none stays exact."""
+    the work, and its inputs are levels from 0 that are not centred. In a ResNet, convolutions are
+    most of the work, and all are quantised."""
     if len(convolutions) == 1:
         return convolutions
     return []

@@ -157,7 +157,7 @@ class Checking:
             return self.answers.differences()
 
     def progress(self) -> SittingProgress:
-        """How far it is; its classes are those that photographs are said to have instead of their own."""
+        """The progress; its classes are those that photographs got instead of their own."""
         with self._lock:
             counts = Counter(label for _, label in self._other_classes())
             aside = self.answers.set_aside

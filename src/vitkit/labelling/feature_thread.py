@@ -70,7 +70,8 @@ class FeatureThread(threading.Thread):
         self._keep()
 
     def take_up(self) -> None:
-        """What the model has seen before, of photographs that are as they were."""
+        """Take the features that the model has computed before, for photographs that have not
+        changed."""
         before = _read(self.sitting.folder / FILE, self._digest, self.precision)
         names = [name for name, state in before.states.items() if state == _state(self.root / name)]
         there = set(self.sitting.unseen())

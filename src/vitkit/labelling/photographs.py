@@ -56,7 +56,8 @@ class Photographs:
             self.broken.pop(name, None)
 
     def unseen(self, first: Iterable[str], most: int | None = None) -> list[str]:
-        """Those that the model has to see, or so many of them at most; those of `first` come first."""
+        """The photographs that the model has to process, at most this many; those of `first` come
+        first."""
         waits = ~self.is_seen
         waits[self.rows(self.broken)] = False
         leading = [row for row in self.rows(first) if waits[row]]

@@ -208,8 +208,8 @@ class Questions:
         return Question("screen", names, label)
 
     def with_guesses(self, question: Question) -> Question:
-        """A question about one photograph, with what the model takes it for now. Of one that was drawn it
-        says nothing: the answer is to be the person's own."""
+        """A question about one photograph, with what the model takes it for now. For a photograph
+        that was drawn at random there is no guess: the answer should be the person's own."""
         head, _ = self.solved()
         row = self.photographs.row.get(question.photographs[0])
         if (
@@ -313,8 +313,8 @@ class GivenOut:
                 given.question = given.question._replace(label=new)
 
     def photographs(self) -> set[str]:
-        """The photographs that somebody is asked about. Questions whose time is up are nobody's any
-        more."""
+        """The photographs that somebody is asked about. Questions whose time is up are free
+        again."""
         now = self._clock()
         self._given = {by: given for by, given in self._given.items() if given.until > now}
         return {name for given in self._given.values() for name in given.question.photographs}

@@ -110,7 +110,7 @@ class Sitting:
                 self._questions.forget_head()
 
     def lose(self, name: str, problem: str) -> None:
-        """A photograph cannot be read, or is not there any more."""
+        """A photograph cannot be read, or no longer exists."""
         with self._lock:
             self._photographs.broken[name] = problem
             self._is_estimated = False
@@ -123,7 +123,8 @@ class Sitting:
             self._photographs.recover(name)
 
     def unseen(self, most: int | None = None) -> list[str]:
-        """The photographs that the model has to see, or so many of them at most, those that were answered
+        """The photographs that the model has to process, at most this many, those that were
+        answered
         first."""
         with self._lock:
             return self._photographs.unseen(self.answers.labels, most)
@@ -222,8 +223,8 @@ class Sitting:
         return replace(answer, guess=guess, sure=sure, learned=len(rows))
 
     def rename(self, by: str, old: str, new: str) -> Answer:
-        """Call a class otherwise. If another is called so, the two become one. Raises ValueError for a
-        class that is not there, OSError."""
+        """Call a class otherwise. If another is called so, the two become one. Raises ValueError
+        for a class that does not exist, OSError."""
         with self._lock:
             new = class_name(new)
             if old not in self.classes():

@@ -245,7 +245,7 @@ class ViTConfig:
 
     @property
     def reads(self) -> str:
-        """What the head reads, in words."""
+        """The reading of the head, in words."""
         if self.read_blocks == 1:
             return f'"{self.pool}"'
         return f'"{self.pool}" of {self.read_blocks} blocks'

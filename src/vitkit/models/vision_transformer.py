@@ -163,8 +163,8 @@ class VisionTransformer(nn.Module):
     ) -> Tensor:
         """Eq. 2 and 3, L times, and the LayerNorm of Eq. 4: z_0, (B, T, D) -> LN(z_L), (B, T, D).
 
-        queries: compute only the first so many tokens, (B, Q, D), which saves most of the last
-        block's work; None computes all.
+        queries: compute only this many tokens, the first ones, (B, Q, D), which saves most of the
+        last block's work; None computes all.
 
         mask: bool, broadcast to (B, H, T, T), True where a token (row) may look at another
         (column): several images in one sequence, or images of several sizes in a batch.

@@ -82,7 +82,8 @@ class SelfDistillation(Unlabelled):
             raise ValueError(f"local_views is {self.local_views}; it is 0 or more")
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
-        """If images have one class, how often their nearest neighbours have it: labels judge the
+        """If images have one class each: how often their nearest neighbours have the same class.
+        Labels judge the
         features, and train nothing."""
         if target_kind == "class":
             return (Neighbours(),)

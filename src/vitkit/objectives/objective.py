@@ -22,7 +22,8 @@ from vitkit.weights import Activation
 
 
 class Learner(nn.Module):
-    """What a run trains: the model, under this name, and what the objective adds to it.
+    """The module that a run trains: the model, under this name, and the parts that the objective
+    adds to it.
 
     Its forward pass returns the loss, the mean over B:
     (images (B, C, H, W) normalised, targets as a Batch has them, keys int64 (B,)) -> float32 ().

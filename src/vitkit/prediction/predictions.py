@@ -247,7 +247,8 @@ def doubts(
     strangeness: np.ndarray | None,
     probabilities: np.ndarray,
 ) -> list[Doubt]:
-    """What the limits of a classifier with K labels say of each image: (K,) or (1,), (B,), (B, K) -> B
+    """The verdict of the limits of a classifier with K labels on each image: (K,) or (1,), (B,),
+    (B, K) -> B
     of them; without limits nothing."""
     if least is None or strangeness is None:
         return [Doubt()] * len(probabilities)

@@ -33,7 +33,7 @@ class Rows(Protocol):
         """Write a row for each prediction, with what else is known of it, by column."""
 
     def close(self) -> None:
-        """Write what is left. The file stays open."""
+        """Write the remaining rows. The file stays open."""
 
 
 class CsvRows:

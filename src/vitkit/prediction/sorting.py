@@ -49,7 +49,8 @@ class Sorter:
 
     def file(self, photograph: Path, prediction: Prediction) -> Path:
         """File a photograph in the folder of its class, and return its path. It keeps its name; a
-        number is appended if another photograph has that name. One that is there already is left.
+        number is appended if another photograph has that name. A photograph that is there already
+        stays.
 
         Raises OSError, in a sentence.
         """

@@ -56,7 +56,7 @@ class First:
 
 
 def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
-    """The model with the head that is solved for, and how good it is, which is said. It is saved if no
+    """The model with the closed-form head, and its quality, which is printed. It is saved if no
     model is."""
     photographs = work.photographs
     asked, bare, learned, whole = reading

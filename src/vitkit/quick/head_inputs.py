@@ -43,7 +43,7 @@ SOLVED = 2_048  # images, or numbers a head reads: of more of both it takes long
 
 
 class Kind(NamedTuple):
-    """What a head reads."""
+    """The reading of a head."""
 
     pool: str
     """Of a block, as a model's configuration says it,"""
@@ -157,7 +157,7 @@ def read(work: Work) -> Reading:
 
 
 def by_left_out(reading: Reading, name: str) -> Candidate:
-    """A head as a candidate, judged by the loss of its left-out answers."""
+    """A head as a candidate, judged by the loss of its leave-one-out answers."""
     return _by_loss(name, reading.bare, reading.asked, reading.whole, reading.learned.y)
 
 

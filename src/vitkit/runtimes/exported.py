@@ -251,7 +251,7 @@ class WholePicture:
     def computed(
         self, compute: Callable[[np.ndarray], Sequence[np.ndarray]], images: np.ndarray
     ) -> list[np.ndarray]:
-        """What `compute` makes of the batch."""
+        """The result of `compute` for the batch."""
         return list(compute(images))
 
 

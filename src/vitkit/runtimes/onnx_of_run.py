@@ -63,7 +63,8 @@ def _digest(file: Path) -> str:
 
 
 def tie(path: Path, folder: str, made_of: str) -> None:
-    """Say beside a file which model it is. folder: the digest of that model's files, before the model was
+    """Record beside a file to which model it belongs. folder: the digest of that model's files,
+    before the model was
     loaded. made_of: the classifier's own digest. Raises OSError."""
     record = Path(f"{path}.json")
     written = parse_json(record.read_text())
@@ -119,7 +120,7 @@ def _record(path: Path) -> dict | None:
 def kept_runtime(
     name: Path, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
 ) -> FileRuntime | None:
-    """What computes a run's model from its file, without PyTorch; None where PyTorch shall.
+    """The runtime of a run's model from its file, without PyTorch; None where PyTorch shall.
 
     That is where another runtime, precision or device is asked for, or would be chosen: a model has one
     answer on a machine, so the file is used where `auto` computes in float32 on the CPU, or where float32 is

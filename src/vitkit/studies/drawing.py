@@ -133,7 +133,7 @@ def logarithmic(axes: Axes) -> None:
 
 
 def axis_title(groups: Mapping[Any, Sequence[Metric]]) -> str:
-    """What an axis is called by what runs are measured by: "top1, %"; empty if there are none."""
+    """The title of an axis for the metric of the runs: "top1, %"; empty if there are no runs."""
     for metrics in groups.values():
         for metric in metrics:
             return f"{metric.name}, {metric.unit.axis}"

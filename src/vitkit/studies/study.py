@@ -141,7 +141,7 @@ def from_scratch(ask: Ask, splits: Splits) -> Recipe:
 
 @dataclass(frozen=True)
 class Study:
-    """One of the paper's studies."""
+    """A study of the paper."""
 
     name: str
     """What it is called on the command line."""

@@ -94,8 +94,8 @@ def find_all(
 
 
 def find(task: Task, folder: str, run_dir: Path, from_hub: bool = False) -> Images | None:
-    """The images of a task below a folder; None if they are not there and the task says where to
-    get them. Raises ValueError for data that cannot be read, or has not what a task needs."""
+    """The images of a task below a folder; None if they do not exist and the task says where to get
+    them. Raises ValueError for data that cannot be read, or has not what a task needs."""
     if task.named is not None:
         return _published(task, folder)
     where = _where(task, folder)

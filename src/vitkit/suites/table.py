@@ -148,7 +148,7 @@ def cells(line: Line, count: int) -> list[str]:
 
 
 def cell(metric: Metric | None) -> str:
-    """A figure as the table has it: "72.4 ± 3.9", in percent; "100.0 (72.2 to 100.0)" if the
+    """A figure in the form of the table: "72.4 ± 3.9", in percent; "100.0 (72.2 to 100.0)" if the
     interval reaches farther on one side; empty for none."""
     if metric is None:
         return ""

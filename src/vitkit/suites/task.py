@@ -137,7 +137,7 @@ class Suite:
 
 def read_suite(path: Path | str) -> Suite:
     """The suite that a TOML file describes: a table [tasks.NAME] for each task, with the settings
-    of Task; `name` is by default the file's. Raises ValueError for what is malformed."""
+    of Task; `name` is by default the file's. Raises ValueError if the file is malformed."""
     path = Path(path)
     try:
         if path.stat().st_size > MAX_BYTES:

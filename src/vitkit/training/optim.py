@@ -186,7 +186,7 @@ def parameter_groups(learner: nn.Module, optim: Optim) -> list[dict]:
     """The parameters that are trained, by the learning rate and weight decay that they get.
 
     Each group carries `scale`, its share of the base learning rate, and `decays`, whether it has
-    weight decay. What an objective adds beside `learner.model` belongs to the last layer.
+    weight decay. Parts that an objective adds beside `learner.model` belong to the last layer.
     """
     model = learner.model
     last_layer = model.layer_of("head")

@@ -44,7 +44,7 @@ class Awaited(NamedTuple):
 
 @dataclass
 class Outcomes:
-    """The steps that nobody has looked at yet, and what the last one gave that somebody has."""
+    """The steps whose outcomes have not been read yet, and the outcome that was read last."""
 
     lag: int
     awaited: deque[Awaited] = field(default_factory=deque)

@@ -151,8 +151,8 @@ class Spent(NamedTuple):
 
     @property
     def tpu_core_days(self) -> tuple[float, float]:
-        """What it takes in the unit of Table 2, TPUv3 cores times days: at the highest and at the
-        lowest speed of the paper's own runs."""
+        """The cost in the unit of Table 2, TPUv3 cores times days: at the highest and at the lowest
+        speed of the paper's own runs."""
         days = [self.exaflops * core_days / exaflops for exaflops, core_days in ON_TPU]
         return min(days), max(days)
 
@@ -222,9 +222,9 @@ def advice(recipe: Recipe, machine: Machine, counted: "Count") -> str:
 def seconds_of_a_step(
     model: nn.Module, recipe: Recipe, device: torch.device, quick_enough: float = math.inf
 ) -> float:
-    """The time of a training step on noise, with what the loader takes beside it; the model stays
-    as it is. It is the fastest of several: what else the machine does in a moment says nothing of
-    the next one.
+    """The time of a training step on noise, including the time of the loader beside it; the model
+    does not change. It is the fastest of several steps, because other work on the machine in one
+    moment says nothing about the next.
 
     quick_enough: seconds. As long as no step has been so quick, others are timed, three times LONG.
     """

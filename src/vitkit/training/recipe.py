@@ -267,8 +267,8 @@ def _outputs(recipe: Recipe, facts: Facts) -> int:
 
 
 def output_names(recipe: Recipe, facts: Facts) -> tuple[str, ...]:
-    """What the outputs of a resolved recipe's model are called: by the classes, "value" for a
-    number, else by their numbers."""
+    """The names of the outputs of a resolved recipe's model: the classes, "value" for a number,
+    else by their numbers."""
     outputs = recipe.model.classes
     if outputs == len(facts.labels):
         return facts.labels

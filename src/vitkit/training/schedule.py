@@ -72,8 +72,8 @@ class Schedule:
         return self.plans[-1].last
 
     def position(self, step: int) -> float:
-        """How far along its schedule a step is, as a step of a run of the full length. It is the
-        same number if nothing was planned anew."""
+        """The position of a step along its schedule, as a step of a run of the full length. It is
+        the same number if nothing was planned again."""
         # Each plan divides what was left of the schedule evenly over the steps up to its last
         position = 0.0
         followed = [plan for plan in self.plans if plan.step < step] or self.plans[:1]
@@ -83,7 +83,7 @@ class Schedule:
         return position
 
     def follow(self, step: int) -> None:
-        """Look at the pace now and then, and plan anew if the deadline asks for it. Every rank
+        """Check the pace now and then, and plan again if the deadline requires it. Every rank
         calls it after every step."""
         if self.deadline is None:
             return

@@ -141,7 +141,7 @@ def name_on_disk(model: object, verb: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """What a model is called on the page: the end of a path, without what says that it is a file of
+    """The name of a model on the page: the end of a path, without the suffix of a file of
     weights."""
     name = name.rstrip("/").rsplit("/", 1)[-1]
     for suffix in (".safetensors", ".npz", ".pth", ".bin"):

@@ -61,8 +61,8 @@ class _Help:
 class Verb:
     """A function whose arguments are the fields of its settings.
 
-    What has no default, and words such as IMAGE..., may be given by position; all others are keyword
-    arguments. `quiet` says nothing while it works; `progress` is called with each sentence
+    Settings without a default, and words such as IMAGE..., may be given by position; all others are
+    keyword arguments. `quiet` says nothing while it works; `progress` is called with each sentence
     (str) and each step of a bar (Progress) instead of the standard error.
     """
 
@@ -224,8 +224,8 @@ OPTION = re.compile(r"--(no-)?([a-z][a-z0-9.-]*[a-z0-9])(?:([ =])([\w./:-]*\w))?
 
 def arguments_for_options(sentence: str, kind: type) -> str:
     """A sentence about the options of a command, as one about the arguments of its verb: "--shots 5"
-    becomes "shots=5", and "--on-bad-image skip" on_bad_image="skip". What is not this verb's stays,
-    such as what other programs take."""
+    becomes "shots=5", and "--on-bad-image skip" on_bad_image="skip". Options of other programs stay
+    as they are."""
     own = {}
     for option in options(kind):
         if not option.is_word:

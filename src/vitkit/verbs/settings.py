@@ -109,7 +109,7 @@ def docstrings(settings: type) -> dict[str, str]:
 
 
 def mark(annotation: Any, name: str) -> Any:
-    """What tyro's `arg` says of an annotated type by this name; None if it says nothing."""
+    """The value that tyro's `arg` gives an annotated type by this name; None if it says nothing."""
     for mark in getattr(annotation, "__metadata__", ()):
         value = getattr(mark, name, None)
         if value is not None:

@@ -198,7 +198,7 @@ class Viewer:
         return torch.from_numpy(logits), strangeness, rollout
 
     def warm_up(self) -> None:
-        """Compute once, so that the first photograph does not wait for what is prepared then."""
+        """Compute once, so that the first photograph does not wait for preparations."""
         height, width = self.classifier.preprocessing.size
         preprocessing = self.classifier.preprocessing
         dtype = getattr(torch, preprocessing.values)

@@ -40,7 +40,7 @@ def fitted_to(
     classifier: Classifier, config: ModelConfig, labels: Sequence[str]
 ) -> tuple[Classifier, list[str]]:
     """The model with a new head for these labels, and for the images, channels and stride of a
-    configuration; and what changed, in sentences. What else differs stays as it is.
+    configuration; and what changed, in sentences. Other differences stay.
 
     Positions are resampled in the configuration's way. Queries, keys and values without biases get
     biases of zeros if the configuration has them. The head reads what the configuration's does, as

@@ -134,8 +134,8 @@ OPTION = re.compile(rf"--({'|'.join(field.name for field in fields(Hints))})\b(?
 
 def as_arguments(sentence: str, own: Sequence[str] | None = None) -> str:
     """A sentence about options as one about arguments: "--heads 12" becomes heads=12, and
-    "--statistics half" statistics="half". `own` are those of the function that was called; others
-    are said to be `load`'s. Without, all are."""
+    "--statistics half" statistics="half". `own` are those of the function that was called; the
+    sentence attributes others to `load`. Without, all are."""
 
     def argument(match: re.Match) -> str:
         name, value = match.groups()

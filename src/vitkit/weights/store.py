@@ -78,7 +78,7 @@ def load(
     commands (`Hints`). `heads` is for files that do not say it. `image`, (height, width) or one
     side of a square, is the size that the position table is for, if that is not known and it can
     be; else positions are resampled to it. `channels` adapts weights for colours to other images.
-    `preprocessing` replaces what the file has, and what the other settings say of it.
+    `preprocessing` replaces that of the file and the other settings for it.
 
     `labels` are the names of your classes. As many as the head has outputs, they name these. Of
     another number, or with `new_head`, they give the model a new head of zeros, to be trained

@@ -67,7 +67,7 @@ def draw(
     preprocessing: Preprocessing,
     random: np.random.Generator,
 ) -> Draw:
-    """What happens to an image.
+    """Draw the random changes of an image.
 
     size: its height and width in pixels; None will do if the crop is not an Inception crop.
     random: every random choice comes from it, in this order: crop, flip, and a seed for each of

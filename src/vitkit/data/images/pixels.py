@@ -25,7 +25,7 @@ TURNS = {
 
 
 class BadImage(ValueError):
-    """An image that cannot be used; the message names it and says what is wrong."""
+    """An image that cannot be used; the message names the image and says what is wrong."""
 
 
 def levels(array: np.ndarray, name: str) -> np.ndarray:

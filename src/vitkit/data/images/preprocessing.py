@@ -199,7 +199,7 @@ class Preprocessing:
 
     def decode(self, picture: Picture, box: Box | None = None, reduce: int = 1) -> np.ndarray:
         """A picture, or a box of it, before any resize: (height, width, C), uint8, or float32 from
-        0 to 1. Raises BadImage. `reduce` is for photographs in JPEG, as `Encoded.pixels` has it."""
+        0 to 1. Raises BadImage. `reduce` is for photographs in JPEG, as in `Encoded.pixels`."""
         # Photographs: the way of nearly all models
         if self.values == "uint8" and self.channels == 3:
             return picture.pixels(box, reduce)

@@ -104,8 +104,8 @@ class Stack:
         return stored
 
     def stored(self, channels: int, box: Box) -> np.ndarray:
-        """As `Picture.stored`, of all channels. Of a TIFF with as many pages as `channels`, each is
-        one of them."""
+        """As `Picture.stored`, of all channels. In a TIFF with as many pages as `channels`, each
+        page is one of them."""
         array = read(self.data, channels)
         if not array.size:
             raise ValueError("there are no pixels in it")
@@ -137,8 +137,8 @@ def header(data: bytes) -> Header:
 
 
 def read(data: bytes, channels: int) -> np.ndarray:
-    """The image (h, w, C), in the file's own type, as it is stored. Of a TIFF with as many pages as
-    `channels`, each is a channel. The caller has checked the header. Raises ValueError, with a
+    """The image (h, w, C), in the file's own type, as it is stored. In a TIFF with as many pages as
+    `channels`, each page is a channel. The caller has checked the header. Raises ValueError, with a
     sentence, if it cannot be read."""
     if is_npy(data):
         shape, dtype, start = _npy_header(data)

@@ -252,7 +252,7 @@ class EvalBatches:
 @dataclass(frozen=True, eq=False)
 class WholePictures:
     """Every example of a source once, in batches of one image, uint8 (1, 3, height, width),
-    upright. It has a length, and each iteration begins anew."""
+    upright. It has a length, and every iteration starts from the beginning."""
 
     source: Source
     workers: int

@@ -302,8 +302,8 @@ class Crashed(Exception):
 def in_child(task: Callable[[Any], Any], items: Sequence) -> Iterator:
     """task(item) for every item, in order, all in one child process.
 
-    The task is a function of a module or a `partial` of one, and returns what can be pickled. What
-    it raises is raised here. Raises Crashed if the process died.
+    The task is a function of a module or a `partial` of one, and returns what can be pickled. Its
+    exceptions are raised here. Raises Crashed if the process died.
     """
     import multiprocessing  # in here: most answers need no process
 

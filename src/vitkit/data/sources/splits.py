@@ -106,7 +106,7 @@ def open_splits(
 
 
 def grouped_columns(columns: Columns, groups: str) -> Columns:
-    """The columns of a table, with the one that `groups` names, as `open_splits` has it."""
+    """The columns of a table, with the column that `groups` names, as in `open_splits`."""
     if groups == "none":
         return replace(columns, group=None)
     if groups != "auto":
@@ -243,13 +243,13 @@ def open_source(where: str, columns: Columns | None = None, split: str | None = 
     into parts.
 
     Class numbers are those of the whole data set. Raises ValueError like open_splits, and for a
-    part that is not there.
+    part that does not exist.
     """
     return part_of(open_parts(where, columns).sources, split, where)
 
 
 def part_of(sources: dict[str, Source], split: str | None, where: str) -> Source:
-    """One of the parts of a data set, as `open_source` chooses it."""
+    """The part of a data set that `open_source` chooses."""
     candidates = (split,) if split else ("test", "val", "", "train")
     for name in candidates:
         if name in sources:

@@ -195,8 +195,8 @@ class ChunkCache:
     """The chunks of a store (row groups of parquet files, ranges of shards) that a process keeps.
 
     A store of at most KEEP bytes is read once, whole, before worker processes are forked, and any
-    order is as good as another. Of a larger one a process keeps a window of chunks, and the order
-    of training goes from window to window (see loading/order.py).
+    order is as good as another. Of a larger store, a process keeps a window of chunks, and the
+    order of training goes from window to window (see loading/order.py).
     """
 
     files: Sequence[str]

@@ -61,7 +61,7 @@ class Columns:
 
 
 class Table(NamedTuple):
-    """A data set as it was read: one row an example, all parts together."""
+    """A data set in the form in which it was read: one row per example, all parts together."""
 
     store: Store
     row_labels: RowLabels

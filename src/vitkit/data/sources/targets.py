@@ -106,7 +106,7 @@ RowLabels = np.ndarray | Lists | None
 
 
 def as_row_labels(values: Values, where: str, target: str = "auto") -> RowLabels:
-    """The label of each row, all of one kind, from values as they were read.
+    """The label of each row, all of one kind, from the values of a table.
 
     where: what errors call the file that they come from.
     target: which kind, as Columns.target has it.

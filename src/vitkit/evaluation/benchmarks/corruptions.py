@@ -87,7 +87,7 @@ def prepare_once(
 class Corrupted:
     """The images of a source as a model gets them, corrupted: a Store.
 
-    What is drawn for an image follows from (seed, example) alone, and is the same at all
+    The random numbers for an image follow only from (seed, example), and are the same at all
     severities.
     """
 

@@ -77,7 +77,7 @@ def find_labels(where: str) -> tuple[np.ndarray, Path]:
 
 def read_ground_truth(path: Path) -> np.ndarray:
     """ILSVRC2012_validation_ground_truth.txt of the development kit: a line for each image, with
-    the challenge's own number of its class, from 1. What these numbers mean is in meta.mat."""
+    the challenge's own number of its class, from 1. meta.mat explains these numbers."""
     synsets = _challenge_synsets(path.with_name("meta.mat"))
     values = _lines(path)
     _check_count(path, len(values))
@@ -92,8 +92,8 @@ def read_ground_truth(path: Path) -> np.ndarray:
 
 
 def read_synsets(path: Path) -> np.ndarray:
-    """imagenet_2012_validation_synset_labels.txt, as TensorFlow's tools have it: a line for each
-    image, with WordNet's name of its class."""
+    """imagenet_2012_validation_synset_labels.txt, as in TensorFlow's tools: a line for each image,
+    with WordNet's name of its class."""
     names = _lines(path)
     _check_count(path, len(names))
     return _classes(path, names)

@@ -33,8 +33,8 @@ def align(
 
     Names may be WordNet's on one side and ImageNet's on the other ("n01440764" is "tench"). They
     may differ in case, spaces, hyphens and underscores ("English_springer"), and be one of several
-    that are written with commas ("tench, Tinca tinca"). Each of these is said in a note. Only
-    numbers of which none is a name of the model's are positions.
+    that are written with commas ("tench, Tinca tinca"). A note mentions each of these. Only numbers
+    of which none is a name of the model's are positions.
 
     needed: the numbers of those of the data's classes that some image has, all by default. Another
     that the model does not have is -1.

@@ -74,7 +74,7 @@ def answers(
     """Run a model on images, once. The data's classes are found among the model's by their names,
     and the model may answer any of its own, unless a choice says otherwise.
 
-    Of several ranks each has the answers to all images. Raises ValueError for a model without
+    With several ranks, each gets the answers to all images. Raises ValueError for a model without
     classes, for classes that it does not know, for a target that has no class, and if there is no
     image.
     """

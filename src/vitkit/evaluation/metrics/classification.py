@@ -61,7 +61,7 @@ class Accuracy:
         by their names.
 
         The loss is the softmax's for a model of yes-or-no questions (sigmoid) too: it says how well
-        the logits choose one class. Of several classes with the same logit the first comes first.
+        the logits choose one class. If several classes have the same logit, the first comes first.
         If any logit is not finite, top1 and top5 are NaN.
 
         Raises ValueError for a model without a head, for one whose outputs are not classes, for

@@ -55,8 +55,8 @@ def features(
 ) -> Features:
     """The features of every image of the source, which the head reads: exactly one row per image.
 
-    The images are decoded by other processes while the model computes. Of several ranks each
-    computes its share, in batches that are the same for any number of them; all get all rows.
+    The images are decoded by other processes while the model computes. With several ranks, each
+    computes its share, in batches that are the same for any number of ranks; all get all rows.
 
     The rows are kept in the cache, under a digest of the weights below the head, the preprocessing,
     the arithmetic and the images (`content_digest`), so that they are computed once.

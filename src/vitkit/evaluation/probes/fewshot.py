@@ -188,7 +188,7 @@ def predictions(
 
 def best_ranked(accuracies: np.ndarray) -> int:
     """The exponent of l2 with the highest mean rank over data sets, by accuracies (data sets, L) on
-    GRID. Of equal accuracies that of the larger l2 ranks higher.
+    GRID. Among equal accuracies, that of the larger l2 ranks higher.
 
     The accuracies are those of test images, so the best of 30 flatters the model a little.
     """

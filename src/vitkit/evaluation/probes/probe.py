@@ -202,7 +202,8 @@ def probe(
     groups: np.ndarray | None = None,
     products: Tensor | None = None,
 ) -> Probe:
-    """Fit a head to features (N, D) and classes (N,), of `count` classes in all, which count alike if
+    """Fit a head to features (N, D) and classes (N,), of `count` classes in all, which have equal
+    weight if
     `balanced`. Examples of one group, by its number (N,), are left out together. `products`: of each two
     rows, if they were computed (`row_products`).
 

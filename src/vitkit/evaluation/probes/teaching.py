@@ -149,7 +149,7 @@ def digest_of(image: bytes | np.ndarray) -> str:
 
 
 def remembered(source: Source, learned: Features, labels: Sequence[str], precision: str) -> Memory:
-    """What a classifier remembers whose head was solved at once, from the features of a source and
+    """The memory of a classifier whose head was fitted at once, from the features of a source and
     their classes, numbers of `labels`. There is nothing to undo. Raises BadImage, OSError."""
     examples = []
     for i, label in enumerate(learned.y.tolist()):
@@ -167,7 +167,7 @@ def changed(
     add: Sequence[NewExamples] = (),
 ) -> Memory:
     """The memory after a change, in this order: examples removed, by number; classes renamed, as
-    (old, new); photographs added. Raises ValueError for a class that is not there, and for a new
+    (old, new); photographs added. Raises ValueError for a class that does not exist, and for a new
     name that another class has."""
     number = len(memory.changes) + 1
 

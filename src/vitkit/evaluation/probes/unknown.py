@@ -99,7 +99,8 @@ def last_token(classifier: Classifier) -> tuple[int, int] | None:
 
 
 def open_classes(labels: Sequence[str], counts: Sequence[int]) -> str | None:
-    """A sentence about classes of so many images, (K,), that every answer leaves open; None if there is
+    """A sentence about classes with this many images, (K,), that every answer leaves open; None if
+    there is
     none."""
     few = [label for label, count in zip(labels, counts, strict=True) if count < ENOUGH]
     if not few:

@@ -45,7 +45,8 @@ def rollout(classifier: Classifier, images: Tensor) -> Tensor:
         Â_L ... Â_2 Â_1,   Â_l = (A_l + I), each row divided by its sum
 
     (Abnar and Zuidema 2020; the identity is the residual connection). The row sums to one over all
-    tokens. What reaches the tokens before the patches is left out here, so a map sums to less.
+    tokens. The contribution of the tokens before the patches is left out here, so a map sums to
+    less.
 
     Raises ValueError for a model without attention among patches, and for one that answers for each
     of its tokens.
@@ -146,7 +147,7 @@ def raw_attention(
     patch that looks, (row, column) from 0, or None for what the head reads: in the paper's models
     the class token.
 
-    Raises ValueError for a layer, head or patch that is not there, and as `rollout` does.
+    Raises ValueError for a layer, head or patch that does not exist, and as `rollout` does.
     """
     config = check_has_attention(classifier)
     grid = classifier.model.grid(images)

@@ -47,7 +47,7 @@ def class_relevance(
 
     target: the class, from 0, or one for each image (B,); None is the likeliest class.
 
-    Raises ValueError for a class that is not there, for a model without a head, and as `rollout`
+    Raises ValueError for a class that does not exist, for a model without a head, and as `rollout`
     does.
     """
 

@@ -107,7 +107,7 @@ class Backbone:
         return 4 * 2 ** max(len(self.units) - 1, 0)
 
     def mixes(self, stage: int) -> str:
-        """What mixes the feature map of this stage, counted from 0.
+        """The kind of layer that mixes the feature map of this stage, counted from 0.
 
         Attention to all of the first stage's large map would cost too much (Bello et al.).
         """

@@ -226,7 +226,7 @@ def split_heads(x: Tensor) -> Tensor:
 
 
 def split_channels(channels: int) -> tuple[int, int]:
-    """Of an attention-augmented convolution: channels of all keys, and of all values."""
+    """For an attention-augmented convolution: channels of all keys, and of all values."""
     return channels // 4, channels // 8
 
 

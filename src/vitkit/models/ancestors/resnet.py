@@ -228,7 +228,7 @@ class Unit(nn.Module):
         return F.relu(y + x, inplace=True)
 
     def forward_pre(self, x: Tensor) -> Tensor:
-        """ResNet v2, as BiT has it: norm, ReLU, convolution."""
+        """ResNet v2, as in BiT: norm, ReLU, convolution."""
         y = F.relu(self.norm1(x), inplace=True)
         if self.shortcut is not None:
             x = self.shortcut(y)  # of what is normalised already
@@ -267,7 +267,7 @@ def normalise(channels: int, config: Backbone) -> nn.Module:
 
 class Conv(nn.Module):
     """A convolution without bias whose kernel is standardised in every pass (weight
-    standardisation, as BiT has it)."""
+    standardisation, as in BiT)."""
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int, config: Backbone):
         super().__init__()

@@ -222,7 +222,7 @@ class Server:
         self.stopping = asyncio.create_task(drain(self.server, self.bound))
 
     def interrupt(self) -> None:
-        """As `stop`; the second time, wait for nobody."""
+        """As `stop`; the second time, without waiting for open connections."""
         if self.stopping is not None:
             self.server.should_exit = True
             self.server.force_exit = True

@@ -55,7 +55,7 @@ class Service:
         return before
 
     def is_well(self) -> bool:
-        """Whether the model still computes: its thread lives, and is in no batch for ever."""
+        """Whether the model still computes: its thread is alive and not stuck in a batch."""
         batcher = self.answering.batcher
         since = batcher.busy_since
         allowed = self.settings.limits.seconds + STUCK

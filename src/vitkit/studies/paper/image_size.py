@@ -61,7 +61,7 @@ class AtSize:
         return metrics
 
     def passes(self, before: Recipe) -> Passes:
-        """One of every image of the test part."""
+        """One pass over every image of the test part."""
         splits = open_splits(self.data)
         source = splits.test or splits.val
         return Passes(_resized(before, self.side, self.method), len(source))

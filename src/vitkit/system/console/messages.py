@@ -181,7 +181,7 @@ def printing_to(stream: TextIO) -> Iterator[None]:
 
 @contextmanager
 def heard_by(listener: Listener) -> Iterator[None]:
-    """A block in which a listener is told everything."""
+    """A context in which a listener gets all messages."""
     before = _listener.set(listener)
     try:
         yield

@@ -180,7 +180,7 @@ class Log:
 
     def to_trackers(self, tell: Callable[[Tracker], None]) -> None:
         """Tell each tracker something. One that fails, for its server is gone or a disk full, is told
-        nothing more: the training goes on. What a function of the program raises is raised."""
+        nothing more: the training goes on. An exception of a function of the program is raised."""
         for tracker in tuple(self.trackers):
             try:
                 tell(tracker)
@@ -239,7 +239,7 @@ class Log:
             self.say(f"{numbers}{rate}  {speed}  {clock(pace.seconds_left)} left")
 
     def metrics(self, step: int, metrics: Sequence[Metric]) -> None:
-        """Print what was measured, without what is neither good nor bad, such as counts."""
+        """Print the metrics, without those that are neither good nor bad, such as counts."""
         texts = []
         for metric in metrics:
             if metric.unit.better != "neither":

@@ -213,7 +213,7 @@ class FunctionTracker:
         self.function(step, dict(values))
 
     def pictures(self, step: int, mistaken: Sequence[Mistaken]) -> None:
-        """Not for a function of numbers."""
+        """Does nothing: a function gets only numbers."""
 
     def close(self) -> None:
         """There is nothing to close."""

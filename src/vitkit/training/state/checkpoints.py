@@ -124,7 +124,7 @@ def point_to(run_dir: Path, name: str) -> None:
 
 
 def write_sealed(path: Path, values: dict) -> None:
-    """Write a JSON file with its own checksum, whole or not at all."""
+    """Write a JSON file with its own checksum, completely or not at all."""
     text = json.dumps(values | {SEAL: _checksum_of(values)}, indent=1)
     write_whole(path, text.encode())
 

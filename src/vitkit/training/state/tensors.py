@@ -57,7 +57,7 @@ def parts_to_write(tensors: dict[str, Tensor]) -> Parts:
 
 
 def copied(parts: Parts) -> Parts:
-    """The same on the CPU, and the training may go on with the originals.
+    """A copy on the CPU, while the training may continue with the originals.
 
     Into ordinary memory: page-locked memory is copied to faster, but gigabytes of it take seconds
     to get, and stay with the process.

@@ -155,7 +155,7 @@ class Applied:
         return [{"before": str(each.before), "after": str(each.after)} for each in self.moves]
 
     def shown(self) -> Iterator[str]:
-        """Every file and where it goes; and what is next."""
+        """The output: every file and its destination, and the next command."""
         settings = self.settings
         count = counted(len(self.moves), "file")
         if not self.moves:

@@ -100,7 +100,7 @@ class Statistics:
         return status_of(broken, self.settings.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
-        """A row for each part: how much there is, of which size, and what is wrong with it."""
+        """A row for each part: the number of images, their sizes, and the problems."""
         rows = []
         for name, part in self.description["parts"].items():
             numbers = {

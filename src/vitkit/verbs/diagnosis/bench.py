@@ -165,10 +165,10 @@ class Benchmark:
 
 @verb
 def bench(settings: Bench) -> Benchmark:
-    """Measure how fast a model is on this machine, in every runtime and precision that is installed,
-    side by side; and how far each gives the model's answers. Of an exported file: how fast it is, in
-    every library that computes such files. Raises ValueError for numbers that cannot be, and for what an
-    exported file cannot be asked."""
+    """Measure how fast a model is on this machine, in every runtime and precision that is
+    installed, side by side; and how far each gives the model's answers. For an exported file: how
+    fast it is, in every library that can run it. Raises ValueError for numbers that cannot be, and
+    for what an exported file cannot be asked."""
     check(settings)
     if _is_file(settings):
         return _of_file(settings)

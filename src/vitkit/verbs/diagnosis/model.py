@@ -49,7 +49,7 @@ class Examined:
 
 
 def examine_model(name: str, classifier: Classifier, account: list[str]) -> Iterator[Finding]:
-    """What a model's file says of its preprocessing. `account` is what loading it told."""
+    """The findings on the preprocessing in a model's file. `account` is what loading it told."""
     guessed = [line for line in account if "--statistics" in line]
     told = [line for line in account if line not in guessed]
     yield Finding("model", told[0])

@@ -57,7 +57,7 @@ class Converted:
 
     @property
     def path(self) -> Path:
-        """What was written."""
+        """The file or directory that was written."""
         return self.proof.path
 
     def shown(self) -> Iterator[str]:

@@ -102,7 +102,8 @@ class FasterModel:
         return rows
 
     def shown(self) -> Iterator[str | Table]:
-        """The table of the line, what was chosen, what was written, and what is next."""
+        """The output: the table of the line, the chosen model, the files that were written, and the
+        next command."""
         table = Table(box=None, pad_edge=False)
         table.add_column(HEADER[0])
         for name in HEADER[1:]:
@@ -217,7 +218,8 @@ def subject_of(settings: Faster, classifier: Classifier, run_dir: Path | None) -
 
 
 def choose(line: Line, lose: float, most: float | None) -> Point:
-    """The fastest that is promised to lose less than a share; or the most accurate within so many
+    """The fastest for which a loss below this share can be promised; or the most accurate within
+    this many
     milliseconds. Raises ValueError if nothing is as fast."""
     if most is None:
         return line.fastest(lose)

@@ -194,8 +194,8 @@ class Studies:
 @verb
 @alone
 def study(settings: RunStudy) -> StudyTable | Studies:
-    """Run one of the paper's studies on one's own images: a grid of small runs, its table and its
-    figure. One that was interrupted goes on. Without a name, the studies that there are.
+    """Run one of the paper's studies on your own images: a grid of small runs, its table and its
+    figure. An interrupted study continues. Without a name, return the list of studies.
 
     Raises ValueError if the study does not exist, or if settings do not go together.
     """

@@ -129,8 +129,8 @@ class SuiteTable:
 @verb
 @alone
 def suite(settings: RunSuite) -> SuiteTable:
-    """Measure a model on many tasks: VTAB, robustness, or one's own. A suite that was interrupted goes
-    on. Raises ValueError if the suite does not exist, or if its images are missing."""
+    """Measure a model on many tasks: VTAB, robustness, or your own. An interrupted suite
+    continues. Raises ValueError if the suite does not exist, or if its images are missing."""
     shard = read_shard(settings.shard)
     chosen, folder = _suite(settings)
     workdir = settings.workdir or Path("runs") / _name(settings, chosen)

@@ -69,7 +69,7 @@ class BatchState:
         return status_of(self.unreadable, ok)
 
     def rows(self) -> list[dict]:
-        """A row for each image, of all parts that are there."""
+        """A row for each image, of all existing parts."""
         import pyarrow.parquet as pq
 
         return pq.read_table(self.path).to_pylist()
@@ -100,7 +100,7 @@ class BatchState:
 
 @verb
 def batch(settings: Batch) -> BatchState:
-    """Answer very many images, in parts: those that are not there are computed and written. Images that
+    """Classify very many images, in parts: missing parts are computed and written. Images that
     are unreadable have their rows. Raises ValueError if the folder holds other answers."""
     # What cannot be done is refused before the model is loaded
     check_answering(settings)

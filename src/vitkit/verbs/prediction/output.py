@@ -210,7 +210,7 @@ class Taking:
         self.files.__exit__(kind, error, traceback)
 
     def take(self, answered: Answered) -> None:
-        """Do with the answers of a batch what is to be done. Raises OSError."""
+        """Process the answers of a batch: print, write or draw them. Raises OSError."""
         predictions = answered.predictions
         if predictions:
             self.progress.wipe()
@@ -293,8 +293,8 @@ class Taking:
             self.tiles.append(Tile(pixels, self._caption(prediction), right))
 
     def conclude(self, model: str) -> tuple[str, ...]:
-        """Say what was done and list what could not be read; returns what was written, and what is
-        next, in sentences."""
+        """Print a summary and list unreadable images; returns what was written, and the next
+        command, in sentences."""
         good = self.progress.done - self.progress.unreadable
         next_command = f"vitkit predict {model} IMAGE... --to answers.csv"
 

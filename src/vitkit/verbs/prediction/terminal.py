@@ -203,7 +203,7 @@ class ImageCounter:
             self.is_shown = False
 
     def summary(self) -> str:
-        """What was done in which time, in half a sentence."""
+        """The number of images and the time that they took, in half a sentence."""
         text = counted(self.done, "image")
         if self.done > 1 and self.busy > 0:
             text += f" in {_duration(self.busy)}: {_rate(self.done / self.busy)}"

@@ -129,7 +129,8 @@ def _check(run_dir: Path) -> None:
 
 
 def side_by_side(runs: Sequence[Recorded], notes: Sequence[str] = ()) -> Iterator[str | Table]:
-    """What runs reached, in what they differ, and which is best. notes: what is to be said before
+    """The results of runs, their differences, and which run is best. notes: what is to be said
+    before
     that."""
     names = [escape(printable(name)) for name in run_names(runs)]
     different = settings(runs)

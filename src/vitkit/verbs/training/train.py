@@ -42,8 +42,8 @@ class Regularise:
     """Label smoothings to choose from. Default, with --regularise: 0 and 0.1."""
 
     def values(self) -> Regularisation:
-        """What is tried: the values that are given; for the others the usual ones, if
-        --regularise is."""
+        """The values to try: those that are given; for the others the usual ones, if --regularise
+        is given."""
         usual = Regularisation()
         if self.regularise:
             usual = USUAL

@@ -34,7 +34,7 @@ SENT = (*DESCRIPTIONS, "model.safetensors", UNKNOWN, CARD, *NAMES)
 
 
 def fetch(source: Path | str) -> Path:
-    """The local path of a model, downloaded if it is a name and not there yet.
+    """The local path of a model, which is downloaded if it is a name and not in the cache yet.
 
     Names are a hub repository ("google/vit-base-patch16-224", "timm/...", with @REVISION if
     wanted), a file of Google's bucket ("imagenet21k/ViT-B_16", or the whole name of an AugReg

@@ -108,7 +108,8 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What names and shapes say; images are square, from -1 to 1, as in BiT's own evaluation."""
+    """The description from names and shapes; images are square, from -1 to 1, as in BiT's own
+    evaluation."""
     tensors = tidied.tensors
     code = next(code for code in CODES if code.names.root in tensors)
     backbone, channels = backbone_of(tensors, code.names, code.order, code.dialect)

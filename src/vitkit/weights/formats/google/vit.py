@@ -82,7 +82,8 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What the shapes say, and what Google's code fixes: mean and deviation 0.5, tanh GELU, eps 1e-6."""
+    """The description from the shapes, and the constants of Google's code: mean and deviation 0.5,
+    tanh GELU, eps 1e-6."""
     tensors = tidied.tensors
 
     settings = settings_of(tensors, NAMES, FLAX)
