@@ -65,7 +65,7 @@ class Arithmetic(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """How much of a model is computed."""
+    """The size of a candidate: how much of the model it computes."""
 
     image: tuple[int, int]
     """Height and width of the images."""
@@ -99,7 +99,7 @@ class Candidate(NamedTuple):
 
 
 def whole(classifier: Classifier) -> Shape:
-    """All of a model."""
+    """The shape of the whole model."""
     config = classifier.model.config
     return Shape(tuple(classifier.preprocessing.size), getattr(config, "depth", 0))
 

@@ -42,7 +42,7 @@ STRENGTHS = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)  # l2 of a distilled head, in mea
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A head on what a shape's body makes of images."""
+    """A head on the states of a shape's body."""
 
     reads: Reads
     weight: Tensor | None

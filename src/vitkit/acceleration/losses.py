@@ -76,12 +76,12 @@ class Evidence(NamedTuple):
     images: int
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         return self._asdict() | {"costs": self.costs.tolist()}
 
     @classmethod
     def from_json(cls, values: dict) -> "Evidence":
-        """The way back."""
+        """The object that `to_json` described."""
         return cls(**values | {"costs": np.array(values["costs"], np.float64)})
 
 
@@ -95,7 +95,7 @@ class Judged(NamedTuple):
     """and what it is expected to lose by them."""
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         return {
             "tested": self.tested.to_json(),
             "ordering": self.ordering.to_json(),
@@ -104,7 +104,7 @@ class Judged(NamedTuple):
 
     @classmethod
     def from_json(cls, values: dict) -> "Judged":
-        """The way back."""
+        """The object that `to_json` described."""
         tested = Evidence.from_json(values["tested"])
         return cls(tested, Evidence.from_json(values["ordering"]), values["expected"])
 
@@ -219,7 +219,7 @@ def limit(judged: Judged, times: float = 1.0, share: float = 1.0) -> float:
 
 
 def limit_by_answers(evidence: Evidence, share: float = 1.0) -> float:
-    """By the right answers."""
+    """The limit of the loss by the labels."""
     lost, won, _, count = evidence
     return tango(share * lost, share * won, share * count, Z)[1]
 

@@ -30,7 +30,7 @@ class Point(NamedTuple):
     loss: Loss
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         return self._asdict() | {"loss": self.loss._asdict()}
 
 
@@ -87,7 +87,7 @@ class Line:
 
     @property
     def shown(self) -> tuple[Point, ...]:
-        """The whole model in PyTorch, and the line."""
+        """The rows to show: the whole model in PyTorch, and the line."""
         if self.reference in self.best:
             return self.best
         return (self.reference, *self.best)
@@ -100,7 +100,7 @@ class Line:
         return min(quick, key=lambda point: point.loss.expected)
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         values = asdict(self)
         values["reference"] = self.reference.to_json()
         values["points"] = [point.to_json() for point in self.points]

@@ -40,7 +40,7 @@ CALIBRATED = 16  # images that give the ranges of int8 where only its speed is m
 
 @dataclass(frozen=True)
 class Round:
-    """How long the speeds are measured, and who stays."""
+    """The length of a round of measurements, and the rule by which candidates stay."""
 
     turns: int
     seconds: float
@@ -278,7 +278,7 @@ class Race:
 
     @property
     def turns(self) -> int:
-        """How many there were."""
+        """The number of turns."""
         return len(self.seconds[self.reference])
 
     def ratio(self, candidate: Candidate) -> float:
@@ -292,7 +292,7 @@ class Race:
         return 1000 * median(self.seconds[self.reference]) * self.ratio(candidate)
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         return {
             "seconds": {each.key: seconds for each, seconds in self.seconds.items()},
             "megabytes": {each.key: size for each, size in self.megabytes.items()},

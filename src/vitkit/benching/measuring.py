@@ -63,7 +63,7 @@ class Speed:
     """The most memory that this process had."""
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         return asdict(self)
 
 

@@ -25,7 +25,7 @@ class Correction(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A file, and where it goes."""
+    """A file and its destination."""
 
     before: Path
     after: Path

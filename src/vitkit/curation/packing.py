@@ -48,7 +48,7 @@ REPORTS = ".packed"  # in the directory: what became of each shard
 
 @dataclass(frozen=True)
 class Packing:
-    """How shards are written."""
+    """The settings for writing shards."""
 
     format: Literal["tar", "parquet"] = "tar"
     """tar: read in any order, on disk or by address. parquet: what the hub shows, and tables can

@@ -48,7 +48,7 @@ class Subject(NamedTuple):
 
 
 def no_batches(source: Source) -> None:
-    """None: whoever needs images of this source prepares them."""
+    """Returns None: an evaluator that needs images of this source prepares them."""
 
 
 def drop(given: "Answers") -> None:

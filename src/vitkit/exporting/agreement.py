@@ -32,7 +32,7 @@ CALIBRATED = 300  # images to calibrate with, at most
 
 
 class Trial(NamedTuple):
-    """Images to try an exported file on."""
+    """The images on which an exported file is checked."""
 
     name: str
     """Where they are from, for people."""
@@ -137,7 +137,7 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Agreement:
-    """A file's answers beside its model's."""
+    """The agreement of a file's answers with its model's."""
 
     data: str
     """Where the images are from."""
@@ -193,7 +193,7 @@ class Agreement:
         return tango(lost, won, self.labelled * independent)
 
     def images_text(self) -> str:
-        """How many images there are: "64 images (of 2 photographs)"."""
+        """The number of images, as text: "64 images (of 2 photographs)"."""
         text = counted(self.images, "image")
         if self.photographs < self.images:
             text += f" (of {counted(self.photographs, 'photograph')})"

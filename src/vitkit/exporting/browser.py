@@ -64,7 +64,7 @@ THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 
 @dataclass(frozen=True)
 class WebRuntime:
-    """onnxruntime-web, as npm has unpacked it."""
+    """The files of onnxruntime-web that npm has installed."""
 
     folder: Path
     version: str
@@ -126,7 +126,8 @@ def page(
     runtime: WebRuntime,
     about: list[tuple[str, str]],
 ) -> str:
-    """The page. network: the .onnx file. about: names and texts, for those who ask what it is."""
+    """The HTML of the page. network: the .onnx file. about: names and texts, for those who ask what
+    it is."""
     data = page_data(title, exported, runtime, about)
     packed = {
         "program": runtime.read(PROGRAM),

@@ -193,7 +193,7 @@ def is_as_measured(path: Path) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of an exported file, with the weights beside it."""
+    """The size of an exported file in bytes, including the weights beside it."""
     size = path.stat().st_size
     if path.suffix.lower() == ENDINGS["openvino"]:
         size += path.with_suffix(".bin").stat().st_size

@@ -266,7 +266,7 @@ class PositionsOnAnyGrid(nn.Module):
 
 
 def with_positions_on_any_grid(model: VisionTransformer) -> VisionTransformer:
-    """A model that gives the same answers, whose positions do not ask which grid it is."""
+    """A model that gives the same answers, and whose positions work on any grid."""
     own = copy.deepcopy(model, memo=same_memory(model))
     if isinstance(own.positions, LearnedPositions):
         own.positions = PositionsOnAnyGrid(own.positions)
@@ -292,7 +292,7 @@ SHARP = {True: -0.5, False: -0.75}
 
 
 class PictureResize(nn.Module):
-    """Pictures of any size to what the model gets."""
+    """Resizes and crops pictures of any size to the model's input."""
 
     def __init__(self, preprocessing: Preprocessing):
         super().__init__()
@@ -370,5 +370,5 @@ def kernel(distance: Tensor, interpolation: str, a: float) -> Tensor:
 
 
 def levels(x: Tensor) -> Tensor:
-    """Whole levels from 0 to 255, halves upwards."""
+    """Values rounded to whole levels from 0 to 255, halves upwards."""
     return torch.floor(x + 0.5).clamp(0.0, 255.0)

@@ -112,7 +112,8 @@ class _Calibration:
 
 
 def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str] = ()) -> None:
-    """Make int8 of a .onnx file of float32, without its metadata. images: one at a time, as the file
+    """Quantise a float32 .onnx file to int8, without its metadata. images: one at a time, as the
+    file
     takes them, which calls them "images".
 
     Dense layers and convolutions are quantised, each output channel with a scale of its own.
@@ -166,7 +167,7 @@ class Spread:
         self.counts = np.zeros(len(layers))
 
     def add(self, inputs: Sequence[np.ndarray]) -> None:
-        """Another image: what goes into each layer."""
+        """Add the inputs of each layer for another image."""
         for number, x in enumerate(inputs):
             self.peaks[number] = max(self.peaks[number], np.abs(x).max())
             self.squares[number] += np.square(x, dtype=np.float64).sum()

@@ -149,7 +149,7 @@ def distance_plate(subject: Subject) -> Plate:
 
 
 def entropy_plate(subject: Subject) -> Plate:
-    """Over all images."""
+    """The entropy of attention, over all images."""
     entropy = attention_entropy(subject.classifier, subject.batches("attention entropy"))
     return plate_of(entropy, draw_entropy)
 
@@ -161,7 +161,7 @@ def norms_plate(subject: Subject) -> Plate:
 
 
 def alignment_plate(subject: Subject) -> Plate:
-    """Over all images, with another model if there is one."""
+    """The alignment of layers over all images, with another model if there is one."""
     found = alignment(subject.classifier, subject.images, subject.other, subject.other_images)
     return plate_of(found, draw_alignment)
 
@@ -176,7 +176,7 @@ def rollout_plate(subject: Subject) -> Plate:
 
 
 def attention_plate(subject: Subject) -> Plate:
-    """One layer, head by head."""
+    """The attention of one layer, head by head."""
     layers = layer_names(check_has_attention(subject.classifier))
     layer = subject.layer
     if layer is None:
@@ -192,7 +192,7 @@ def attention_plate(subject: Subject) -> Plate:
 
 
 def relevance_plate(subject: Subject) -> Plate:
-    """For one class, in two ways."""
+    """The relevance for one class, computed in two ways."""
     maps = {
         "relevance": subject.in_parts(class_relevance, subject.target),
         "gradient rollout": subject.in_parts(gradient_rollout, subject.target),
@@ -212,7 +212,7 @@ def _looked(subject: Subject, maps: dict[str, Tensor], is_clipped: bool = False)
 
 
 def similarity_plate(subject: Subject) -> Plate:
-    """To the chosen patch, or that in the middle."""
+    """The similarity to the chosen patch, or to the middle one."""
     maps = patch_similarity(subject.classifier, subject.shown, subject.patch)
     patch = subject.patch or (maps.shape[1] // 2, maps.shape[2] // 2)
     arrays = {"similarity": maps.numpy(), "patch": np.asarray(patch)}

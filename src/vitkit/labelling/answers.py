@@ -65,7 +65,7 @@ class Difference(NamedTuple):
 
 
 class Answers:
-    """All answers that stand, and what follows from them."""
+    """All current answers, and the labels that follow from them."""
 
     def __init__(self, standing: Iterable[Answer] = (), last: int = 0):
         """standing: in the order in which they were given. last: the number of the last answer that there
@@ -83,7 +83,7 @@ class Answers:
             self.add(answer)
 
     def add(self, answer: Answer) -> None:
-        """One more answer."""
+        """Add an answer."""
         self.standing.append(answer)
         self.last = max(self.last, answer.number)
         if answer.decision == "rename":
@@ -106,7 +106,7 @@ class Answers:
             self.refused.setdefault(photograph, set()).add(answer.label)
 
     def without(self, answer: Answer) -> "Answers":
-        """All but one of them."""
+        """The answers without one of them."""
         return Answers((each for each in self.standing if each is not answer), self.last)
 
     @property
@@ -125,7 +125,7 @@ class Answers:
         return self._said.get(photograph, {})
 
     def classes(self) -> list[str]:
-        """The classes, in the order in which they came."""
+        """The classes, in the order in which they were added."""
         used = {self._last(said).label for said in self._said.values()}
         return [label for label in self._order if label in used]
 

@@ -38,7 +38,8 @@ class Check(NamedTuple):
 
 
 class Checking:
-    """Photographs with classes, and what people decided on them. All methods may be called from several
+    """Photographs with classes, and the decisions of people about them. All methods may be called
+    from several
     threads at once."""
 
     def __init__(
@@ -67,7 +68,7 @@ class Checking:
 
     @property
     def answers(self) -> Answers:
-        """All decisions that stand."""
+        """All current decisions."""
         return self.journal.answers
 
     @property
@@ -145,10 +146,11 @@ class Checking:
         raise ValueError("the classes are those of the data set; rename their folders")
 
     def lose(self, name: str, problem: str) -> None:
-        """A photograph cannot be shown. It can be decided on all the same: left out, most likely."""
+        """Record that a photograph cannot be shown. It can be decided on all the same: left out,
+        most likely."""
 
     def unreadable(self) -> dict[str, str]:
-        """None: what cannot be read is a question."""
+        """Returns None: unreadable photographs are questions here."""
         return {}
 
     def differences(self) -> list[Difference]:

@@ -259,7 +259,7 @@ def _progress(table: Table) -> dict:
 
 
 def sentences(progress: SittingProgress) -> list[str]:
-    """How good the model is, and what more labels would gain."""
+    """Sentences about the accuracy of the model, and the gain from more labels."""
     said = []
     estimate = progress.estimate
     if estimate is not None:

@@ -25,7 +25,7 @@ class Photographs:
         """All of them in an order that nobody chose, the same whenever a photograph arrives."""
 
     def arrive(self, names: Sequence[str]) -> None:
-        """More photographs are in the folder."""
+        """Add photographs that have arrived in the folder."""
         new = [name for name in names if name not in self.row]
         if not new:
             return
@@ -40,7 +40,7 @@ class Photographs:
         self.drawn = sorted(self.names, key=_lot)
 
     def see(self, names: Sequence[str], features: np.ndarray) -> None:
-        """The model has seen photographs: their features, (n, D)."""
+        """Add the features of photographs, (n, D)."""
         if len(self.features) < len(self.names) or not self.features.shape[1]:
             grown = np.zeros((len(self.names), features.shape[1]), np.float16)
             grown[: len(self.features), : self.features.shape[1]] = self.features

@@ -60,7 +60,7 @@ class _Singles(NamedTuple):
 
 
 class Questions:
-    """Chooses questions. Not for several threads at once."""
+    """Chooses the next question for each person. Not for several threads at once."""
 
     def __init__(self, photographs: Photographs, journal: Journal):
         self.photographs = photographs
@@ -70,7 +70,7 @@ class Questions:
 
     @property
     def answers(self) -> Answers:
-        """All answers that stand."""
+        """All current answers."""
         return self.journal.answers
 
     def next(self, by: str, given_out: set[str]) -> Question | None:
@@ -243,7 +243,8 @@ class Questions:
         return self._head
 
     def forget_head(self) -> None:
-        """Other answers stand than before, or more labelled photographs were seen."""
+        """Discard the head, because answers have changed, or because more labelled photographs have
+        features."""
         self._head = None
 
     def _targets(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -273,7 +274,7 @@ class GivenOut:
         self._count = 0
 
     def give(self, by: str, question: Question) -> Question:
-        """Give somebody a question; returns it with its number."""
+        """Give a person a question; returns it with its number."""
         self._count += 1
         question = question._replace(number=self._count)
         self._given[by] = _Given(question, self._clock() + GIVEN_OUT)
@@ -297,11 +298,11 @@ class GivenOut:
         return given.question
 
     def done(self, by: str) -> None:
-        """Somebody's question is answered."""
+        """Record that a person's question is answered."""
         del self._given[by]
 
     def withdraw(self, name: str) -> None:
-        """Take the questions about a photograph from whoever has them."""
+        """Take back all questions about a photograph."""
         for by, given in list(self._given.items()):
             if name in given.question.photographs:
                 del self._given[by]

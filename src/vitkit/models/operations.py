@@ -55,7 +55,7 @@ def exaflops(config: ModelConfig, images: float) -> float:
 
 
 def vit_cost(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
-    """A Vision Transformer: all of its parts."""
+    """The cost of all parts of a Vision Transformer."""
     rows, columns = config.tiling.grid(image)
     macs = sum(vit_macs(config, image, padded_taps).values())
     return Cost(rows * columns + config.prefix, macs)
@@ -117,7 +117,7 @@ def vit_macs(config: ViTConfig, image: Grid, padded_taps: bool = True) -> dict[s
 
 
 def lenet_cost(config: LeNetConfig) -> Cost:
-    """LeNet-5: three convolutions of 5 x 5 and two dense layers."""
+    """The cost of LeNet-5: three convolutions of 5 x 5 and two dense layers."""
     layers = [  # (inputs, outputs, positions)
         (config.channels * 25, 6, 28**2),
         (6 * 25, 16, 10**2),
@@ -130,7 +130,7 @@ def lenet_cost(config: LeNetConfig) -> Cost:
 
 
 def resnet_cost(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
-    """A ResNet and its head."""
+    """The cost of a ResNet and its head."""
     backbone = config.backbone
     height, width = backbone.last_grid(image)
     macs = backbone_macs(backbone, config.channels, image, padded_taps)
@@ -192,7 +192,7 @@ def stage_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool =
 
 
 def axial_macs(channels: int, grid: Grid) -> int:
-    """Attention along rows, then along columns."""
+    """The MACs of attention along rows, then along columns."""
     height, width = grid
     dense = 8 * height * width * channels**2  # twice q, k, v and U_msa
     pairs = height * width * (height + width)
@@ -200,13 +200,13 @@ def axial_macs(channels: int, grid: Grid) -> int:
 
 
 def local_macs(channels: int, grid: Grid) -> int:
-    """Attention to a window, whose offsets are added to the keys."""
+    """The MACs of attention to a window, whose offsets are added to the keys."""
     height, width = grid
     return height * width * channels * (3 * channels + 2 * WINDOW**2)
 
 
 def augmented_macs(channels: int, grid: Grid) -> int:
-    """The attention beside a convolution."""
+    """The MACs of the attention beside a convolution."""
     height, width = grid
     positions = height * width
     keys, values = split_channels(channels)

@@ -321,7 +321,8 @@ class RelativePositions(nn.Module):
         self.offsets = Offsets(tokens, config.width // config.heads)
 
     def in_attention(self, grid: Grid) -> AttentionPositions:
-        """The offsets' bias. Raises ValueError on another grid than its own."""
+        """The bias for the offsets between tokens. Raises ValueError on another grid than its
+        own."""
         check_raster_order("relative", self.grid, grid)
         return self.offsets
 

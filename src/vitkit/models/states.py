@@ -126,7 +126,7 @@ def not_compiled() -> AbstractContextManager:
 
 
 def check_recordable(model: nn.Module) -> None:
-    """Raise ValueError for a model whose inside cannot be seen."""
+    """Raise ValueError for a model whose states cannot be recorded."""
     # By its attributes, so that a compiled model, which passes them on, is one too.
     ours = hasattr(model, "layer_of") and hasattr(model, "head") and hasattr(model, "blocks")
     if not ours:

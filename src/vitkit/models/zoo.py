@@ -255,7 +255,7 @@ def patch_name(config: ViTConfig) -> str:
 
 
 def in_words(sides: Grid) -> str:
-    """16 of (16, 16), 16x8 of (16, 8)."""
+    """A pair as text: 16 for (16, 16), 16x8 for (16, 8)."""
     height, width = sides
     if height == width:
         return str(height)

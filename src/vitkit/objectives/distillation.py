@@ -30,7 +30,7 @@ from vitkit.system.span import Span
 
 @dataclass(frozen=True)
 class SelfDistillation(Unlabelled):
-    """Student and teacher agree about views of an image. The defaults are DINO's."""
+    """A student learns to agree with a teacher about views of an image. The defaults are DINO's."""
 
     outputs: int = 65536
     """K, the outputs of the projection."""
@@ -249,7 +249,8 @@ class SelfDistillationLearner(Learner):
 
 @torch.no_grad()
 def features_of(model: nn.Module) -> int:
-    """How many features a model gives an image. Raises ValueError if it gives them to every
+    """The number of features that a model gives per image. Raises ValueError if it gives them to
+    every
     patch."""
     config = model.config
     device = next(model.parameters()).device

@@ -85,7 +85,7 @@ class Unlabelled:
     """The common part of objectives that learn without labels: an `Objective` may begin with it."""
 
     def head(self, target_kind: TargetKind, classes: int) -> int:
-        """0: there is no head, since labels are not used."""
+        """Returns 0: there is no head, because labels are not used."""
         return 0
 
     def activation(self) -> Activation:

@@ -91,7 +91,8 @@ class Supervised:
                 )
 
     def head(self, target_kind: TargetKind, classes: int) -> int:
-        """One output for each class, or one for a number. Raises ValueError for targets that this
+        """The number of outputs: one for each class, or one for a number. Raises ValueError for
+        targets that this
         loss cannot learn."""
         if target_kind not in LEARNS[self.loss]:
             raise ValueError(

@@ -52,12 +52,12 @@ class Prediction(NamedTuple):
 
     @property
     def label(self) -> str | None:
-        """The likeliest class; None if the image is broken."""
+        """The most likely class; None if the image is broken."""
         return self.labels[0] if self.labels else None
 
     @property
     def probability(self) -> float | None:
-        """Its probability; None if the image is broken."""
+        """The probability of the most likely class; None if the image is broken."""
         return self.probabilities[0] if self.probabilities else None
 
 

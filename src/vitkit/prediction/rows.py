@@ -27,7 +27,7 @@ ROW_GROUP = 1000  # rows of parquet that are written together
 
 
 class Rows(Protocol):
-    """A format: what writes rows to an open file."""
+    """A format, which writes rows to an open file."""
 
     def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
         """Write a row for each prediction, with what else is known of it, by column."""
@@ -155,7 +155,7 @@ def columns(top: int, extra: Sequence[str]) -> list[str]:
 
 
 def flat(prediction: Prediction, extra: dict[str, str]) -> dict[str, Any]:
-    """A prediction by column, without what it has not."""
+    """The values of a prediction by column, without missing ones."""
     values: dict[str, Any] = {"name": prediction.name}
     pairs = zip(prediction.labels, prediction.probabilities, strict=True)
     for place, (label, probability) in enumerate(pairs, 1):

@@ -109,7 +109,7 @@ class Sorter:
         ]
 
     def summary(self) -> str:
-        """How many were filed where, in a sentence."""
+        """A sentence on how many photographs went into each folder."""
         counts = [f"{count:,} {printable(name)}" for name, count in self.counts.most_common(10)]
         if len(self.counts) > 10:
             counts.append(f"{len(self.counts) - 10:,} folders more")

@@ -41,7 +41,7 @@ AVERAGE = "average of both"
 
 
 class Candidate(NamedTuple):
-    """A model, and how good it is on held-out images."""
+    """A model, and its quality on held-out images."""
 
     name: str
     classifier: Classifier

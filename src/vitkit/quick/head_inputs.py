@@ -52,15 +52,15 @@ class Kind(NamedTuple):
 
     @property
     def states(self) -> int:
-        """How many states of each block."""
+        """The number of states that are read from each block."""
         return STATES[self.pool]
 
     def numbers(self, width: int) -> int:
-        """How many numbers that are."""
+        """The number of features."""
         return self.blocks * self.states * width
 
     def of(self, recipe: Recipe) -> Recipe:
-        """The recipe whose model's head reads that."""
+        """The recipe with a model whose head has this reading."""
         model = recipe.model
         if not isinstance(model, ViTConfig) or (model.pool, model.read_blocks) == self:
             return recipe

@@ -137,7 +137,7 @@ class Work:
     began: float
 
     def seconds(self) -> str:
-        """How long it has taken so far."""
+        """The time so far, as text."""
         return f"{self.spent():.1f} s"
 
     def spent(self) -> float:

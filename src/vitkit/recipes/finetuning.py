@@ -248,7 +248,7 @@ FAMILY = tuple(
 
 
 class Choice(NamedTuple):
-    """Weights, and why these."""
+    """The chosen weights, and the reason."""
 
     model: str
     """What `load` takes."""

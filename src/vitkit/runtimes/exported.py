@@ -69,7 +69,7 @@ class Exported:
 
     @property
     def merged(self) -> int:
-        """How many tokens it merges in every block."""
+        """The number of tokens that it merges in every block."""
         value = self.origin.get(MERGED, 0)
         if isinstance(value, int):
             return value
@@ -202,7 +202,8 @@ class FileRuntime:
         return np.array(self.exported.limits.least)
 
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same, and (B,), above 0 for unknown images; of a file with limits for them."""
+        """Logits (B, K), and the strangeness (B,), above 0 for unknown images; for a file with
+        limits for them."""
         outputs = self._outputs(images)
         if len(outputs) < 2 or outputs[1].shape != (len(images),):
             raise ValueError(
@@ -290,7 +291,7 @@ class PictureRuntime:
         return self.file.least
 
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same, and (B,), as the file's."""
+        """Logits (B, K), and the strangeness (B,) of images, which is above 0 for unknown ones."""
         outputs, strangeness = self.file.logits_and_strangeness(images.transpose(0, 2, 3, 1))
         return inverted(outputs, self.activation), strangeness
 

@@ -52,7 +52,7 @@ def folder_of(classifier: "Classifier") -> Path:
 
 
 def was_measured(digest: str, precision: str) -> bool:
-    """Whether `vitkit bench` has measured which is the fastest for the model with this digest
+    """Whether `vitkit bench` has found the fastest runtime for the model with this digest
     (`digest_of_classifier`). Answered without PyTorch."""
     return _file(_folder(digest), precision).exists()
 

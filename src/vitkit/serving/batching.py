@@ -29,7 +29,7 @@ class Sent(NamedTuple):
 
 
 class Room:
-    """How much a server holds at once. All threads may ask."""
+    """The room of a server: how much it holds at once. All threads may ask."""
 
     def __init__(self, images: int, size: int):
         """images: at most. size: bytes of what was sent, at most."""
@@ -51,7 +51,7 @@ class Room:
             return True
 
     def give_back(self, images: int = 0, size: int = 0) -> None:
-        """So many are held no longer."""
+        """Release the room of this many."""
         with self.lock:
             self._hold(-images, -size)
 
@@ -85,7 +85,8 @@ class Served:
 
 
 class Answering:
-    """A served model at work. When another takes its place, it is closed, and finishes what it
+    """A served model with the thread that computes its batches. When another takes its place, it is
+    closed, and finishes what it
     has."""
 
     def __init__(
@@ -173,7 +174,8 @@ def _no_file() -> bytes:
 
 
 def warm_up(runtime: Runtime, batch: int) -> None:
-    """Compute black images once: one, and a whole batch. The first pass takes longer than others, and
+    """Compute black images once: a single one, and a whole batch. The first pass takes longer than
+    others, and
     what does not fit the memory fails here."""
     preprocessing = runtime.preprocessing
     for count in (1, batch):

@@ -130,5 +130,5 @@ def with_shape(recipe: Recipe, **changes) -> Recipe:
 
 
 def resnet_like(recipe: Recipe, backbone: Backbone = SMALL_RESNET) -> Recipe:
-    """The same run of a ResNet."""
+    """The same run with a ResNet."""
     return replace(recipe, model=ResNetConfig(backbone, image=recipe.model.image, classes=0))

@@ -44,7 +44,8 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> "Budget":
-        """From "30m", "2h", "0.5exaflops" or "500steps". Raises ValueError for any other text."""
+        """The budget of a text such as "30m", "2h", "0.5exaflops" or "500steps". Raises ValueError
+        for any other text."""
         match = FORM.fullmatch(text.lower())
         if match is not None and 0 < float(match[1]) < math.inf:
             amount = float(match[1])

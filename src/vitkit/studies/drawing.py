@@ -70,7 +70,7 @@ def line(
 
 
 def curve(axes: Axes, points: dict[float, float], label: str, number: int) -> None:
-    """A line through numbers as the paper prints them."""
+    """Draw a curve through numbers that the paper prints."""
     xs = sorted(points)
     marker = MARKERS[number % len(MARKERS)]
     ys = [points[x] for x in xs]

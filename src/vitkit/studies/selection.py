@@ -83,7 +83,7 @@ def regularised(recipe: Recipe, values: Regularisation) -> list[Recipe]:
 
 
 def regularisation_of(recipe: Recipe) -> dict[str, Setting]:
-    """How a recipe is regularised: columns of a table."""
+    """The regularisation of a recipe, as columns of a table."""
     settings = {"weight decay": recipe.optim.weight_decay}
     if hasattr(recipe.model, "dropout"):
         settings["dropout"] = recipe.model.dropout

@@ -100,7 +100,7 @@ class Results(NamedTuple):
         return [row.metric for row in _matching(self.rows, settings)]
 
     def curve(self, **settings: Setting) -> dict[int, list[Metric]]:
-        """The same at every evaluation, by its step."""
+        """The values at every evaluation, by step."""
         by_step: dict[int, list[Metric]] = {}
         for row in _matching(self.curves, settings):
             by_step.setdefault(row.step, []).append(row.metric)

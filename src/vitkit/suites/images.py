@@ -56,7 +56,7 @@ class Images(NamedTuple):
     """ReaL's file, if its labels count."""
 
     def deviations(self, task: Task) -> list[str]:
-        """In what they are not the task's, a sentence part each."""
+        """The deviations from the task's own images, each as a part of a sentence."""
         texts = []
         for what, is_there, expected in (
             ("images to learn from", self.train, task.train),

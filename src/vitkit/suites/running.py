@@ -48,7 +48,7 @@ class FineTuning:
 
     @property
     def settings(self) -> list[tuple[float, int]]:
-        """Every rate with every length."""
+        """Every combination of learning rate and length."""
         return [(rate, steps) for rate in self.rates for steps in self.steps]
 
 

@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Original:
-    """An original data set, and what a task takes of it."""
+    """An original data set, and the part of it that a task uses."""
 
     data: str
     """Where it is below the suite's folder, or its address, hf:NAME."""

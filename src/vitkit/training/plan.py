@@ -83,7 +83,7 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Bytes in all."""
+        """The sum of all, in bytes."""
         return sum(self)
 
 

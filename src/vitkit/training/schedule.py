@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Deadline(NamedTuple):
-    """When a run ends, done or not."""
+    """The time at which a run ends, finished or not."""
 
     at: float
     """As time.monotonic() gives it."""
@@ -188,7 +188,7 @@ class Stop:
         return by_a_person or (self.time_is_over() and not self.asked)
 
     def watch(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items, until someone asks."""
+        """The same items, until a stop is requested."""
         for item in items:
             self.raise_if_asked()
             yield item

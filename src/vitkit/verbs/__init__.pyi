@@ -1243,7 +1243,8 @@ def sort(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """File photographs in folders of their classes, as links or copies. The originals stay where they
+    """Sort photographs into a folder for each class, as links or copies. The originals stay where
+    they
     are, and nothing is replaced.
 
     Raises ValueError if a photograph is not a file of this machine, or if the model names no classes."""
@@ -1285,7 +1286,8 @@ def sort(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """File photographs in folders of their classes, as links or copies. The originals stay where they
+    """Sort photographs into a folder for each class, as links or copies. The originals stay where
+    they
     are, and nothing is replaced.
 
     Raises ValueError if a photograph is not a file of this machine, or if the model names no classes."""

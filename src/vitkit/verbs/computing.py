@@ -86,7 +86,8 @@ def runtime_of_run(
 
 
 def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
-    """A model by its name, or as a program holds it. Raises TypeError for anything else, and
+    """The classifier of a model that is given by name or as an object. Raises TypeError for
+    anything else, and
     ValueError if hints are given for a model that is loaded already."""
     from vitkit.weights import Classifier, load_as
 

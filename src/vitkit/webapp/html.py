@@ -105,7 +105,7 @@ def _doubt(answer: Answer) -> list[Block]:
 
 
 def problem(sentence: str) -> str:
-    """A sentence about what is wrong."""
+    """The HTML of an error sentence."""
     return _whole(tag("p", sentence, "problem"))
 
 

@@ -142,7 +142,7 @@ class Viewer:
         return ", ".join(facts)
 
     def answer(self, view: View, top: int = 5) -> Answer:
-        """The likeliest classes, and what the model looks at. Raises ValueError if the model
+        """The most likely classes, and what the model looks at. Raises ValueError if the model
         computes numbers that are not finite."""
         with _ONE_AT_A_TIME:
             logits, strangeness, rollout = self._computed(view.images)

@@ -131,7 +131,7 @@ def draw_operations(
 
 @dataclass(frozen=True)
 class Kind:
-    """How an operation is drawn, and how it is applied."""
+    """A kind of operation: how it is drawn, and how it is applied."""
 
     draw: Callable[[float, tuple[int, int], torch.Generator], Any]
     """(level, (h, w), generator) -> its value. The level is the magnitude over 10."""

@@ -66,7 +66,7 @@ def is_heif(data: bytes) -> bool:
 
 
 def add_heif() -> None:
-    """Teach Pillow to read HEIF, once a process. Raises ImportError, with a sentence."""
+    """Enable Pillow to read HEIF, once per process. Raises ImportError, with a sentence."""
     if HEIF in Image.OPEN:
         return
     try:

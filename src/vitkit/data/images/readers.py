@@ -65,7 +65,7 @@ class Encoded:
 
     @cached_property
     def image(self) -> Image.Image:
-        """As Pillow opens it. Raises BadImage beyond the limits."""
+        """The image as an open Pillow image. Raises BadImage beyond the limits."""
         image = pillow.open_lazily(self.data)
         limit = max_pixels()
         pixels = image.width * image.height
@@ -133,7 +133,7 @@ class Encoded:
 
     @property
     def channels(self) -> int:
-        """How many it has: 1, 3, or with transparency 4."""
+        """The number of channels: 1, 3, or 4 with transparency."""
         if self.jpeg_header:
             return 3
         return pillow.channels(self.image)

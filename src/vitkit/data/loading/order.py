@@ -38,7 +38,7 @@ AUGMENT = 1
 
 
 class Stream:
-    """Random numbers of their own for every example in every epoch.
+    """A stream of random numbers for each example in each epoch.
 
     Philox makes its numbers from a key and a counter, so numbers at other counters are other
     numbers, and none has to be drawn to reach the next.

@@ -66,11 +66,11 @@ class Pixels(Store):
         return self.block[start:end].reshape(height, width, self.channels)
 
     def name(self, row: int) -> str:
-        """The origin's name of it."""
+        """The name of the picture in its origin."""
         return self.origin.name(int(self.rows[row]))
 
     def identity(self, row: int) -> str:
-        """The origin's identity of it."""
+        """The identity of the picture in its origin."""
         return self.origin.identity(int(self.rows[row]))
 
 
@@ -259,7 +259,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, preprocessing: Preprocessing, rows: int) -> "Layout":
-        """So many images, as a preprocessing makes them."""
+        """The layout of this many images, prepared by a preprocessing."""
         shape = (rows, *preprocessing.row_shape)
         return cls(shape, getattr(torch, preprocessing.values))
 

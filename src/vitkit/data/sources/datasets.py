@@ -38,7 +38,8 @@ class DatasetItems(Store):
     """The rows of each."""
 
     def read(self, row: int) -> bytes | np.ndarray:
-        """The image. Raises BadImage for whatever the data set raises, and for an item that is not
+        """The image of a row. Raises BadImage for whatever the data set raises, and for an item
+        that is not
         an image."""
         dataset, item = self.ranges.locate(row)
         name = self.name(row)

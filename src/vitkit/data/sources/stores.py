@@ -137,7 +137,7 @@ class Arrays(Store):
         return f"{self.title} image {row}"
 
     def identity(self, row: int) -> str:
-        """Its name: arrays do not move."""
+        """The name of the image, which identifies it."""
         return self.name(row)
 
 
@@ -212,14 +212,14 @@ class ChunkCache:
 
     @property
     def window(self) -> int | None:
-        """How many chunks are kept; None if all are."""
+        """The number of chunks that are kept; None if all are kept."""
         if self.bytes <= KEEP:
             return None
         size, count = self.density
         return max(LEAST, WINDOW * count // max(size, 1))
 
     def get(self, number: int, load: Callable[[int], Any]) -> Any:
-        """A chunk, as it is kept, or load(number)."""
+        """A chunk from the cache, or else from load(number)."""
         if number not in self.chunks:
             limit = self.window
             if self.limit is not None:

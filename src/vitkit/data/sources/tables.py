@@ -227,7 +227,7 @@ def without_secret_parts(table: Table) -> Table:
 
 
 class Numbered(NamedTuple):
-    """Targets as a Source has them."""
+    """Targets in the form of a Source."""
 
     target_kind: TargetKind
     targets: np.ndarray | Lists

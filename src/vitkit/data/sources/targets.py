@@ -318,7 +318,7 @@ def _refuse_repetitions(lists: Lists, where: str) -> None:
 
 
 def concatenate_values(several: Sequence[Values]) -> Values:
-    """Values of several files as those of one, before `as_row_labels`."""
+    """The values of several files, joined before `as_row_labels`."""
     types = {type(values) for values in several}
     if types in ({Lists}, {np.ndarray}):
         return concatenate(several)

@@ -36,7 +36,7 @@ class Choice:
     """What a reader of the numbers should know, a sentence each."""
 
     def to(self, device: torch.device | str) -> "Choice":
-        """The same on a device."""
+        """The same choice on a device."""
         return replace(self, answer_of=self.answer_of.to(device), truth=self.truth.to(device))
 
     @cached_property
@@ -97,7 +97,8 @@ class Choice:
 def among_all(
     data: Sequence[str], model: Sequence[str], needed: Container[int] | None = None
 ) -> Choice:
-    """Every class of the model may be answered. `needed` and errors: as for `align`."""
+    """A choice in which every class of the model counts as an answer. `needed` and errors: as for
+    `align`."""
     met = align(data, model, needed)
     return Choice(tuple(model), torch.arange(len(model)), met.classes, met.notes)
 

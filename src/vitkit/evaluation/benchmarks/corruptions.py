@@ -182,7 +182,7 @@ def check_can_corrupt(preprocessing: Preprocessing) -> None:
 
 
 class Robustness(NamedTuple):
-    """How accuracy falls with corruption."""
+    """The accuracy of a model under corruptions."""
 
     clean: Metric | None
     """top1 on the images as they are; None if it was not measured."""
@@ -207,7 +207,7 @@ class Robustness(NamedTuple):
         return [*self.errors[:1], self.mean, *self.by_severity, *cells, *self.errors[1:]]
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         metrics = self.metrics
         if self.clean is not None:
             metrics = [self.clean, *metrics]

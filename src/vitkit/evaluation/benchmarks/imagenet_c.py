@@ -58,7 +58,7 @@ class Corrupted(NamedTuple):
 
     @property
     def images(self) -> int:
-        """How many there are at each severity."""
+        """The number of images at each severity."""
         return len(self.severities[0].source)
 
 

@@ -96,7 +96,7 @@ CLASSES = "objectnet_to_imagenet_1k.json"
 
 
 class Named(NamedTuple):
-    """A named data set as it is on this machine."""
+    """A named data set on this machine."""
 
     source: Source
     """Its images, with WordNet's names as classes, or ObjectNet's."""

@@ -166,7 +166,7 @@ def figures_of(given: Answers) -> Callable[[np.ndarray], np.ndarray]:
 
 
 class ClassScore(NamedTuple):
-    """How one class fared."""
+    """The scores of one class."""
 
     name: str
     images: int
@@ -198,7 +198,7 @@ def weakest(scores: Sequence[ClassScore]) -> str | None:
 
 
 class Confused(NamedTuple):
-    """Images of one class that were taken for another."""
+    """Images of one class that were classified as another."""
 
     true: str
     predicted: str

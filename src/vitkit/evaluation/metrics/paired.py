@@ -51,7 +51,7 @@ class Disagreement(NamedTuple):
 
 
 class Paired(NamedTuple):
-    """Two models on the same images."""
+    """The comparison of two models on the same images."""
 
     differences: tuple[Difference, ...]
     both: int

@@ -201,7 +201,7 @@ def architecture(classifier: Classifier) -> dict:
 
 
 def arithmetic(classifier: Classifier) -> dict:
-    """The architecture, and what computes it: device and precision."""
+    """The architecture with its arithmetic: device and precision."""
     device = classifier.device.type
     precision = "float32"
     if torch.is_autocast_enabled(device):

@@ -137,7 +137,7 @@ class LeaveOut:
 
     @cached_property
     def scale(self) -> float:
-        """The fit's mean eigenvalue, which needs no fit."""
+        """The mean eigenvalue of the fit, which can be computed without a fit."""
         count, views, width = self.x.shape
         if self._is_wide:
             products, roots = self._centred_products(self.weights)
@@ -275,7 +275,7 @@ class LeaveOut:
 
 
 class Judged(NamedTuple):
-    """Left-out answers, brought to the scale of what they mean."""
+    """Leave-one-out answers, scaled to logits or to the unit of the targets."""
 
     losses: Tensor
     """Of each example, (N,)."""

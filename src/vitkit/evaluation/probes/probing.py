@@ -129,7 +129,7 @@ class Probing:
         return number_probe(learned.x, learned.y, groups, products)
 
     def quality(self, name: str, answers: Tensor, y: np.ndarray) -> list[Metric]:
-        """How good answers (N, K) are, under this name. They are judged by the first metric."""
+        """The metrics of answers (N, K), under this name. They are judged by the first metric."""
         if self.kind == "class":
             metrics = quality(name, answers, y)
             if self.balanced and metrics:
@@ -142,7 +142,7 @@ class Probing:
     def left_out_quality(
         self, fitted: Probe, y: np.ndarray, groups: np.ndarray | None = None
     ) -> list[Metric]:
-        """How good the left-out answers are. Those of one group, by its number (N,), are not
+        """The metrics of the leave-one-out answers. Those of one group, by its number (N,), are not
         independent. They are judged by the first metric."""
         if self.kind == "class":
             return left_out_quality(fitted, y, self.balanced, groups)
@@ -262,7 +262,7 @@ def quality_of_numbers(name: str, predicted: Tensor, y: np.ndarray) -> list[Metr
 
 
 class Platt(NamedTuple):
-    """Log-odds as a line of scores."""
+    """Log-odds as a linear function of scores."""
 
     slope: float
     offset: float

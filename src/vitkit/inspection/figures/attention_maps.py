@@ -93,7 +93,7 @@ def rolled(classifier: Classifier, images: Tensor) -> Rolled:
 
 @dataclass
 class Rolling:
-    """Attention Rollout of the pass that runs within `rolling`."""
+    """Collects Attention Rollout during a pass within `rolling`."""
 
     config: ViTConfig
     tokens: int

@@ -55,7 +55,7 @@ def tag(name: str, content: str, style: str = "") -> Block:
 
 
 def join(texts: Iterable[str]) -> Block:
-    """Blocks, or texts that are escaped, one after the other."""
+    """Join blocks, or texts that are escaped, one after the other."""
     return Block("".join(block(text) for text in texts))
 
 

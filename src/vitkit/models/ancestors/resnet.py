@@ -124,7 +124,7 @@ class ResNetStem(nn.Module):
         return self.project(x)  # E of Eq. 1, on a feature map
 
     def init_weights(self) -> None:
-        """As the patches of an image."""
+        """The same initialisation as for the patches of an image."""
         lecun_normal_(self.project.weight)
         nn.init.zeros_(self.project.bias)
 

@@ -45,7 +45,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a server takes from whom."""
+    """The limits of a request."""
 
     size: int = 32 << 20
     """Bytes of a request."""

@@ -18,7 +18,7 @@ STUCK = 60.0  # seconds beyond a request's that one batch may take before the pr
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server answers."""
+    """The settings of a server."""
 
     limits: Limits
     token: str | None = field(default=None, repr=False)
@@ -46,7 +46,7 @@ class Service:
         """Whether the server is about to end."""
 
     def serve(self, served: Served) -> Answering | None:
-        """Answer by this model from now on. Returns the one before it, which is to be closed."""
+        """Serve this model from now on. Returns the one before it, which is to be closed."""
         before = self.answering
         settings = self.settings
         self.answering = Answering(

@@ -72,7 +72,7 @@ class Metrics:
             ProcessCollector(registry=self.registry)  # memory, CPU time, open files
 
     def computed(self, images: int, seconds: float) -> None:
-        """A batch was computed."""
+        """Record that a batch was computed."""
         self.batch_images.observe(images)
         self.batch_seconds.observe(seconds)
 

@@ -45,7 +45,7 @@ class AtSize:
     """How positions are resampled."""
 
     def measure(self, device: str) -> list[Metric]:
-        """top1 and more. Raises ValueError if the run has no model."""
+        """Yields top1 and the other metrics. Raises ValueError if the run has no model."""
         with process_group(device) as own_device:
             classifier = load(self.run_dir, quiet=True)
             size = (self.side, self.side)

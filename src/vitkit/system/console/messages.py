@@ -60,7 +60,7 @@ def is_first() -> bool:
 
 
 def say(sentence: str) -> None:
-    """Tell a sentence; of several ranks, rank 0 tells it."""
+    """Send a sentence to the listener; with several ranks, only rank 0 sends it."""
     if is_first():
         _listener.get()(sentence)
 
@@ -95,7 +95,7 @@ def announce(sentence: str) -> None:
 
 
 def progress_of(stage: str, done: int, total: int) -> None:
-    """Tell how far a stage is."""
+    """Report the progress of a stage."""
     _listener.get()(Progress(stage, done, total))
 
 
@@ -152,7 +152,7 @@ def current_callback() -> Callback | None:
 
 @contextmanager
 def followed_by(callback: Callback | None) -> Iterator[None]:
-    """A block whose runs a function follows."""
+    """A context in which a function follows all runs."""
     before = _callback.set(callback)
     try:
         yield
@@ -171,7 +171,7 @@ def live_output() -> TextIO | None:
 
 @contextmanager
 def printing_to(stream: TextIO) -> Iterator[None]:
-    """A block whose results are printed there as they come."""
+    """A context in which results are printed to a stream as they come."""
     before = _live.set(stream)
     try:
         yield

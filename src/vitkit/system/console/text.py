@@ -37,7 +37,7 @@ def printable_name(name: str) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """How many things there are: "1 image", "2,000 images"."""
+    """A count as text: "1 image", "2,000 images"."""
     if count == 1:
         return f"1 {thing}"
     return f"{count:,} {thing}s"
@@ -68,7 +68,7 @@ def as_word(path: Path | str) -> str:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal, or of $COLUMNS; at least 40."""
+    """The width of the terminal, or $COLUMNS; at least 40."""
     return max(get_terminal_size().columns, 40)
 
 

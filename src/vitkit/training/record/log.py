@@ -26,7 +26,7 @@ SLOW_DATA = 0.1  # share of the time spent waiting for data from which it is wor
 
 
 class Pace(NamedTuple):
-    """How fast a run is."""
+    """The speed of a run."""
 
     images_per_second: float
     data_wait: float
@@ -70,14 +70,14 @@ class Meter:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count what happens within it as waiting for data."""
+        """A context whose time counts as waiting for data."""
         began = time.perf_counter()
         yield
         self.waited += time.perf_counter() - began
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
-        """Do not count what happens within it as training."""
+        """A context whose time does not count as training."""
         began = time.perf_counter()
         yield
         self.paused += time.perf_counter() - began
@@ -179,7 +179,8 @@ class Log:
             self.to_trackers(lambda tracker: tracker.scalars(step, numbers))
 
     def to_trackers(self, tell: Callable[[Tracker], None]) -> None:
-        """Tell each tracker something. One that fails, for its server is gone or a disk full, is told
+        """Send something to each tracker. One that fails, for its server is gone or a disk full, is
+        told
         nothing more: the training goes on. An exception of a function of the program is raised."""
         for tracker in tuple(self.trackers):
             try:
@@ -262,7 +263,7 @@ class Log:
 
 
 def clock(seconds: float) -> str:
-    """1:02:03, or 4:05 below an hour."""
+    """A time as 1:02:03, or 4:05 below an hour."""
     minutes, seconds = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"

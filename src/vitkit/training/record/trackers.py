@@ -37,7 +37,7 @@ class Mistaken(NamedTuple):
 
 
 class Tracker(Protocol):
-    """Gets what a run tells."""
+    """Receives the numbers and pictures of a run."""
 
     sentence: str
     """How to look at it; "" if that is not for us to say."""

@@ -157,7 +157,7 @@ class Occupied(ValueError):
 
 
 class Busy(Occupied):
-    """Another process is at work in the directory."""
+    """Another process works in the directory."""
 
 
 class Earlier(NamedTuple):

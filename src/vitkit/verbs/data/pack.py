@@ -56,7 +56,7 @@ class PackedData:
         return status_of(len(self.packed.left_out), self.settings.ok_if_unreadable)
 
     def shown(self) -> Iterator[str]:
-        """How many images were written, and which were not."""
+        """The output: the number of images that were written, and the images that were not."""
         packed = self.packed
         sentence = (
             f"{packed.written:,} of {self.images:,} images in {self.path}, "

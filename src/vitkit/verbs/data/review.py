@@ -254,7 +254,7 @@ def parts_by_name(splits: Splits) -> dict[str, Source]:
 
 
 def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[str]]:
-    """All findings, and what was done, in sentences."""
+    """All findings, and the facts of the review, in sentences."""
     # The pixels of every image, and its features if it can be read
     parts = parts_by_name(splits)
     surveys = {

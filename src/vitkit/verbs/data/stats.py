@@ -202,7 +202,7 @@ def _check_request(settings: Stats, parts: dict[str, Source]) -> None:
 
 
 def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> dict:
-    """Everything that was seen, as plain values: what --json prints."""
+    """All statistics as plain values, for --json."""
     described_pairs = []
     for (first, second), duplicates in pairs.items():
         described = _describe_pairs(surveys[first], surveys[second], duplicates)

@@ -367,7 +367,7 @@ def versions() -> dict[str, str]:
 def described(
     settings: "Bench", found: Sequence[Contender], speeds: Sequence[Speed], images: str
 ) -> dict:
-    """All that was measured, and on which images."""
+    """All measurements, and the images on which they were made."""
     rows = []
     for contender, speed in zip(found, speeds, strict=True):
         agreement = contender.agreement
@@ -405,7 +405,7 @@ def described(
 
 
 def write(path: Path, written: dict, found: Sequence[Contender], speeds: Sequence[Speed]) -> None:
-    """The numbers, or a picture of them."""
+    """Write the numbers, or a picture of them."""
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".json":
         write_json(path, written)

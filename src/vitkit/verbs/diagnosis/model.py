@@ -40,7 +40,7 @@ LOSS = {"class": "softmax", "classes": "sigmoid", "number": "squared"}
 
 @dataclass(frozen=True)
 class Examined:
-    """A model, and the images that it is to learn."""
+    """A model, and the images that it should learn."""
 
     data: str
     splits: Splits
@@ -232,7 +232,7 @@ UNEVEN = 10  # times as many images in the largest class as in the smallest
 
 
 def examine_data(data: str, splits: Splits) -> Iterator[Finding]:
-    """Numbers, balance, broken images and duplicates of a data set."""
+    """The findings on numbers, balance, broken images and duplicates of a data set."""
     parts = parts_of(splits)
     word = as_word(data)
     counts = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())

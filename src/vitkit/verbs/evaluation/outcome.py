@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @result
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """How good a model is on images."""
+    """The evaluation of a model on images."""
 
     settings: "Evaluate"
     images: str

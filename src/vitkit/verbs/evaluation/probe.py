@@ -337,7 +337,7 @@ def _title(settings: FitProbe, probing: Probing, images: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A probe, and all that it was fitted to."""
+    """A probe, and the data to which it was fitted."""
 
     probing: Probing
     probe: Probe

@@ -235,7 +235,7 @@ def deliver(settings: "Evaluate", found: Report, source: Source) -> Evaluation:
 
 
 def facts_of(settings: "Evaluate", classifier: Classifier, device: torch.device) -> dict[str, str]:
-    """How it was measured, for whoever reads the report."""
+    """The facts of the measurement, for the reader of the report."""
     where = str(device)
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)

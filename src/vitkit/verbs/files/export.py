@@ -118,7 +118,7 @@ class ExportedModel:
 
     @property
     def megabytes(self) -> float:
-        """Its size."""
+        """The size of the file, in megabytes."""
         return size_of(self.path) / 1e6
 
     @property

@@ -187,7 +187,7 @@ class Studies:
         return [{"study": name, "summary": each.summary} for name, each in STUDIES.items()]
 
     def shown(self) -> Iterator[str]:
-        """Each with half a line."""
+        """The output: each study, with half a line."""
         yield listing()
 
 

@@ -158,7 +158,7 @@ class ComparedRuns:
         }
 
     def shown(self) -> Iterator[str | Table]:
-        """Tables, and where the page is; or JSON."""
+        """The output: tables, and the path of the page; or JSON."""
         if self.settings.json:
             yield json.dumps(self.to_json())
             return

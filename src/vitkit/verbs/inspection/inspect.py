@@ -94,7 +94,7 @@ class Inspected:
 
     @property
     def files(self) -> list[Path]:
-        """All that was written, the page first."""
+        """All files that were written, the page first."""
         files = [path for drawn in self.figures for path in drawn.files]
         if self.path is not None:
             files.insert(0, self.path)

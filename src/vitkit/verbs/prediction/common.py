@@ -191,7 +191,7 @@ def answers_to_names(
 
 
 def batch_for(runtime: Runtime) -> int:
-    """How many images are computed together."""
+    """The number of images that are computed together."""
     if takes_pictures(runtime):
         return 1
     if getattr(runtime, "one_grid", False) and runtime.preprocessing.is_native:

@@ -59,7 +59,7 @@ class Predictions(Sequence[Prediction]):
     def of(
         cls, taking: "Taking", path: Path | None, notes: tuple[str, ...], ok_if_unreadable: bool
     ) -> "Predictions":
-        """All that was taken."""
+        """The predictions of all answers that were taken."""
         return cls(
             tuple(taking.kept),
             tuple(taking.runtime.labels),

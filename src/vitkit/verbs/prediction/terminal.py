@@ -173,7 +173,8 @@ class ImageCounter:
         """Images that the last line in a log told of: one that tells the same is none."""
 
     def count(self, images: int, unreadable: int) -> None:
-        """So many more are done, some of which were unreadable. Shows the line, if it is time."""
+        """Count this many more images, some of which were unreadable. Shows the line, if it is
+        time."""
         self.done += images
         self.unreadable += unreadable
         now = time.monotonic()

@@ -53,7 +53,7 @@ class ClosedPage:
     address: str
 
     def shown(self) -> Iterator[str]:
-        """That it is closed."""
+        """The output: the page is closed."""
         yield "the page is closed"
 
 

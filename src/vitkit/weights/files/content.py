@@ -220,6 +220,6 @@ def comment_of(description: dict) -> bytes:
 
 
 def write_comment(file: Path, comment: bytes) -> None:
-    """Give an archive this comment."""
+    """Write this comment into an archive."""
     with zipfile.ZipFile(file, "a") as archive:
         archive.comment = comment

@@ -42,7 +42,7 @@ def length_of(tensors: Tensors, name: str) -> int:
 
 
 def count_blocks(tensors: Tensors, pattern: str) -> int:
-    """How many blocks there are. `pattern` matches names, and its group is the block's number."""
+    """The number of blocks. `pattern` matches names, and its group is the block's number."""
     matches = [re.match(pattern, name) for name in tensors if len(name) < LONGEST_NAME]
     numbers = {int(match[1]) for match in matches if match}
     if not numbers or max(numbers) + 1 != len(numbers):

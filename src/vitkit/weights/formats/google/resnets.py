@@ -125,7 +125,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 
 
 def nearest(config: Backbone) -> Code:
-    """The code base that computes most like a model."""
+    """The code base whose arithmetic is closest to a model's."""
     if config.order == "post":
         return BIG_VISION_BIT
     # The two ResNets v2 have the same arithmetic but for the border of the max-pooling

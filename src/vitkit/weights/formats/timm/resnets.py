@@ -96,7 +96,8 @@ def cannot(config: ResNetConfig) -> list[str]:
 
 
 def differs(config: ResNetConfig) -> list[str]:
-    """Its paddings, epsilons and divisors (StdConv2d in timm/layers/std_conv.py)."""
+    """What timm computes differently: its paddings, epsilons and divisors (StdConv2d in
+    timm/layers/std_conv.py)."""
     return another_dialect(config.backbone, DIALECTS["timm_bit"])
 
 
