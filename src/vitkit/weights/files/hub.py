@@ -73,7 +73,7 @@ def google_name(name: str) -> str | None:
 
 
 def from_google(name: str) -> Path:
-    """A file of Google's, from the cache if it is there. Raises ValueError."""
+    """A file of Google's, from the cache or by download. Raises ValueError if that fails."""
     url = f"{ENDPOINT}/{name.replace('+', '%2B')}"
     try:
         return download(url, cache_dir() / "google" / name)
