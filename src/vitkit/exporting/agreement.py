@@ -146,7 +146,7 @@ class Agreement:
     photographs: int
     """How many of them are no copy, or nearly a copy, of another one, nor parts of one photograph."""
     same: float
-    """The share of images with the same likeliest class."""
+    """The share of images with the same most likely class."""
     largest: float
     """The largest difference of two probabilities, or of two outputs that are none."""
     mean: float
@@ -176,7 +176,7 @@ class Agreement:
 
     @property
     def interval_of_same(self) -> tuple[float, float]:
-        """The interval at 95 % of the share of images with the same likeliest class. Copies of a
+        """The interval at 95 % of the share of images with the same most likely class. Copies of a
         photograph count as one image here."""
         return wilson(self.same * self.photographs, self.photographs)
 
@@ -354,7 +354,7 @@ def compared(
 def _right(
     likeliest: np.ndarray, truths: Sequence[str | None], labels: Sequence[str]
 ) -> np.ndarray:
-    """Whether the likeliest class, (N,), is the true one, bool, of the images whose true class is one
+    """Whether the most likely class, (N,), is the true one, bool, of the images whose true class is one
     of the labels."""
     known = set(labels)
     right = []

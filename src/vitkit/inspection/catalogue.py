@@ -66,7 +66,7 @@ class Subject:
     names: tuple[str, ...] = ()
     """A name for each of the first images, those that are shown."""
     target: int | None = None
-    """The class whose relevance is shown; None is each image's likeliest."""
+    """The class whose relevance is shown; None is the most likely class of each image."""
     layer: int | None = None
     """Which layer of attention, of `layer_names`, from 0; None is the last."""
     patch: tuple[int, int] | None = None

@@ -42,7 +42,7 @@ class Question(NamedTuple):
     label: str = ""
     """The class of a screen; of a photograph that is checked, the one that it has."""
     guesses: tuple[tuple[str, float], ...] = ()
-    """The likeliest classes of one photograph, and their probabilities, best first; none while there is no
+    """The most likely classes of one photograph, and their probabilities, best first; none while there is no
     model."""
     reason: str = ""
     """Why a photograph is checked, in words."""

@@ -206,7 +206,7 @@ class EarlyExit(nn.Module):
     inference_only = True
 
     def __init__(self, model: VisionTransformer, exits: Sequence[Exit], sure: float):
-        """sure: the probability of the likeliest class, by softmax, that ends the computation. Raises
+        """sure: the probability of the most likely class, by softmax, that ends the computation. Raises
         ValueError as `check_can_exit` and `check_sure` do."""
         super().__init__()
         check_can_exit(model, [each.after for each in exits])

@@ -33,7 +33,7 @@ BATCH = 32
 
 
 class Prediction(NamedTuple):
-    """A model's answer to an image: the likeliest classes, best first; or an `error`, if the image
+    """A model's answer to an image: the most likely classes, best first; or an `error`, if the image
     is broken.
 
     If the model's activation is "none", `probabilities` are its outputs themselves.
@@ -67,13 +67,13 @@ class Doubt(NamedTuple):
     unknown: bool | None = None
     """Whether the image is unlike those that the model has learned from."""
     possible: tuple[str, ...] | None = None
-    """The classes that the answer leaves open, the likeliest first."""
+    """The classes that the answer leaves open, the most likely first."""
 
 
 def likely(
     labels: Sequence[str], probabilities: Sequence[float], possible: Sequence[str] | None
 ) -> list[str]:
-    """What to name of the possible classes: the likeliest, and those listed, best first, of LIKELY or
+    """What to name of the possible classes: the most likely, and those listed, best first, of LIKELY or
     more. Others may be open only because too few images of them were learned from."""
     named = list(labels[:1])
     for label, probability in zip(labels[1:], probabilities[1:], strict=True):
@@ -208,7 +208,7 @@ def predictions_of(
 def _likeliest(
     runtime: Runtime, images: np.ndarray, top: int
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], Doubt]]:
-    """uint8 (B, 3, h, w) -> for each image its likeliest classes, their probabilities, and what the
+    """uint8 (B, 3, h, w) -> for each image its most likely classes, their probabilities, and what the
     model's limits say."""
     logits, strangeness = logits_and_strangeness(runtime, images)
     probabilities = activate_array(logits, runtime.activation)  # (B, K)

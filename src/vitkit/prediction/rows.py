@@ -147,7 +147,7 @@ FORMATS: dict[str, type[CsvRows] | type[JsonRows] | type[ParquetRows]] = {
 
 
 def columns(top: int, extra: Sequence[str]) -> list[str]:
-    """The columns of a file for the `top` likeliest classes."""
+    """The columns of a file for the `top` most likely classes."""
     names = ["name", "label", "probability"]
     for place in range(2, top + 1):
         names += [f"label_{place}", f"probability_{place}"]

@@ -25,11 +25,11 @@ RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECA
 
 
 class Sorter:
-    """Files photographs in a directory: each in the folder of its likeliest class, in `unsure`, or in
+    """Files photographs in a directory: each in the folder of its most likely class, in `unsure`, or in
     `unknown`."""
 
     def __init__(self, directory: Path, labels: Sequence[str], sure: float, by: By = "link"):
-        """sure: probability of the likeliest class from which on an answer counts. by: a hard link,
+        """sure: probability of the most likely class from which on an answer counts. by: a hard link,
         or a copy, which takes the disk's space again; where no link can be made it is a copy.
 
         Raises ValueError if the probability is not within 0 to 1.

@@ -988,7 +988,7 @@ def predict(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """Name the likeliest classes of images: files, folders, patterns, data sets; in a program also
+    """Name the most likely classes of images: files, folders, patterns, data sets; in a program also
     bytes, Pillow images, arrays and tensors. A broken image has an `error`, and the others are answered
     all the same.
 
@@ -1028,7 +1028,7 @@ def predict(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """Name the likeliest classes of images: files, folders, patterns, data sets; in a program also
+    """Name the most likely classes of images: files, folders, patterns, data sets; in a program also
     bytes, Pillow images, arrays and tensors. A broken image has an `error`, and the others are answered
     all the same.
 

@@ -74,7 +74,7 @@ def corrections_heading() -> str:
 
 
 def answers(answer: Answer, activation: Activation) -> str:
-    """The likeliest classes as bars, best first; as numbers alone, if they are not probabilities."""
+    """The most likely classes as bars, best first; as numbers alone, if they are not probabilities."""
     if not answer.classes:
         return _whole(tag("p", "The model has no head, so it names no classes.", "faint"))
     items = []

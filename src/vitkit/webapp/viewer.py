@@ -75,7 +75,7 @@ class Answer(NamedTuple):
     """The answer of a model to a photograph."""
 
     classes: tuple[tuple[str, float], ...]
-    """The likeliest classes, best first, each with its probability (or what the activation "none"
+    """The most likely classes, best first, each with its probability (or what the activation "none"
     leaves); none for a model without a head."""
     rollout: np.ndarray | None
     """What it looks at, through all layers: float32 (h, w); None for a model without attention."""

@@ -181,7 +181,7 @@ class Classifier:
         return activate(logits, self.activation)
 
     def predict(self, *images: Any, **settings: Any) -> Any:
-        """The likeliest classes of images, as `vitkit.predict(classifier, *images, **settings)` gives
+        """The most likely classes of images, as `vitkit.predict(classifier, *images, **settings)` gives
         them: files, folders, bytes, Pillow images, arrays or tensors; raises what that raises."""
         import vitkit  # the verb is above this room, which only hands the call on
 

@@ -67,7 +67,7 @@ class Choice:
         return logits[:, self.columns]
 
     def own_column(self, logits: Tensor, truth: Tensor) -> Tensor:
-        """(B, A), (B,) -> the likeliest column that is the right answer, (B,)."""
+        """(B, A), (B,) -> the most likely column that is the right answer, (B,)."""
         if self.is_of_all_classes:
             return truth
         is_right = self.answers == truth[:, None]  # (B, A)
@@ -78,7 +78,7 @@ class Choice:
         return torch.isin(self.answers, answers).nonzero()[:, 0]
 
     def confidence(self, probabilities: Tensor) -> Tensor:
-        """(B, A) -> the probability of the likeliest answer, over all of its classes, (B,)."""
+        """(B, A) -> the probability of the most likely answer, over all of its classes, (B,)."""
         highest, column = probabilities.max(-1)
         if not self.joins_classes:
             return highest

@@ -269,7 +269,7 @@ def read_json(path: Path) -> Any:
 
 
 def real_accuracy(given: Answers, source: Source, lists: Lists) -> list[Metric]:
-    """real/top1: how often the likeliest class is in an image's list; and real/seen, the images that
+    """real/top1: how often the most likely class is in an image's list; and real/seen, the images that
     have a label: the others are left out.
 
     The images are known by the numbers in their names, in whatever folders they lie. Raises

@@ -38,17 +38,17 @@ class Answers:
     truth: np.ndarray
     """The true class: int64 (N,)."""
     predicted: np.ndarray
-    """The likeliest class; the first of several that are equally likely: int64 (N,)."""
+    """The most likely class; the first of several that are equally likely: int64 (N,)."""
     rank: np.ndarray
     """How many classes come before the true one, so 0 is right: int64 (N,)."""
     rank_in_data: np.ndarray
     """The same among the classes that any of the images has: int64 (N,)."""
     confidence: np.ndarray
-    """The probability of the likeliest class: float64 (N,)."""
+    """The probability of the most likely class: float64 (N,)."""
     loss: np.ndarray
     """The softmax loss, in nats: float64 (N,)."""
     tied: np.ndarray
-    """Whether several classes are the likeliest: bool (N,)."""
+    """Whether several classes are the most likely: bool (N,)."""
     finite: np.ndarray
     """Whether all logits are numbers; if not, the other values mean nothing: bool (N,)."""
     logits: np.ndarray | None = None
@@ -59,7 +59,7 @@ class Answers:
 
     @cached_property
     def right(self) -> np.ndarray:
-        """Whether the likeliest class is the true one: bool (N,)."""
+        """Whether the most likely class is the true one: bool (N,)."""
         return self.rank == 0
 
     @cached_property

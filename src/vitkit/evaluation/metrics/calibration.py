@@ -1,6 +1,6 @@
 """Calibration: whether of the answers given with a probability of 80 % four in five are right.
 
-A confidence is the probability of the likeliest class. The calibration error and the bins are those
+A confidence is the probability of the most likely class. The calibration error and the bins are those
 of Guo et al. 2017, "On Calibration of Modern Neural Networks"; so is the temperature, one number
 that all logits are divided by.
 
@@ -164,7 +164,7 @@ def fit_temperature(
 
     It minimises the cross-entropy, which is convex in 1 / T. As in Platt scaling the true class
     counts (N + 1) / (N + 2), not 1: otherwise T would be 0 if every answer is right. The rest
-    counts for the likeliest of the other classes; spread over a thousand, most of it would be where
+    counts for the most likely of the other classes; spread over a thousand, most of it would be where
     no answer ever is, and T too large. If the answers are no better than chance, T is so large that
     all classes are equally likely.
 

@@ -1,4 +1,4 @@
-"""Images of one class each: how often the likeliest class is the right one, all other numbers that answers
+"""Images of one class each: how often the most likely class is the right one, all other numbers that answers
 are judged by, and which classes are taken for which.
 
 Only classes that any of the images has are judged. An answer outside of them is wrong.
@@ -44,8 +44,8 @@ RESAMPLED = {
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often the likeliest class is the right one (top1), and how often one of the five
-    likeliest is (top5, if there are ten classes or more); and if the classes are of unequal size,
+    """How often the most likely class is the right one (top1), and how often one of the five
+    most likely is (top5, if there are ten classes or more); and if the classes are of unequal size,
     the mean of their own accuracies."""
 
     figures: ClassVar = ("top1", "top5", "balanced_accuracy", "loss")

@@ -163,7 +163,7 @@ def predictions(
     exponents: Sequence[int],
     dtype: type[np.floating] = np.float64,
 ) -> np.ndarray:
-    """The likeliest of `count` classes for test features (M, D), for each l2 = 2^exponent, by
+    """The most likely of `count` classes for test features (M, D), for each l2 = 2^exponent, by
     features (N, D) with classes (N,): int64 (L, M).
 
     Features are standardised by those learned from, and get a constant one as their bias.

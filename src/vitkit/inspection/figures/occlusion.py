@@ -64,7 +64,7 @@ def occlusion_curves(
 
     images: prepared, uint8 (B, 3, H, W). maps: (B, h, w), any numbers, the highest first; H and W
     are multiples of h and w, which maps of overlapping patches become by `over_image`. target: the
-    class, or one for each image (B,); None is the class that is likeliest for the whole image. steps:
+    class, or one for each image (B,); None is the class that is most likely for the whole image. steps:
     how often patches are covered, at most h·w. orders: random orders, the same in every call.
 
     A covered patch has the image's mean colour. It computes B · (steps + 1) · 2 · (1 + orders)

@@ -149,7 +149,7 @@ def _text(data: bytes) -> str:
 
 
 def _answers(classifier: Classifier, logits: Tensor) -> list[tuple[str, str]]:
-    """The likeliest classes and their probabilities, as text; none of a model that names no classes
+    """The most likely classes and their probabilities, as text; none of a model that names no classes
     for an image."""
     if not classifier.labels or logits.ndim != 1:
         return []

@@ -56,7 +56,7 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """The share of images whose likeliest class is theirs. Raises KeyError for images of other
+        """The share of images whose most likely class is theirs. Raises KeyError for images of other
         targets."""
         return self["top1"]
 

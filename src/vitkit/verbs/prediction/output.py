@@ -38,7 +38,7 @@ class Predictions(Sequence[Prediction]):
     """A model's answers to images, in their order."""
 
     answers: tuple[Prediction, ...]
-    """One for each image: its likeliest classes, or what is wrong with it."""
+    """One for each image: its most likely classes, or what is wrong with it."""
     labels: tuple[str, ...]
     """The model's classes."""
     activation: Activation
@@ -84,7 +84,7 @@ class Predictions(Sequence[Prediction]):
         return status_of(self.unreadable, self.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
-        """A row for each image, with the columns of CSV and JSON lines: its name, its likeliest class
+        """A row for each image, with the columns of CSV and JSON lines: its name, its most likely class
         with the probability, all that were named, and what is wrong with it."""
         rows = []
         for answer, extra in zip(self.answers, self.written, strict=True):

@@ -1,4 +1,4 @@
-"""The likeliest classes of images: as a table, as rows of a file, or drawn."""
+"""The most likely classes of images: as a table, as rows of a file, or drawn."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ class Predict(Answering):
 
 @verb
 def predict(settings: Predict) -> Predictions:
-    """Name the likeliest classes of images: files, folders, patterns, data sets; in a program also
+    """Name the most likely classes of images: files, folders, patterns, data sets; in a program also
     bytes, Pillow images, arrays and tensors. A broken image has an `error`, and the others are answered
     all the same.
 

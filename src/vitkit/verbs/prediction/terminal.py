@@ -83,7 +83,7 @@ class AnswerTable:
         return [texts, ruler]
 
     def _row(self, prediction: Prediction) -> str:
-        """A line: the answer, its probability, the image, and the likeliest other classes."""
+        """A line: the answer, its probability, the image, and the most likely other classes."""
         name = _answer(prediction)
         if prediction.truth not in (None, prediction.labels[0]):
             name += f" (is {prediction.truth})"
@@ -126,7 +126,7 @@ def number(value: float, activation: Activation) -> str:
 
 
 def _answer(prediction: Prediction) -> str:
-    """The likeliest class; the two likeliest, if the answer leaves several open; or that the image is
+    """The most likely class; the two most likely, if the answer leaves several open; or that the image is
     unknown. Of these the listed ones count that are likely at all."""
     first = prediction.labels[0]
     if prediction.unknown:
