@@ -61,7 +61,7 @@ class Answering:
         Positional[tuple[str, ...]],
         arg(
             metavar="IMAGE...",
-            help=f"{IMAGES}, or digits; - reads names from the standard input, one a line.",
+            help=f"{IMAGES}, or digits; - reads names from the standard input, one per line.",
         ),
     ]
     top: int = 5

@@ -30,8 +30,8 @@ class Sort(Answering):
         Positional[tuple[str, ...]],
         arg(
             metavar="PHOTOGRAPH...",
-            help="Photographs of this machine: files, folders, patterns ('**/*.jpg'); - reads names from "
-            "the standard input, one a line.",
+            help="Photographs on this machine: files, folders, patterns ('**/*.jpg'); - reads names from "
+            "the standard input, one per line.",
         ),
     ]
     into: Path = Path("sorted")

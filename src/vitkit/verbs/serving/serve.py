@@ -90,8 +90,8 @@ class Serve:
     token_file: Annotated[
         Path | None,
         arg(
-            help="File with a token that clients have to show, as 'Authorization: Bearer TOKEN'. "
-            f"Default: what {TOKEN} is in the environment; without both, everyone is let in."
+            help="File with a token that clients must send, as 'Authorization: Bearer TOKEN'. "
+            f"Default: the value of {TOKEN} in the environment; without both, no token is needed."
         ),
     ] = None
     allow_origin: Annotated[tuple[str, ...], arg(metavar="ORIGIN...")] = ()
