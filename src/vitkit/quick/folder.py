@@ -148,7 +148,7 @@ def look(photographs: Photographs) -> list[str]:
     """A description of the data, in sentences."""
     parts = [f"{counted(len(photographs.train), 'image')} to learn from"]
     if photographs.held_out is not None:
-        parts.append(f"{len(photographs.held_out):,} held out, to choose by")
+        parts.append(f"{len(photographs.held_out):,} held out to choose the model")
     if photographs.test is not None:
         parts.append(f"{len(photographs.test):,} to test on ({photographs.test_name})")
     sentences = [", ".join(parts), _sizes(photographs.train)]

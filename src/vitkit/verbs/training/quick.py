@@ -225,16 +225,16 @@ def _why(reached: Answer) -> str:
     picked = {each.name: each for each in others}.get(reached.chosen)
     rule = "by more than a standard error"
     if picked is None:
-        sentence = f"{CLOSED_FORM} is kept: no other answers the held-out images better {rule}"
+        sentence = f"{CLOSED_FORM} is kept: no other model is better on the held-out images {rule}"
         picked = max(others, key=lambda each: each.held_out.value)
     else:
-        sentence = f"{reached.chosen} is kept: it answers the held-out images better {rule}"
+        sentence = f"{reached.chosen} is kept: it is better on the held-out images {rule}"
     if reached.photographs.target_kind != "class":
         return sentence
     first = reached.candidates[0].scores == 1
     _, only_picked, only_first, _ = agreement(picked.scores == 1, first)
     return (
-        f"{sentence}. {picked.name} alone is right on {only_picked:,} of them, {CLOSED_FORM} alone on "
+        f"{sentence}. Only {picked.name} is right on {only_picked:,} of them, only {CLOSED_FORM} on "
         f"{only_first:,} (McNemar's exact test, p = {mcnemar(only_picked, only_first):.2g})"
     )
 
