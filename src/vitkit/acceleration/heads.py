@@ -94,8 +94,8 @@ def own_answers(subject: Subject, exact: Arithmetic) -> Tensor:
 
 
 def distilled(x: np.ndarray, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The head on features (N, D) that is nearest to logits (N, K): weights (K, D) and biases (K,).
-    The strength of its regularisation is the one whose leave-one-out fits come closest."""
+    """The head on features (N, D) that is nearest to logits (N, K): weights (K, D) and biases (K,). Of
+    the strengths of its regularisation, the one whose fits without an image come nearest."""
     fitted = LeaveOut(torch.tensor(x), logits)
     strengths = [strength * fitted.scale for strength in STRENGTHS]
     errors = [(fitted.scores(l2) - logits).square().mean().item() for l2 in strengths]

@@ -48,11 +48,11 @@ class Subject(NamedTuple):
 
 
 def no_batches(source: Source) -> None:
-    """Returns None: an evaluator that needs images of this source prepares them."""
+    """None: whoever needs images of this source prepares them."""
 
 
 def drop(given: "Answers") -> None:
-    """Does nothing: the answers from which a metric was computed are not kept."""
+    """Nothing: nobody wants the answers that a metric was computed from."""
 
 
 def learns(evaluator: "Evaluator") -> bool:

@@ -195,7 +195,7 @@ def exact_in_openvino(model, images: Sequence[np.ndarray]) -> list[str]:
 
 
 def exact_in_onnx(path: Path, images: Sequence[np.ndarray]) -> list[str]:
-    """The layers of a .onnx file that are not quantised."""
+    """Those of a .onnx file."""
     import onnx
 
     model = onnx.load(path)

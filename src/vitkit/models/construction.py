@@ -78,7 +78,7 @@ def build(config: ModelConfig) -> Model:
 
 
 def parameters(config: ModelConfig) -> int:
-    """The number of parameters of a model. Takes no memory."""
+    """How many numbers a model learns. Takes no memory."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in build(config).parameters())
 

@@ -55,7 +55,7 @@ def exaflops(config: ModelConfig, images: float) -> float:
 
 
 def vit_cost(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
-    """The cost of all parts of a Vision Transformer."""
+    """A Vision Transformer: all of its parts."""
     rows, columns = config.tiling.grid(image)
     macs = sum(vit_macs(config, image, padded_taps).values())
     return Cost(rows * columns + config.prefix, macs)
@@ -142,7 +142,7 @@ def resnet_cost(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
 
 
 def backbone_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool) -> int:
-    """The MACs of a root and its stages, on images with this many channels."""
+    """A root and its stages, on images with so many channels."""
     return sum(stage_macs(config, channels, image, padded_taps))
 
 

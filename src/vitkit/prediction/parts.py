@@ -172,7 +172,7 @@ class Parts:
 
 
 class Counts(NamedTuple):
-    """The counts of a whole folder."""
+    """What a whole folder holds."""
 
     rows: int
     unreadable: int

@@ -185,8 +185,7 @@ def average(one: Classifier, other: Classifier) -> Classifier:
 
 
 def image_weights(asked: Probing, y: np.ndarray) -> np.ndarray | None:
-    """The weight of each image with these targets, (N,), if classes have equal weight; None if
-    images
+    """What each image with these targets counts, (N,), where classes count alike; None where images
     do."""
     if asked.kind != "class" or not asked.balanced:
         return None

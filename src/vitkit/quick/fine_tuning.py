@@ -149,7 +149,7 @@ def evaluation_in_steps(recipe: Recipe, held_out: int) -> float:
 
 
 def most_steps(recipe: Recipe, learned: int) -> int:
-    """The largest number of steps for this many training images, however much time there is."""
+    """How many steps to make at most, however much time there is, for so many images to learn from."""
     epochs = Span(EPOCHS, "epochs").steps(recipe.batch, learned)
     return max(FEWEST, int(epochs))
 

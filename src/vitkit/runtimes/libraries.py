@@ -41,7 +41,7 @@ def open_file(
     precision: "PrecisionChoice" = "auto",
     trusted: bool = False,
 ) -> FileRuntime:
-    """The runtime for an exported file. Raises ValueError for a file
+    """What computes an exported file. Raises ValueError for a file
     that no such library can compute, or that is not vitkit's.
 
     trusted: a .pt2 file is opened too, which can run anything.

@@ -96,11 +96,11 @@ class Results(NamedTuple):
     """The same at every evaluation."""
 
     def values(self, **settings: Setting) -> list[Metric]:
-        """The values by which the finished cells with these settings are compared."""
+        """What the finished cells with these settings are compared by."""
         return [row.metric for row in _matching(self.rows, settings)]
 
     def curve(self, **settings: Setting) -> dict[int, list[Metric]]:
-        """The values at every evaluation, by step."""
+        """The same at every evaluation, by its step."""
         by_step: dict[int, list[Metric]] = {}
         for row in _matching(self.curves, settings):
             by_step.setdefault(row.step, []).append(row.metric)

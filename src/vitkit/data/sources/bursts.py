@@ -66,7 +66,7 @@ BY_CHANCE = 0.01  # of the neighbours that are called alike, at most
 
 def find_bursts(source: Source) -> np.ndarray:
     """The group of each image, int64 (N,): those with the same number are of one burst, and most
-    images are alone. The result is cached, by names and sizes."""
+    images are alone. What was found is kept in the cache, by names and sizes."""
     path = cache_dir() / "bursts" / f"{_digest(source)}.npy"
     with suppress(OSError, ValueError):
         groups = np.array(open_memmap(path, mode="r"))  # which never unpickles

@@ -43,7 +43,7 @@ def fit_unknown(
     told_by: which of the features tell how far away an image is, the first and how many: `last_token`,
     if a head reads more; None for all of them.
 
-    The classes that are left open are a conformal set by class, to which the most likely is added if it
+    The classes that are left open are a conformal set by class, to which the likeliest is added if it
     is empty: of the images of every class, the right one is among them for at least `coverage`, and at
     most `rejected` are called unknown, whatever the model is worth, up to the difference that one image
     more makes to the fit (Vovk and others, 2005; by leaving one out, Barber and others, 2021). A class of

@@ -152,7 +152,7 @@ def current_callback() -> Callback | None:
 
 @contextmanager
 def followed_by(callback: Callback | None) -> Iterator[None]:
-    """A context in which a function follows all runs."""
+    """A block whose runs a function follows."""
     before = _callback.set(callback)
     try:
         yield
@@ -171,7 +171,7 @@ def live_output() -> TextIO | None:
 
 @contextmanager
 def printing_to(stream: TextIO) -> Iterator[None]:
-    """A context in which results are printed to a stream as they come."""
+    """A block whose results are printed there as they come."""
     before = _live.set(stream)
     try:
         yield
@@ -181,7 +181,7 @@ def printing_to(stream: TextIO) -> Iterator[None]:
 
 @contextmanager
 def heard_by(listener: Listener) -> Iterator[None]:
-    """A context in which a listener gets all messages."""
+    """A block in which a listener is told everything."""
     before = _listener.set(listener)
     try:
         yield

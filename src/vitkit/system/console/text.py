@@ -37,7 +37,7 @@ def printable_name(name: str) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """A count as text: "1 image", "2,000 images"."""
+    """How many things there are: "1 image", "2,000 images"."""
     if count == 1:
         return f"1 {thing}"
     return f"{count:,} {thing}s"

@@ -14,7 +14,7 @@ from vitkit.training.reports.answers import check_answered, open_part
 
 
 class Common(NamedTuple):
-    """The answers of two runs to the same images."""
+    """What two runs answered to the same images."""
 
     first: np.ndarray
     """Whether the first is right: bool (N,)."""
@@ -34,8 +34,7 @@ class Common(NamedTuple):
 
 
 def common_answers(first: Recorded, second: Recorded) -> Common | None:
-    """The answers of two runs to the images from which neither has learned; None if there is no
-    such image,
+    """What two runs answered to the images that neither has learned from; None if there is no such image,
     or if one has kept no answers. Images are the same if their files are.
 
     Raises ValueError if images have changed since; OSError.

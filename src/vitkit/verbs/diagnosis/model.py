@@ -232,7 +232,7 @@ UNEVEN = 10  # times as many images in the largest class as in the smallest
 
 
 def examine_data(data: str, splits: Splits) -> Iterator[Finding]:
-    """The findings on numbers, balance, broken images and duplicates of a data set."""
+    """Numbers, balance, broken images and duplicates of a data set."""
     parts = parts_of(splits)
     word = as_word(data)
     counts = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())

@@ -355,7 +355,7 @@ def _finished(
     if made.unseen:
         said[0] += f"; {made.unseen:,} with a class it has not seen yet, or they are gone"
     for metric in made.metrics[:1]:
-        said.append(f"{metric.text()} of them are classified correctly by fits without them")
+        said.append(f"{metric.text()} of them are answered right by fits without them")
     if links or settings.sort_into is not None:
         said.append(sort_into(sitting, root, settings.sort_into or sitting.folder / "sorted"))
     labels = as_word(sitting.folder / LABELS)
