@@ -366,7 +366,7 @@ def test_help_of_finetune_names_what_follows_from_model_and_data(tmp_path, capsy
     assert status == 0
     assert "--model.width" in out and "(default: 24)" in out
     out = say(capsys, "finetune", tmp_path / "run", "digits", "--preset", "none", "--help")[1]
-    assert "How long the run is (449steps)" in " ".join(out.split())
+    assert "Length of the run (449steps)" in " ".join(out.split())
 
 
 def test_a_recipe_of_ones_own(tmp_path, capsys):

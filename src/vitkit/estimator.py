@@ -143,7 +143,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The likeliest class of each image, (N,), one of `classes_`."""
+        """The most likely class of each image, (N,), one of `classes_`."""
         likeliest = self._scores(X).argmax(1)
         return self.classes_[likeliest]
 

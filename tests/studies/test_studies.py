@@ -434,7 +434,7 @@ def test_the_command_lists_and_describes_the_studies(capsys):
         main(["study", "positions", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "It needs --data, and takes --recipe, --fewshot, --seeds. Without --budget its" in said
-    assert "without positions 61.4 %" in said and "A small budget: " in said and "--budget" in said
+    assert "61.4 % without positions" in said and "A small budget: " in said and "--budget" in said
 
 
 def test_a_shard_without_cells_has_nothing_to_do(capsys, tmp_path):

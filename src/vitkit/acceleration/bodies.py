@@ -51,7 +51,7 @@ STATES_OF = {
 
 
 class Arithmetic(NamedTuple):
-    """What computes a model, and in which numbers."""
+    """The runtime that computes a model, and its precision."""
 
     library: str
     """torch, onnx or openvino."""
@@ -66,7 +66,7 @@ class Arithmetic(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """How much of a model is computed."""
+    """The size of a candidate: how much of the model it computes."""
 
     image: tuple[int, int]
     """Height and width of the images."""
@@ -76,7 +76,7 @@ class Shape(NamedTuple):
     """Tokens that are merged in every block."""
 
     def text(self, full: "Shape") -> str:
-        """In words: what is less than in the whole model, or "the whole model"."""
+        """In words: how the candidate is smaller than the whole model, or "the whole model"."""
         words = []
         if self.blocks < full.blocks:
             words.append(counted(self.blocks, "block"))
@@ -95,12 +95,12 @@ class Candidate(NamedTuple):
 
     @property
     def key(self) -> str:
-        """By what it is recognised in a file."""
+        """The key of the candidate in a file."""
         return f"{self.arithmetic}; {self.shape.image}; {self.shape.blocks}; {self.shape.merge}"
 
 
 def whole(classifier: Classifier) -> Shape:
-    """All of a model."""
+    """The shape of the whole model."""
     config = classifier.model.config
     return Shape(tuple(classifier.preprocessing.size), getattr(config, "depth", 0))
 
@@ -172,14 +172,15 @@ def operations(classifier: Classifier, shape: Shape) -> float:
 
 
 class Reads(NamedTuple):
-    """What a head reads: the states that a pooling gives of so many blocks, the last ones."""
+    """The reading of a head: the states of a pooling, of this many blocks, counted from the
+    last."""
 
     pool: str
     blocks: int
 
 
 def own_reading(classifier: Classifier) -> Reads:
-    """What the classifier's own head reads."""
+    """The reading of the classifier's own head."""
     config = classifier.model.config
     return Reads(getattr(config, "pool", ""), getattr(config, "read_blocks", 1))
 
@@ -253,14 +254,15 @@ class Body:
 
     @cached_property
     def classifier(self) -> Classifier:
-        """The model that computes it, with a head that nobody asks."""
+        """The model that computes the body; its head is not used."""
         adopted, _ = adopt(self.subject.classifier, image=self.image)
         if self.widest == own_reading(adopted):
             return adopted
         return _with_reading(adopted, *self.widest)
 
     def states(self, source: Source) -> np.ndarray:
-        """What the pass reads of every image, float32 (N, L S D); from the cache, if it is there."""
+        """The states that the pass reads of every image, float32 (N, L S D); from the cache if they
+        are in it."""
         arithmetic = self.arithmetic
         if arithmetic.library == "torch" and not self.merge:
             with autocast(CPU, arithmetic.precision):
@@ -274,7 +276,7 @@ class Body:
             return features(replace(self.classifier, model=model), source).x
 
     def read(self, states: np.ndarray, shape: Shape, reads: Reads) -> np.ndarray:
-        """What the head of a shape reads of these states, float32 (N, its width)."""
+        """The features for the head of a shape, from these states: float32 (N, its width)."""
         if reads == self.widest:
             x = states
         else:
@@ -313,7 +315,7 @@ def calibration(subject: Subject, most: int | None = None) -> Trial:
 
 
 def wanted(arithmetic: Arithmetic, merge: int) -> Export:
-    """What is exported for an arithmetic."""
+    """The export settings for an arithmetic."""
     calibrated = arithmetic.is_calibrated or (arithmetic.library, arithmetic.precision) == (
         "onnx",
         "int8",
@@ -336,7 +338,8 @@ def exported(
 def opened(
     classifier: Classifier, arithmetic: Arithmetic, merge: int, folder: Path, trial: Trial
 ) -> tuple[Runtime, float]:
-    """What computes a classifier's logits in an arithmetic, and the megabytes of its file, which is
+    """The runtime of a classifier's logits in an arithmetic, and the megabytes of its file, which
+    is
     written to a folder."""
     if arithmetic.library == "torch":
         megabytes = 4 * parameters(classifier.model) / 1e6

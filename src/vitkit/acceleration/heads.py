@@ -34,7 +34,7 @@ LEAST_OWN = 0.95  # share of a run's images with the answer of the head that is 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A head on what a shape's body makes of images."""
+    """A head on the states of a shape's body."""
 
     reads: Reads
     weight: Tensor | None
@@ -47,7 +47,8 @@ class Head:
     """The fit, if it is one to the right answers."""
 
     def logits(self, classifier: Classifier, x: np.ndarray) -> Tensor:
-        """What it answers to what it reads, (N, D) -> (N, K). classifier: whose head it is, if it keeps
+        """The logits of the head for its features, (N, D) -> (N, K). classifier: whose head it is,
+        if it keeps
         its own."""
         if self.weight is None:
             return head_on(classifier, x)

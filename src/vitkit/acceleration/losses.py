@@ -46,7 +46,7 @@ MOST = 10_000_000  # images that somebody is asked for
 
 
 class Loss(NamedTuple):
-    """What a candidate loses, as shares of the images."""
+    """The loss of a candidate, as shares of the images."""
 
     expected: float
     """By the images that put the candidates in order, and the reference's probabilities."""
@@ -65,7 +65,7 @@ SAME = Loss(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # the same numbers to rounding: nothi
 
 
 class Evidence(NamedTuple):
-    """What some images say about a candidate."""
+    """The evidence of some images about a candidate."""
 
     lost: int
     """Images that the reference alone is right on."""
@@ -75,17 +75,17 @@ class Evidence(NamedTuple):
     images: int
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         return self._asdict() | {"costs": self.costs.tolist()}
 
     @classmethod
     def from_json(cls, values: dict) -> "Evidence":
-        """The way back."""
+        """The object that `to_json` described."""
         return cls(**values | {"costs": np.array(values["costs"], np.float64)})
 
 
 class Judged(NamedTuple):
-    """What all images say about a candidate, before it is decided what that promises."""
+    """The evidence of all images about a candidate, before a limit of its loss is computed."""
 
     tested: Evidence
     ordering: Evidence
@@ -94,7 +94,7 @@ class Judged(NamedTuple):
     """and what it is expected to lose by them."""
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         return {
             "tested": self.tested.to_json(),
             "ordering": self.ordering.to_json(),
@@ -103,7 +103,7 @@ class Judged(NamedTuple):
 
     @classmethod
     def from_json(cls, values: dict) -> "Judged":
-        """The way back."""
+        """The object that `to_json` described."""
         tested = Evidence.from_json(values["tested"])
         return cls(tested, Evidence.from_json(values["ordering"]), values["expected"])
 
@@ -128,7 +128,7 @@ class Judge:
         self.is_ordering = is_ordering(len(truth), groups)
 
     def judged(self, logits: Tensor) -> Judged:
-        """What the images say about a candidate with these logits, (N, K)."""
+        """The evidence of the images about a candidate with these logits, (N, K)."""
         answers = logits.argmax(1).numpy()
         temperature = fit_temperature(logits.double(), torch.from_numpy(self.truth))
         soft = (logits.double() / temperature / SOFT).softmax(1).numpy()
@@ -151,7 +151,7 @@ class Judge:
 
 
 def is_ordering(images: int, groups: np.ndarray | None) -> np.ndarray:
-    """Which images put the candidates in order, bool (N,); those of a group are on one side."""
+    """Which images order the candidates, bool (N,); images of a group are on the same side."""
     return _numbers(images, groups) % ORDERING == 0
 
 
@@ -163,7 +163,7 @@ def _numbers(images: int, groups: np.ndarray | None) -> np.ndarray:
 
 
 def losses(judged: list[Judged], images: int, groups: np.ndarray | None = None) -> list[Loss]:
-    """What each of the candidates loses, and its limit. Images with the same number in `groups`, (N,), are
+    """The loss of each candidate, and its limit. Images with the same number in `groups`, (N,), are
     no more than one."""
     times = times_more([each.tested for each in judged])
     share = independent(images, groups)
@@ -205,7 +205,7 @@ def times_more(evidence: list[Evidence]) -> float:
 
 
 def limit(judged: Judged, times: float = 1.0, share: float = 1.0) -> float:
-    """What a candidate loses at most, in 95 % of cases.
+    """The upper limit of a candidate's loss, in 95 % of cases.
 
     times: how many times more is lost than the probabilities say. share: how many images each of these
     stands for: fewer than one of groups, more for the more that there might be.
@@ -218,7 +218,7 @@ def limit(judged: Judged, times: float = 1.0, share: float = 1.0) -> float:
 
 
 def limit_by_answers(evidence: Evidence, share: float = 1.0) -> float:
-    """By the right answers."""
+    """The limit of the loss by the labels."""
     lost, won, _, count = evidence
     return tango(share * lost, share * won, share * count, Z)[1]
 

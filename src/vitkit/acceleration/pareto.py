@@ -30,7 +30,7 @@ class Point(NamedTuple):
     loss: Loss
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         return self._asdict() | {"loss": self.loss._asdict()}
 
 
@@ -54,7 +54,8 @@ class Line:
 
     @property
     def best(self) -> tuple[Point, ...]:
-        """Those of which no other is both faster and expected to lose less, the slowest first."""
+        """The points for which no other is both faster and expected to lose less, the slowest
+        first."""
         best = []
         for point in self.points:
             if not any(_is_better(other, point) for other in self.points):
@@ -62,14 +63,14 @@ class Line:
         return tuple(best)
 
     def fastest(self, lose: float) -> Point:
-        """The fastest that is promised to lose less than that, a share: the last one before the first that
-        fails, from the slowest of the line on (losses.py says why). What computes the same numbers loses
-        nothing."""
+        """The fastest that is promised to lose less than that, a share: the last one before the
+        first that fails, from the slowest of the line on (losses.py says why). A model that
+        computes the same numbers loses nothing."""
         return self._tested(lose)[0]
 
     def failing(self, lose: float) -> Point | None:
-        """The first one of the line that is faster than that, and is not promised to lose less; None if
-        there is none."""
+        """The first model of the line, from the slowest on, for which a loss below `lose` cannot be
+        promised; None if there is none."""
         return self._tested(lose)[1]
 
     def _tested(self, lose: float) -> tuple[Point, Point | None]:
@@ -86,7 +87,7 @@ class Line:
 
     @property
     def shown(self) -> tuple[Point, ...]:
-        """The whole model in PyTorch, and the line."""
+        """The rows to show: the whole model in PyTorch, and the line."""
         if self.reference in self.best:
             return self.best
         return (self.reference, *self.best)
@@ -99,7 +100,7 @@ class Line:
         return min(quick, key=lambda point: point.loss.expected)
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         values = asdict(self)
         values["reference"] = self.reference.to_json()
         values["points"] = [point.to_json() for point in self.points]

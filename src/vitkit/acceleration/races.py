@@ -40,7 +40,7 @@ CALIBRATED = 16  # images that give the ranges of int8 where only its speed is m
 
 @dataclass(frozen=True)
 class Round:
-    """How long the speeds are measured, and who stays."""
+    """The length of a round of measurements, and the rule by which candidates stay."""
 
     turns: int
     seconds: float
@@ -54,7 +54,7 @@ ROUNDS = (Round(2, 0.15, 1.2), Round(3, 0.3, 1.08), Round(5, 0.4, 1.0))
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to look for."""
+    """The goal of the search."""
 
     purpose: Purpose = "latency"
     seconds: float = 600.0
@@ -97,7 +97,7 @@ class Speeds:
         self.known = known
 
     def name(self, candidate: Candidate) -> str:
-        """What a candidate is called."""
+        """The name of a candidate."""
         if candidate.shape == self.full:
             return str(candidate.arithmetic)
         return f"{candidate.arithmetic}, {candidate.shape.text(self.full)}"
@@ -266,7 +266,7 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Race:
-    """What was measured in turns."""
+    """The results of measuring in turns."""
 
     reference: Candidate
     """The whole model in PyTorch."""
@@ -276,21 +276,21 @@ class Race:
 
     @property
     def turns(self) -> int:
-        """How many there were."""
+        """The number of turns."""
         return len(self.seconds[self.reference])
 
     def ratio(self, candidate: Candidate) -> float:
-        """How many times as long as the reference it takes: the median of all turns, in each of which
-        both were disturbed alike."""
+        """The ratio of its time to that of the reference: the median over all turns, in each of
+        which other work affects both alike."""
         pairs = zip(self.seconds[candidate], self.seconds[self.reference], strict=True)
         return median(own / other for own, other in pairs)
 
     def milliseconds(self, candidate: Candidate) -> float:
-        """Of an image."""
+        """Milliseconds per image."""
         return 1000 * median(self.seconds[self.reference]) * self.ratio(candidate)
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         return {
             "seconds": {each.key: seconds for each, seconds in self.seconds.items()},
             "megabytes": {each.key: size for each, size in self.megabytes.items()},

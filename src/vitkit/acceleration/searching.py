@@ -72,7 +72,7 @@ def check(classifier: Classifier) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The line, and how each of its models is made."""
+    """The line of models, and the way to make each of them."""
 
     line: Line
     candidates: dict[str, Candidate]

@@ -62,7 +62,7 @@ class Subject:
         return _spread(self.fitted, CALIBRATED)
 
     def digest(self) -> str:
-        """By what the images are recognised."""
+        """Identifies the images."""
         return f"{fingerprint(self.judged)} {fingerprint(self.fitted)} {self.is_left_out}"
 
 
@@ -219,7 +219,8 @@ def _spread(source: Source, most: int) -> Source:
 
 
 class Known:
-    """What was judged and measured of a model on some images, kept in a file of the cache: of this machine,
+    """The losses and speeds of a model's candidates on some images, kept in a file of the cache: of
+    this machine,
     as `folder_of` tells machines apart."""
 
     def __init__(self, subject: Subject):

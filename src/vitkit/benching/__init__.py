@@ -1,4 +1,5 @@
-"""Which runtime is fastest on this machine: measured in turns, with what the answers lose."""
+"""Which runtime is fastest on this machine: speeds measured in turns, and the accuracy that each
+loses."""
 
 from vitkit.system.lazy import lazily
 

@@ -63,7 +63,7 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """What it is called: "OpenVINO int8"."""
+        """The name of the contender: "OpenVINO int8"."""
         name = f"{self.library} {self.precision}"
         if self.is_calibrated:
             name += ", calibrated"
@@ -174,7 +174,7 @@ def with_less_work(
 
 
 def of_exported(file: FileRuntime | PictureRuntime, path: Path) -> Contender:
-    """An exported file, its answers compared with nobody's."""
+    """An exported file, whose answers are not compared."""
     own = file
     if isinstance(file, PictureRuntime):
         own = file.file

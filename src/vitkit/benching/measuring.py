@@ -35,7 +35,7 @@ PHOTOGRAPH = (480, 640)  # pixels of the image that a process answers
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and for how long."""
+    """The measurements to make, and their length."""
 
     batches: tuple[int, ...] = (1, 8, 32)
     """Images of a forward pass."""
@@ -47,7 +47,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured of a contender."""
+    """The measurements of a contender."""
 
     images_per_second: dict[int, float]
     """The median of the rounds, by batch."""
@@ -63,7 +63,7 @@ class Speed:
     """The most memory that this process had."""
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         return asdict(self)
 
 

@@ -5,7 +5,7 @@ A command is a function whose one argument is its settings, a dataclass. The doc
 dataclass and the strings below its fields are the help text.
 
 Elsewhere in vitkit a table holds functions. Here it holds their names, and the file of a command is
-imported when the command is run: so the overview is there at once, without PyTorch.
+imported when the command is run. So `vitkit --help` appears at once, without PyTorch.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,8 @@ class Command(NamedTuple):
 
     @property
     def verb(self) -> str:
-        """What it is called there: "data stats" is stats, and models, a room's name, list_models."""
+        """The name of the verb: "data stats" is stats, and models, a room's name, is
+        list_models."""
         last = self.name.split()[-1]
         return VERBS.get(last, last)
 
@@ -92,7 +93,7 @@ class Command(NamedTuple):
 
 
 class Defaults(NamedTuple):
-    """What follows from the first words after a command's name."""
+    """The defaults that follow from the first words after a command's name."""
 
     settings: Any
     """All settings, at their defaults."""
@@ -118,57 +119,57 @@ def _function(name: str) -> Callable:
 
 COMMANDS = (
     Command("train", "RECIPE [DATA]",
-            "train a model, or continue the run that is there",
+            "train a model by a recipe, or continue its run",
             defaults="recipe.train", narrates=True),
     Command("finetune", "[MODEL] DATA",
             "make a classifier of your own photographs, in seconds and in minutes",
             defaults="recipe.finetune", narrates=True),
     Command("label", "PHOTOS [--model MODEL]",
-            "sort photographs into classes, on a page where a model proposes and you confirm"),
+            "sort photographs into classes, on a page: a model proposes and you confirm"),
     Command("plan", "RECIPE [DATA] --gpus N",
             "count the memory, time and energy that a recipe needs; nothing is run",
             defaults="recipe.plan"),
     Command("evaluate", "MODEL DATA",
             "measure the accuracy of a model on images with labels"),
     Command("fewshot", "MODEL DATA...",
-            "measure what a model makes of a few images a class"),
+            "measure the accuracy of a model that learns from a few images per class"),
     Command("probe", "MODEL DATA",
             "fit a new head in closed form: a classifier in seconds"),
     Command("teach", "MODEL [DIR] --add PHOTOS...",
-            "teach a model classes from a few photographs, or take them away again"),
+            "teach a model classes from a few photographs, or make it unlearn them"),
     Command("suite", "SUITE MODEL --data DIR",
-            "measure a model on many tasks: VTAB, robustness, or one's own"),
+            "measure a model on many tasks: VTAB, robustness, or your own"),
     Command("study", "[NAME] --data DATA",
             "run one of the paper's studies on your own images: its table and its figure",
             defaults="study.defaults", narrates=True),
     Command("features", "MODEL DATA -o FILE",
-            "write the features of images, to search or to cluster"),
+            "write the features of images to a file, for search or clustering"),
     Command("predict", "MODEL IMAGE...",
-            "print the likeliest classes of images, or write them"),
+            "print the most likely classes of images, or write them to a file"),
     Command("sort", "MODEL PHOTOGRAPH... --into DIR",
-            "file photographs in folders of their classes"),
+            "sort photographs into a folder for each class"),
     Command("watch", "MODEL DIR",
-            "classify what is in a folder and what arrives there"),
+            "classify the images in a folder, and those that arrive there"),
     Command("batch", "MODEL IMAGE... --into DIR",
-            "answer millions of images, in parts, by several processes"),
+            "classify millions of images, in parts, with several processes"),
     Command("app", "MODEL [OTHER]",
             "open a web page: drop a photograph, see the classes and what a model looks at"),
     Command("serve", "MODEL",
-            "answer images over HTTP: batches, limits, metrics, a new model without a pause"),
+            "serve a model over HTTP: batches, limits, metrics, a new model without a pause"),
     Command("inspect", "MODEL [IMAGE...]",
             "draw what a model has learned and what it looks at: the paper's figures, and a page"),
     Command("show", "MODEL",
             "print what a model is and where it came from"),
     Command("report", "RUN...",
-            "write a page about a run, or about several side by side"),
+            "write a page about a run, or compare several runs on one page"),
     Command("compare", "ONE TWO [IMAGE...]",
-            "set two runs side by side, or two models layer by layer, on images"),
+            "compare two runs, or two models layer by layer on images"),
     Command("convert", "MODEL DEST --to FORMAT",
-            "write a model for Transformers, timm, torchvision or Google's code, and check it"),
+            "write a model for Transformers, timm, torchvision or Google's code, and check it there"),
     Command("export", "MODEL -o FILE",
-            "write a model for ONNX Runtime, OpenVINO or PyTorch, and measure that it is the same"),
+            "write a model for ONNX Runtime, OpenVINO or PyTorch, and check its answers"),
     Command("bench", "MODEL",
-            "measure how fast a model is here, in every runtime and precision"),
+            "measure how fast a model is on this machine, in every runtime and precision"),
     Command("faster", "MODEL [--lose POINTS]",
             "find the fastest model that loses no more than you allow, and write it"),
     Command("push", "DIRECTORY NAME",
@@ -180,9 +181,9 @@ COMMANDS = (
     Command("data review", "DATA MODEL",
             "find labels that are probably wrong, duplicates and odd images"),
     Command("models", "[NAME...]",
-            "list every named model, with what it costs"),
+            "list every named model and its cost"),
     Command("doctor", "",
-            "say what this machine can do, what is fast, and what is missing"),
+            "print what this machine can do, what is fast, and what is missing"),
 )  # fmt: skip
 
 __all__ = ["COMMANDS", "DATA", "MODEL", "Command", "Defaults", "WordsMissing", "WrongWords"]

@@ -117,7 +117,7 @@ def _trained(words: list[str]) -> tuple[str, list[str]]:
 
 
 def not_a_command(name: str) -> str:
-    """What to say of a first word that is a file or a folder; "" if it is none."""
+    """The message for a first word that is a file or a folder; "" if it is neither."""
     path = Path(name)
     if not kind_of(name):
         return ""

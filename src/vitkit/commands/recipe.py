@@ -134,7 +134,7 @@ def _recipe_word(command: str, words: list[str]) -> str:
 
 
 def asked_length(words: Sequence[str]) -> Span | None:
-    """What --length says; None if it is not there, or no duration, which tyro will refuse."""
+    """The value of --length; None if it is missing, or not a duration, which tyro will refuse."""
     length = option_words("--length", words)
     if not length:
         return None
@@ -145,14 +145,15 @@ def asked_length(words: Sequence[str]) -> Span | None:
 
 
 def given_options(words: Sequence[str]) -> frozenset[str]:
-    """The names of the options that are there."""
+    """The names of the given options."""
     names = (word[2:].partition("=")[0] for word in words if word.startswith("--"))
     return frozenset(name.replace(".no-", ".").replace("-", "_") for name in names)
 
 
 def option_words(option: str, words: Sequence[str]) -> list[str] | None:
     """The words that belong to an option: those up to the next option, or the word in
-    "--option=word". If the option is there twice, the last one counts. None if it is not there."""
+    "--option=word". If the option is there twice, the last one counts. None if it does not
+    exist."""
     values = None
     in_option = False
     for word in words:

@@ -244,5 +244,5 @@ def leading(words: Sequence[str]) -> Iterator[str]:
 
 
 def tell(typed: str, taken: str) -> None:
-    """Say what was taken for what."""
+    """Print how typed words were understood."""
     print(printable(f"took {typed} for {taken}"), file=sys.stderr)

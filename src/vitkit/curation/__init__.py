@@ -1,4 +1,4 @@
-"""For people who look after a data set: what is in it, what is there twice, and shards.
+"""Tools for people who look after a data set: statistics, duplicates, and shards.
 
 Training does not need this room.
 """

@@ -25,14 +25,15 @@ class Correction(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A file, and where it goes."""
+    """A file and its destination."""
 
     before: Path
     after: Path
 
 
 def read_corrections(path: Path) -> list[Correction]:
-    """The decisions of a list. Raises ValueError if it is not there, or for a line that says no decision;
+    """The decisions of a list. Raises ValueError if it does not exist, or for a line without a
+    decision;
     OSError."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}; the page of vitkit data review saves one")
@@ -59,9 +60,9 @@ def _left_out_folder(root: Path) -> Path:
 
 
 def moves(root: Path, corrections: list[Correction]) -> list[Move]:
-    """Where each file of a folder of classes goes that is still in its place: into the folder of its other
-    class, at the same place below it; or out of the data set. Beside a file of the same name it gets
-    its old class in its name.
+    """The destination of each file of a folder of classes that has not been moved yet: the same
+    place in the folder of its new class, or a folder outside the data set. If a file of the same
+    name exists there, the name gets the old class.
 
     Raises ValueError for a photograph that lies elsewhere, or for a class without a folder.
     """
@@ -79,7 +80,7 @@ def moves(root: Path, corrections: list[Correction]) -> list[Move]:
 
 
 def moves_back(root: Path, corrections: list[Correction]) -> list[Move]:
-    """The same the other way, of the files that were moved and whose old place is free."""
+    """The moves back, for files that were moved and whose old place is free."""
     planned = []
     for each in corrections:
         plain = _destination(root, each)

@@ -84,7 +84,7 @@ CROPS = tuple(_crops())
 
 
 class Appearance(NamedTuple):
-    """What an image looks like, in few bytes."""
+    """The appearance of an image, in few bytes."""
 
     thumbnail: np.ndarray
     """uint8 (8, 8, 3)"""
@@ -93,7 +93,7 @@ class Appearance(NamedTuple):
 
 
 class Appearances(NamedTuple):
-    """What N images look like, one row each, and their files."""
+    """The appearance of N images, one row each, and their files."""
 
     digests: np.ndarray
     """uint64 (N,): of the files."""
@@ -104,8 +104,8 @@ class Appearances(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """An image of one set, by its index, and what it is most like in another, or among those that
-    come before it."""
+    """An image of one set, by its index, and the most similar image in another set, or among the
+    images before it."""
 
     first: int
     second: int
@@ -117,7 +117,8 @@ class Pair(NamedTuple):
 
 
 def appearance(pixels: np.ndarray) -> Appearance:
-    """What an image, uint8 (h, w, 3), looks like: a thumbnail in colour, and a larger one in grey."""
+    """The appearance of an image, uint8 (h, w, 3): a thumbnail in colour, and a larger one in
+    grey."""
     image = Image.fromarray(pixels)
     grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
     thumbnail = image.resize((8, 8), Image.Resampling.BOX)

@@ -48,7 +48,7 @@ REPORTS = ".packed"  # in the directory: what became of each shard
 
 @dataclass(frozen=True)
 class Packing:
-    """How shards are written."""
+    """The settings for writing shards."""
 
     format: Literal["tar", "parquet"] = "tar"
     """tar: read in any order, on disk or by address. parquet: what the hub shows, and tables can
@@ -75,7 +75,7 @@ class Packing:
 
 
 class Packed(NamedTuple):
-    """What became of a shard, or of all of them."""
+    """The result of packing one shard, or all of them."""
 
     written: int
     """Images."""
@@ -234,7 +234,8 @@ class Jobs:
         return self.dest / REPORTS / f"{job.name}.json"
 
     def read_report(self, job: Job) -> Packed | None:
-        """What became of a shard; None if it is not there as it was written."""
+        """The report of a shard; None if the shard is missing or has changed since it was
+        written."""
         try:
             report = Packed(**parse_json(self.report_path(job).read_text("utf-8")))
             size = self.shard_path(job).stat().st_size
@@ -275,7 +276,7 @@ class Jobs:
             ) from error
 
     def write_missing(self, workers: int, title: str) -> None:
-        """Write the shards that are not there yet, under a progress bar if it has a title."""
+        """Write the missing shards, under a progress bar if there is a title for it."""
         for part in self.parts.values():
             part.prepare()
         missing = [job for job in self.all if self.read_report(job) is None]

@@ -28,7 +28,8 @@ CHUNK = 32  # images that a worker looks at before it reports
 
 
 class Survey(NamedTuple):
-    """What one part of a data set holds, one row an example; rows of images that cannot be read are
+    """The content of one part of a data set, one row per example; rows of images that cannot be
+    read are
     zeros."""
 
     source: Source

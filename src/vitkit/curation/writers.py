@@ -34,13 +34,13 @@ class Example(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What its members in a tar shard are called, before their suffixes."""
+        """The name of its members in a tar shard, without their suffixes."""
         return f"{self.number:09}"
 
 
 @dataclass(eq=False)
 class Tally:
-    """What became of a shard's images so far. It is final when the last example has been
+    """The counts of a shard's images so far. It is final when the last example has been
     written."""
 
     images_done: Tensor

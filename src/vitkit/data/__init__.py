@@ -1,6 +1,6 @@
-"""From images on disk to batches on their way to a model.
+"""From images on disk to batches for a model.
 
-Each name is imported when it is first used: an image is read and prepared without PyTorch.
+Each name is imported when it is first used, so an image can be read and prepared without PyTorch.
 """
 
 from vitkit.system.errors import WorkerDied as WorkerDied

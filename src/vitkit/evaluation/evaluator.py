@@ -74,7 +74,7 @@ class Evaluator(Protocol):
     """A frozen dataclass of settings that measures a model."""
 
     def judges(self, target_kind: TargetKind) -> bool:
-        """Whether it can measure on images with such targets."""
+        """Whether the evaluator can measure images with this kind of target."""
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields what the model reaches on the images. Runs are compared by the first metric.
@@ -84,21 +84,22 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class Eval:
-    """An evaluator in a recipe: when it measures, and on which images."""
+    """An evaluator in a recipe: what it measures, when, and on which images."""
 
     evaluator: Evaluator
-    """What measures."""
+    """The evaluator."""
     every: Span | None = None
     """Time between two evaluations; None is the recipe's `evaluate_every`. There is always one at
     the end of the run."""
     data: str = ""
-    """Images to measure on, written as `data.source` is; empty is what the run holds out."""
+    """Images to measure on, in the form of `data.source`. Empty: the images that the run holds
+    out."""
     columns: Columns = field(default_factory=Columns)
-    """Which columns of the table of `data` hold the image and its label; by default found by their
+    """Columns of the table of `data` that hold the image and its label. Default: found by their
     names."""
     name: str = ""
-    """What distinguishes it from another Eval; its metrics begin with it. By default the last part
-    of the path of `data`."""
+    """Name that distinguishes it from another Eval; the names of its metrics begin with it.
+    Default: the last part of the path of `data`."""
 
     def __post_init__(self):
         if self.data and (not self.images or self.images in OWN_PARTS):
@@ -109,7 +110,7 @@ class Eval:
 
     @property
     def images(self) -> str:
-        """What the names of metrics on `data` begin with: `name`, or the last part of the path;
+        """The beginning of the names of metrics on `data`: `name`, or the last part of the path;
         empty if there is no `data`."""
         path = Path(self.data)
         last = path.name
@@ -123,7 +124,7 @@ class Eval:
 
     @property
     def train_images(self) -> str:
-        """What the training images of `data` are called, for an evaluator that learns."""
+        """The name of the training images of `data`, for an evaluator that learns."""
         return f"{self.images}/train"
 
     @property
@@ -163,7 +164,7 @@ def collect(
     device: torch.device | str,
 ) -> Iterator[Rows]:
     """Yields what `read` returns of each batch, without padding. `model` is in evaluation mode
-    meanwhile, and afterwards as it was.
+    meanwhile, and afterwards in its previous mode.
 
     `read` gets a batch on the device, with the padding rows that make batches equally large and
     equally many on all ranks, so that every rank calls the model as often as the others. Their rows

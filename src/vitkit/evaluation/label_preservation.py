@@ -58,7 +58,7 @@ OTHERS = {  # settings of an augmentation: what they do, and their value if they
 
 @dataclass(frozen=True)
 class Trial:
-    """What a head answered that has learned from changed images."""
+    """The answers of a head that has learned from changed images."""
 
     change: str
     """What was done to them: "mirrored", for example."""
@@ -76,14 +76,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class Survival:
-    """An augmentation without what the classes do not survive, and what was tried."""
+    """An augmentation without the changes that do not preserve the classes, and the trials."""
 
     augmentation: Augmentation
     trials: tuple[Trial, ...]
 
 
 def surviving(classifier: Classifier, source: Source, augmentation: Augmentation) -> Survival:
-    """What is left of an augmentation for images of one class each.
+    """The part of an augmentation that preserves the classes, for images of one class each.
 
     A change is switched off if a one-sided exact McNemar test says, at ERROR divided by the number
     of kinds of change, that it costs answers. An Inception crop becomes BiT's smaller one before

@@ -32,7 +32,7 @@ CALIBRATED = 300  # images to calibrate with, at most
 
 
 class Trial(NamedTuple):
-    """Images to try an exported file on."""
+    """The images on which an exported file is checked."""
 
     name: str
     """Where they are from, for people."""
@@ -132,7 +132,7 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Agreement:
-    """A file's answers beside its model's."""
+    """The agreement of a file's answers with its model's."""
 
     data: str
     """Where the images are from."""
@@ -141,7 +141,7 @@ class Agreement:
     photographs: int
     """How many of them are no copy, or nearly a copy, of another one, nor parts of one photograph."""
     same: float
-    """The share of images with the same likeliest class."""
+    """The share of images with the same most likely class."""
     largest: float
     """The largest difference of two probabilities, or of two outputs that are none."""
     mean: float
@@ -171,7 +171,7 @@ class Agreement:
 
     @property
     def interval_of_same(self) -> tuple[float, float]:
-        """The interval at 95 % of the share of images with the same likeliest class. Copies of a
+        """The interval at 95 % of the share of images with the same most likely class. Copies of a
         photograph count as one image here."""
         return wilson(self.same * self.photographs, self.photographs)
 
@@ -188,7 +188,7 @@ class Agreement:
         return tango(lost, won, self.labelled * independent)
 
     def images_text(self) -> str:
-        """How many images there are: "64 images (of 2 photographs)"."""
+        """The number of images, as text: "64 images (of 2 photographs)"."""
         text = counted(self.images, "image")
         if self.photographs < self.images:
             text += f" (of {counted(self.photographs, 'photograph')})"
@@ -277,7 +277,7 @@ def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
 def prepared_images(
     preprocessing: Preprocessing, items: Sequence[Item]
 ) -> tuple[np.ndarray, list[Item]]:
-    """Those of the images that can be read, uint8 (N, 3, h, w), and their items."""
+    """The images that can be read, uint8 (N, 3, h, w), and their items."""
     prepared = prepare(preprocessing, items)
     return prepared.images, [items[row] for row in prepared.rows]
 
@@ -342,7 +342,7 @@ def compared(
 def _right(
     likeliest: np.ndarray, truths: Sequence[str | None], labels: Sequence[str]
 ) -> np.ndarray:
-    """Whether the likeliest class, (N,), is the true one, bool, of the images whose true class is one
+    """Whether the most likely class, (N,), is the true one, bool, of the images whose true class is one
     of the labels."""
     known = set(labels)
     right = []

@@ -29,7 +29,7 @@ MOST = 10_000_000  # images that somebody is asked for
 
 
 def wrong(agreement: Agreement, precision: Weights, activation: Activation, least: float) -> str:
-    """What is below its bound, in a sentence; "" if nothing is."""
+    """A sentence about values below their bounds; "" if there are none."""
     if activation == "none":
         share = LARGEST_SHARE[precision]
         if agreement.largest > share * agreement.scale:
@@ -99,7 +99,7 @@ def images_needed(agreement: Agreement) -> int | None:
 
 
 def conclusion(agreement: Agreement) -> str:
-    """What the images show about a file's accuracy, in a sentence."""
+    """A sentence about what the images show of a file's accuracy."""
     images = agreement.images_text()
     loss = f"{100 * MARGIN:g} point of accuracy"
     if agreement.photographs < FEW:

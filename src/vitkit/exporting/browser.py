@@ -64,19 +64,19 @@ THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 
 @dataclass(frozen=True)
 class WebRuntime:
-    """onnxruntime-web, as npm has unpacked it."""
+    """The files of onnxruntime-web that npm has installed."""
 
     folder: Path
     version: str
 
     def read(self, name: str) -> bytes:
-        """One of its files."""
+        """The bytes of one of its files."""
         return (self.folder / "dist" / name).read_bytes()
 
 
 def find_web_runtime(named: Path | None = None) -> WebRuntime:
     """onnxruntime-web in the folder that somebody names, or in a node_modules here or above. Raises
-    ValueError, with a sentence, if it is not there or is of a version that is not known."""
+    ValueError, with a sentence, if it does not exist or has an unknown version."""
     if named is not None:
         candidates = [named, named / PACKAGE, named / "node_modules" / PACKAGE]
     else:
@@ -126,7 +126,8 @@ def page(
     runtime: WebRuntime,
     about: list[tuple[str, str]],
 ) -> str:
-    """The page. network: the .onnx file. about: names and texts, for those who ask what it is."""
+    """The HTML of the page. network: the .onnx file. about: names and texts, for those who ask what
+    it is."""
     data = page_data(title, exported, runtime, about)
     packed = {
         "program": runtime.read(PROGRAM),
@@ -165,7 +166,7 @@ def page(
 def page_data(
     title: str, exported: Exported, runtime: WebRuntime, about: list[tuple[str, str]]
 ) -> dict:
-    """What the page's script reads: plain values."""
+    """The data for the page's script, as plain values."""
     preprocessing = exported.preprocessing
     height, width = preprocessing.size
     classes = counted_kind(len(exported.labels), "classes")

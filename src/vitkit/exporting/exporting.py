@@ -95,7 +95,7 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class Export:
-    """What kind of file to write."""
+    """The kind of file to write."""
 
     to: To = "onnx"
     """For whom: ONNX Runtime and all that read ONNX, OpenVINO, PyTorch's exported programs, or people
@@ -200,7 +200,7 @@ def is_as_measured(path: Path) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of an exported file, with the weights beside it."""
+    """The size of an exported file in bytes, including the weights beside it."""
     size = path.stat().st_size
     if path.suffix.lower() == ENDINGS["openvino"]:
         size += path.with_suffix(".bin").stat().st_size
@@ -284,7 +284,7 @@ def export(
 
 
 def described(classifier: Classifier, wanted: Export) -> Exported:
-    """What the file says of itself."""
+    """The description in the file."""
     origin = public(classifier.origin)
     if wanted.merge:
         origin = origin | {MERGED: wanted.merge}
@@ -395,7 +395,7 @@ def _calibration(exported: Exported, trial: Trial) -> list[np.ndarray]:
 def report(
     classifier: Classifier, wanted: Export, agreement: Agreement, path: Path, least: float
 ) -> dict:
-    """What is written beside the file."""
+    """The report that is written beside the file."""
     packages = ["torch", *needed(wanted)]
     versions = {package: version(package) for package in packages}
     if wanted.to == "page":

@@ -112,7 +112,7 @@ class UnknownLimits(nn.Module):
         self.register_buffer("limit", unknown.limit.float())
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
-        """What the head reads, (B, D), and logits, (B, K) -> float32 (B,), as `Unknown.excess`."""
+        """The features, (B, D), and logits, (B, K) -> float32 (B,), as `Unknown.excess`."""
         own = replace(
             self.unknown,
             means=self.means,
@@ -240,7 +240,7 @@ class PositionsOnAnyGrid(nn.Module):
 
     def shares(self, new: int, old: int) -> Tensor:
         """The matrix of one axis, (new, old): how much of each old position is in each new one, as
-        torch.nn.functional.interpolate has it."""
+        in torch.nn.functional.interpolate."""
         index = torch.arange(new).float()  # (new,)
         length = torch.full((1,), new, dtype=torch.int64).float()
         scale = old / length  # old positions for one new one
@@ -255,7 +255,7 @@ class PositionsOnAnyGrid(nn.Module):
 
 
 def with_positions_on_any_grid(model: VisionTransformer) -> VisionTransformer:
-    """A model that gives the same answers, whose positions do not ask which grid it is."""
+    """A model that gives the same answers, and whose positions work on any grid."""
     own = copy.deepcopy(model, memo=same_memory(model))
     if isinstance(own.positions, LearnedPositions):
         own.positions = PositionsOnAnyGrid(own.positions)
@@ -281,7 +281,7 @@ SHARP = {True: -0.5, False: -0.75}
 
 
 class PictureResize(nn.Module):
-    """Pictures of any size to what the model gets."""
+    """Resizes and crops pictures of any size to the model's input."""
 
     def __init__(self, preprocessing: Preprocessing):
         super().__init__()
@@ -302,7 +302,8 @@ class PictureResize(nn.Module):
         return levels(down @ x)  # (B, 3, h, w)
 
     def resized(self, height: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-        """(H, W) before the centre crop, as Preprocessing has it: int64 (1,) each."""
+        """(H, W) after the resize and before the centre crop, as in Preprocessing: int64 (1,)
+        each."""
         preprocessing = self.preprocessing
         side = preprocessing.resize or max(preprocessing.size)
         if preprocessing.rule == "shorter":
@@ -364,5 +365,5 @@ def kernel(distance: Tensor, interpolation: str, a: float) -> Tensor:
 
 
 def levels(x: Tensor) -> Tensor:
-    """Whole levels from 0 to 255, halves upwards."""
+    """Values rounded to whole levels from 0 to 255, halves upwards."""
     return torch.floor(x + 0.5).clamp(0.0, 255.0)

@@ -107,13 +107,15 @@ class _Calibration:
 
 
 def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str] = ()) -> None:
-    """Make int8 of a .onnx file of float32, without its metadata. images: one at a time, as the file
+    """Quantise a float32 .onnx file to int8, without its metadata. images: one at a time, as the
+    file
     takes them, which calls them "images".
 
     Dense layers and convolutions are quantised, each output channel with a scale of its own.
-    Products of activations, as attention has them, stay in float32, and so do the layers of these names.
-    What comes out of a dense layer is not rounded again: that loses most of the accuracy. A convolution's
-    is, because the runtime computes none in int8 that gives other numbers.
+    Products of activations, as attention has them, stay in float32, and so do the layers of these
+    names. The outputs of a dense layer are not rounded again, which would lose most of the
+    accuracy. A convolution's is, because the runtime computes none in int8 that gives other
+    numbers.
 
     Weights have ONNX_BITS. On x86 processors without VNNI the runtime adds two products of uint8 and
     int8 in 16 bits, where two of eight bits saturate: the file would be wrong there, and nowhere else.
@@ -160,7 +162,7 @@ class Spread:
         self.counts = np.zeros(len(layers))
 
     def add(self, inputs: Sequence[np.ndarray]) -> None:
-        """Another image: what goes into each layer."""
+        """Add the inputs of each layer for another image."""
         for number, x in enumerate(inputs):
             self.peaks[number] = max(self.peaks[number], np.abs(x).max())
             self.squares[number] += np.square(x, dtype=np.float64).sum()
@@ -182,7 +184,8 @@ def is_of_one_token(shape: Sequence) -> bool:
 
 
 def exact_in_openvino(model, images: Sequence[np.ndarray]) -> list[str]:
-    """The layers of an OpenVINO model that stay exact. images: one at a time, as the model takes them."""
+    """The layers of an OpenVINO model that are not quantised. images: one at a time, as the model
+    takes them."""
     return always_exact_in_openvino(model) + spread_in_openvino(model, images).with_giants()
 
 
@@ -207,8 +210,8 @@ def always_exact_in_openvino(model) -> list[str]:
 
 def projection_of_patches(convolutions: list[str]) -> list[str]:
     """Which of a model's convolutions stays exact: a single one, that of patches. It is a fortieth of
-    the work, and its inputs are levels from 0 that are not centred. Of a ResNet they are most of the
-    work, and none stays exact."""
+    the work, and its inputs are levels from 0 that are not centred. In a ResNet, convolutions are
+    most of the work, and all are quantised."""
     if len(convolutions) == 1:
         return convolutions
     return []

@@ -32,8 +32,8 @@ def open_runtime(
     precision: PrecisionChoice | None = None,
     device: str = "auto",
 ) -> Runtime:
-    """What computes the logits of a model: of a Classifier, or of a file that `vitkit export` has
-    written (.onnx or .xml).
+    """The runtime for the logits of a Classifier, or of a file that `vitkit export` has written
+    (.onnx or .xml).
 
         runtime = open_runtime("model.onnx")
         logits = runtime.logits(images)  # uint8 (B, 3, h, w) -> float32 (B, K), both numpy's

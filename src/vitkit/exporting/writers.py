@@ -30,7 +30,7 @@ FEW = 1024  # numbers of a tensor that stays in float32: biases, and what LayerN
 
 
 def traced(graph: nn.Module, exported: Exported) -> ExportedProgram:
-    """The graph as torch.export has it, for any batch, and for pictures of any size."""
+    """The graph of torch.export, for any batch, and for pictures of any size."""
     batch = Dim("batch", min=1, max=LARGEST_BATCH)
     if exported.takes_pictures:
         height = Dim("height", min=1, max=LARGEST_SIDE)
@@ -62,7 +62,8 @@ def quiet() -> Iterator[None]:
 
 
 def output_names(exported: Exported, looks: bool = False) -> list[str]:
-    """What the file calls its outputs. looks: whether it says what it looks at, too."""
+    """The names of the file's outputs. looks: whether there is an output for what the model looks
+    at, too."""
     names = ["logits"]
     if exported.takes_pictures:
         names = ["probabilities"]
@@ -108,7 +109,7 @@ def write_onnx(
 
 
 def describe_onnx(model, exported: Exported) -> None:
-    """Put into a ModelProto what the file says of itself."""
+    """Write the description of the file into a ModelProto."""
     model.producer_name = MARK
     del model.metadata_props[:]
     entry = model.metadata_props.add()
@@ -122,7 +123,7 @@ def describe_onnx(model, exported: Exported) -> None:
 
 
 def describe_onnx_file(path: Path, exported: Exported) -> None:
-    """Put into a .onnx file what it says of itself."""
+    """Write its description into a .onnx file."""
     import onnx
 
     model = onnx.load(path)
@@ -170,7 +171,7 @@ def _name_axes(graph, exported: Exported) -> None:
 
 
 def openvino_model(program: ExportedProgram, exported: Exported):
-    """The graph as OpenVINO has it."""
+    """The graph as an OpenVINO model."""
     import openvino
 
     with quiet():

@@ -57,7 +57,7 @@ OF_A_MODEL = ("filters", "positions", "distance")  # Fig. 7
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model, and what it is looked at with."""
+    """A model, with the images and settings of its inspection."""
 
     classifier: Classifier
     images: Tensor | None = None
@@ -66,7 +66,7 @@ class Subject:
     names: tuple[str, ...] = ()
     """A name for each of the first images, those that are shown."""
     target: int | None = None
-    """The class whose relevance is shown; None is each image's likeliest."""
+    """The class whose relevance is shown; None is the most likely class of each image."""
     layer: int | None = None
     """Which layer of attention, of `layer_names`, from 0; None is the last."""
     patch: tuple[int, int] | None = None
@@ -149,19 +149,19 @@ def distance_plate(subject: Subject) -> Plate:
 
 
 def entropy_plate(subject: Subject) -> Plate:
-    """Over all images."""
+    """The entropy of attention, over all images."""
     entropy = attention_entropy(subject.classifier, subject.batches("attention entropy"))
     return plate_of(entropy, draw_entropy)
 
 
 def norms_plate(subject: Subject) -> Plate:
-    """Of the images that are shown."""
+    """The token norms of the images that are shown."""
     norms = token_norms(subject.classifier, subject.shown)
     return plate_of(norms, draw_norms)
 
 
 def alignment_plate(subject: Subject) -> Plate:
-    """Over all images, with another model if there is one."""
+    """The alignment of layers over all images, with another model if there is one."""
     found = alignment(subject.classifier, subject.images, subject.other, subject.other_images)
     return plate_of(found, draw_alignment)
 
@@ -176,7 +176,7 @@ def rollout_plate(subject: Subject) -> Plate:
 
 
 def attention_plate(subject: Subject) -> Plate:
-    """One layer, head by head."""
+    """The attention of one layer, head by head."""
     layers = layer_names(check_has_attention(subject.classifier))
     layer = subject.layer
     if layer is None:
@@ -192,7 +192,7 @@ def attention_plate(subject: Subject) -> Plate:
 
 
 def relevance_plate(subject: Subject) -> Plate:
-    """For one class, in two ways."""
+    """The relevance for one class, computed in two ways."""
     maps = {
         "relevance": subject.in_parts(class_relevance, subject.target),
         "gradient rollout": subject.in_parts(gradient_rollout, subject.target),
@@ -212,7 +212,7 @@ def _looked(subject: Subject, maps: dict[str, Tensor], is_clipped: bool = False)
 
 
 def similarity_plate(subject: Subject) -> Plate:
-    """To the chosen patch, or that in the middle."""
+    """The similarity to the chosen patch, or to the middle one."""
     maps = patch_similarity(subject.classifier, subject.shown, subject.patch)
     patch = subject.patch or (maps.shape[1] // 2, maps.shape[2] // 2)
     arrays = {"similarity": maps.numpy(), "patch": np.asarray(patch)}
@@ -220,14 +220,14 @@ def similarity_plate(subject: Subject) -> Plate:
 
 
 def colours_plate(subject: Subject) -> Plate:
-    """Of the images that are shown, together."""
+    """The colours of the patches of all images that are shown."""
     colours = token_colours(subject.classifier, subject.shown)
     draw = partial(draw_colours, subject.pixels, colours, names=subject.names)
     return Plate({"colours": colours.numpy()}, draw)
 
 
 def occlusion_plate(subject: Subject) -> Plate:
-    """Of the rollout."""
+    """The occlusion test of the rollout."""
     maps = subject.in_parts(rollout)
     cells = over_image(maps, subject.classifier.model.config.tiling)
     steps = min(14, maps[0].numel())

@@ -26,14 +26,14 @@ class Layer(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """How far two models agree on some images."""
+    """How closely two models agree on some images."""
 
     images: int
     """How many there were."""
     layers: tuple[Layer, ...]
     """In order, those that both models have in the same shape."""
     same_top: int
-    """How many images have the same likeliest class in both."""
+    """How many images have the same most likely class in both."""
 
 
 def compare(
@@ -43,7 +43,7 @@ def compare(
 
     Classes are compared by name: if both models have the same names in other orders, the second's
     logits are brought into the first's. Logits of other names are compared by position, and the
-    likeliest class by its name all the same. Raises ValueError if there is no picture, and for a
+    most likely class by its name all the same. Raises ValueError if there is no picture, and for a
     model that gives an answer for every token.
     """
     for classifier in (first, second):
@@ -94,7 +94,7 @@ def _order(labels: tuple[str, ...], others: tuple[str, ...]) -> list[int] | None
 
 
 def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tensor]:
-    """What a model computes for pictures, by layer and in order, float32 on the CPU."""
+    """The states of a model for pictures, by layer and in order, float32 on the CPU."""
     images = classifier.batch(pictures)
     if images.ndim != 4:
         raise ValueError(
@@ -112,5 +112,5 @@ def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tens
 
 
 def _likeliest(classifier: Classifier, logits: Tensor) -> list[str]:
-    """The name of each image's likeliest class: (B, K) -> B names."""
+    """The name of each image's most likely class: (B, K) -> B names."""
     return [classifier.labels[k] for k in logits.argmax(-1).tolist()]

@@ -241,7 +241,7 @@ def in_rows(tiles: np.ndarray, columns: int) -> np.ndarray:
 
 
 def gap_between(h: int, w: int) -> int:
-    """Between two tiles of a mosaic, in numbers of a tile."""
+    """The gap between two tiles of a mosaic, in values of a tile."""
     return max(1, round(max(h, w) / 10))
 
 

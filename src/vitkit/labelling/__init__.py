@@ -1,5 +1,5 @@
-"""Labelling in conversation: which photographs to ask a person about, what they said, and the page on which
-they say it."""
+"""Labelling in conversation: which photographs to ask a person about, the answers, and the page for
+them."""
 
 from vitkit.system.lazy import lazily
 

@@ -26,7 +26,7 @@ the model takes for the same class; by itself and drawn at random; or because it
 
 @dataclass(frozen=True)
 class Answer:
-    """What somebody said of one photograph, or of a screen of them."""
+    """A person's answer about one photograph, or about a screen of them."""
 
     number: int
     by: str
@@ -50,7 +50,7 @@ class Answer:
 
 
 class Label(NamedTuple):
-    """What is known of a photograph."""
+    """The known label of a photograph."""
 
     label: str
     how: How
@@ -58,14 +58,14 @@ class Label(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A photograph of which two people said different classes."""
+    """A photograph to which two people gave different classes."""
 
     photograph: str
     labels: tuple[Label, Label]
 
 
 class Answers:
-    """All answers that stand, and what follows from them."""
+    """All current answers, and the labels that follow from them."""
 
     def __init__(self, standing: Iterable[Answer] = (), last: int = 0):
         """standing: in the order in which they were given. last: the number of the last answer that there
@@ -83,7 +83,7 @@ class Answers:
             self.add(answer)
 
     def add(self, answer: Answer) -> None:
-        """One more answer."""
+        """Add an answer."""
         self.standing.append(answer)
         self.last = max(self.last, answer.number)
         if answer.decision == "rename":
@@ -106,12 +106,13 @@ class Answers:
             self.refused.setdefault(photograph, set()).add(answer.label)
 
     def without(self, answer: Answer) -> "Answers":
-        """All but one of them."""
+        """The answers without one of them."""
         return Answers((each for each in self.standing if each is not answer), self.last)
 
     @property
     def labels(self) -> dict[str, Label]:
-        """Each photograph that was given a class, and what was said of it last. None of one that somebody
+        """Each photograph that was given a class, and the last answer about it. None of one that
+        somebody
         left out afterwards; one who is not sure leaves it the class that another gave it."""
         return {
             photograph: self._last(said)
@@ -120,16 +121,16 @@ class Answers:
         }
 
     def said_by(self, photograph: str) -> dict[str, Label]:
-        """What each person said of a photograph last."""
+        """The last answer of each person about a photograph."""
         return self._said.get(photograph, {})
 
     def classes(self) -> list[str]:
-        """The classes, in the order in which they came."""
+        """The classes, in the order in which they were added."""
         used = {self._last(said).label for said in self._said.values()}
         return [label for label in self._order if label in used]
 
     def now_called(self, label: str) -> str:
-        """What a class is called that had this name before any was renamed."""
+        """The current name of a class that had this name before any class was renamed."""
         for answer in self.standing:
             if answer.decision == "rename" and answer.renamed == label:
                 label = answer.label
@@ -147,8 +148,9 @@ class Answers:
         return found
 
     def agreement(self) -> tuple[float, int] | None:
-        """Cohen's kappa of what two people said of the same photographs, and of how many; None if no two
-        did. Of three people who answered one, the last two count."""
+        """Cohen's kappa of the answers of two people to the same photographs, and the number of
+        photographs; None if no two
+        did. If three people answered a photograph, the last two count."""
         pairs = [list(said.values())[-2:] for said in self._said.values() if len(said) > 1]
         if not pairs:
             return None

@@ -38,7 +38,8 @@ class Check(NamedTuple):
 
 
 class Checking:
-    """Photographs with classes, and what people decided on them. All methods may be called from several
+    """Photographs with classes, and the decisions of people about them. All methods may be called
+    from several
     threads at once."""
 
     def __init__(
@@ -67,7 +68,7 @@ class Checking:
 
     @property
     def answers(self) -> Answers:
-        """All decisions that stand."""
+        """All current decisions."""
         return self.journal.answers
 
     @property
@@ -84,7 +85,8 @@ class Checking:
         return list(self._classes)
 
     def ask(self, by: str) -> Question | None:
-        """What to decide next: the same until it is decided. None if all is."""
+        """The next photograph to decide on: the same until it is decided. None if all are
+        decided."""
         with self._lock:
             question = self._given_out.current(by)
             if question is not None:
@@ -144,10 +146,11 @@ class Checking:
         raise ValueError("the classes are those of the data set; rename their folders")
 
     def lose(self, name: str, problem: str) -> None:
-        """A photograph cannot be shown. It can be decided on all the same: left out, most likely."""
+        """Record that a photograph cannot be shown. It can be decided on all the same: left out,
+        most likely."""
 
     def unreadable(self) -> dict[str, str]:
-        """None: what cannot be read is a question."""
+        """Returns None: unreadable photographs are questions here."""
         return {}
 
     def differences(self) -> list[Difference]:
@@ -156,7 +159,7 @@ class Checking:
             return self.answers.differences()
 
     def progress(self) -> SittingProgress:
-        """How far it is; its classes are those that photographs are said to have instead of their own."""
+        """The progress; its classes are those that photographs got instead of their own."""
         with self._lock:
             counts = Counter(label for _, label in self._other_classes())
             aside = self.answers.set_aside

@@ -18,8 +18,8 @@ _CHANGING = threading.Lock()
 
 
 def folder_of_sitting(root: Path, kind: str) -> Path:
-    """The directory of what is labelled, or checked, in a folder; of another folder of the same name it
-    is another."""
+    """The directory for labelling or checking a folder; another folder with the same name gets
+    another directory."""
     name = run_name(str(root), kind)
     folder = RUNS / name
     number = 1
@@ -72,8 +72,8 @@ def _only_here(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_for_one(folder: Path, root: Path) -> Iterator[None]:
-    """Keep everybody else from the directory of a sitting, which is made if it is not there. Raises
-    Occupied if somebody has it open."""
+    """Lock the directory of a sitting, which is created if it does not exist. Raises Occupied if
+    another process uses it."""
     with ExitStack() as stack:
         try:
             stack.enter_context(_only_here(folder))

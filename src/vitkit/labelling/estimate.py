@@ -38,7 +38,8 @@ UNSEEN = 1.6
 
 
 class Drawn(NamedTuple):
-    """Photographs that were drawn at random, and what the model said of each before its label was known."""
+    """Photographs that were drawn at random, and the model's guess for each before its label was
+    known."""
 
     right: np.ndarray
     """Whether it was right, the last one last, bool (R,)."""

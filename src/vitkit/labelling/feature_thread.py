@@ -27,7 +27,7 @@ KEPT_AFTER = 1.5  # times as many photographs as the file has, after which it is
 
 
 class FeatureThread(threading.Thread):
-    """Shows photographs to the model until it is ended."""
+    """A thread that computes the features of photographs until it is ended."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class FeatureThread(threading.Thread):
         self._lost_as: dict[str, list[int] | None] = {}
 
     def run(self) -> None:
-        """Show what was not seen; then wait for photographs that come."""
+        """Compute missing features; then wait for new photographs."""
         limit_for_good(max_pixels())
         with ThreadPoolExecutor(max(1, cpus())) as pool:
             while not self._ended.is_set():
@@ -64,13 +64,14 @@ class FeatureThread(threading.Thread):
                     return
 
     def end(self) -> None:
-        """Stop, and keep what was seen."""
+        """Stop, and store the computed features."""
         self._ended.set()
         self.join()
         self._keep()
 
     def take_up(self) -> None:
-        """What the model has seen before, of photographs that are as they were."""
+        """Take the features that the model has computed before, for photographs that have not
+        changed."""
         before = _read(self.sitting.folder / FILE, self._digest, self.precision)
         names = [name for name, state in before.states.items() if state == _state(self.root / name)]
         there = set(self.sitting.unseen())

@@ -46,7 +46,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Table:
-    """What a sitting's page needs."""
+    """The operations that a sitting's page needs."""
 
     sitting: Sitting | Checking
     root: Path
@@ -58,7 +58,7 @@ class Table:
 
 
 class Wrong(Exception):
-    """What a page said means nothing; the text says why."""
+    """The request of a page is invalid; the text says why."""
 
 
 def application(table: Table, secret: str) -> "Starlette":
@@ -264,7 +264,7 @@ def _progress(table: Table) -> dict:
 
 
 def sentences(progress: SittingProgress) -> list[str]:
-    """How good the model is, and what more labels would gain."""
+    """Sentences about the accuracy of the model, and the gain from more labels."""
     said = []
     estimate = progress.estimate
     if estimate is not None:

@@ -25,7 +25,7 @@ class Photographs:
         """All of them in an order that nobody chose, the same whenever a photograph arrives."""
 
     def arrive(self, names: Sequence[str]) -> None:
-        """More photographs are in the folder."""
+        """Add photographs that have arrived in the folder."""
         new = [name for name in names if name not in self.row]
         if not new:
             return
@@ -40,7 +40,7 @@ class Photographs:
         self.drawn = sorted(self.names, key=_lot)
 
     def see(self, names: Sequence[str], features: np.ndarray) -> None:
-        """The model has seen photographs: their features, (n, D)."""
+        """Add the features of photographs, (n, D)."""
         if len(self.features) < len(self.names) or not self.features.shape[1]:
             grown = np.zeros((len(self.names), features.shape[1]), np.float16)
             grown[: len(self.features), : self.features.shape[1]] = self.features
@@ -56,7 +56,8 @@ class Photographs:
             self.broken.pop(name, None)
 
     def unseen(self, first: Iterable[str], most: int | None = None) -> list[str]:
-        """Those that the model has to see, or so many of them at most; those of `first` come first."""
+        """The photographs that the model has to process, at most this many; those of `first` come
+        first."""
         waits = ~self.is_seen
         waits[self.rows(self.broken)] = False
         leading = [row for row in self.rows(first) if waits[row]]
@@ -65,7 +66,7 @@ class Photographs:
         return [self.names[row] for row in rows[:most]]
 
     def rows(self, names: Iterable[str]) -> list[int]:
-        """Rows of the photographs that are there."""
+        """Rows of the photographs that exist now."""
         return [self.row[name] for name in names if name in self.row]
 
     def was_seen(self, name: str) -> bool:

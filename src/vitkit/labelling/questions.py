@@ -34,7 +34,7 @@ GIVEN_OUT = 300.0  # seconds for which a photograph is one person's to answer
 
 
 class Question(NamedTuple):
-    """What somebody is asked."""
+    """A question to a person."""
 
     how: How
     photographs: tuple[str, ...]
@@ -42,7 +42,7 @@ class Question(NamedTuple):
     label: str = ""
     """The class of a screen; of a photograph that is checked, the one that it has."""
     guesses: tuple[tuple[str, float], ...] = ()
-    """The likeliest classes of one photograph, and their probabilities, best first; none while there is no
+    """The most likely classes of one photograph, and their probabilities, best first; none while there is no
     model."""
     reason: str = ""
     """Why a photograph is checked, in words."""
@@ -53,7 +53,7 @@ class Question(NamedTuple):
 
 
 class Questions:
-    """Chooses questions. Not for several threads at once."""
+    """Chooses the next question for each person. Not for several threads at once."""
 
     def __init__(self, photographs: Photographs, journal: Journal):
         self.photographs = photographs
@@ -63,11 +63,12 @@ class Questions:
 
     @property
     def answers(self) -> Answers:
-        """All answers that stand."""
+        """All current answers."""
         return self.journal.answers
 
     def next(self, by: str, given_out: set[str]) -> Question | None:
-        """What to ask somebody next; None if there is nothing to ask. given_out: the photographs that
+        """The next question for a person; None if there is nothing to ask. given_out: the
+        photographs that
         somebody is asked about now."""
         # How many single photographs somebody has answered, and how many since a screen
         count = 0
@@ -194,8 +195,8 @@ class Questions:
         return Question("screen", names, label)
 
     def with_guesses(self, question: Question) -> Question:
-        """A question about one photograph, with what the model takes it for now. Of one that was drawn it
-        says nothing: the answer is to be the person's own."""
+        """A question about one photograph, with what the model takes it for now. For a photograph
+        that was drawn at random there is no guess: the answer should be the person's own."""
         head, _ = self.solved()
         row = self.photographs.row.get(question.photographs[0])
         if (
@@ -233,7 +234,8 @@ class Questions:
         return self._head
 
     def forget_head(self) -> None:
-        """Other answers stand than before, or more labelled photographs were seen."""
+        """Discard the head, because answers have changed, or because more labelled photographs have
+        features."""
         self._head = None
 
 
@@ -255,7 +257,7 @@ class GivenOut:
         self._count = 0
 
     def give(self, by: str, question: Question) -> Question:
-        """Give somebody a question; returns it with its number."""
+        """Give a person a question; returns it with its number."""
         self._count += 1
         question = question._replace(number=self._count)
         self._given[by] = _Given(question, self._clock() + GIVEN_OUT)
@@ -279,11 +281,11 @@ class GivenOut:
         return given.question
 
     def done(self, by: str) -> None:
-        """Somebody's question is answered."""
+        """Record that a person's question is answered."""
         del self._given[by]
 
     def withdraw(self, name: str) -> None:
-        """Take the questions about a photograph from whoever has them."""
+        """Take back all questions about a photograph."""
         for by, given in list(self._given.items()):
             if name in given.question.photographs:
                 del self._given[by]
@@ -295,8 +297,8 @@ class GivenOut:
                 given.question = given.question._replace(label=new)
 
     def photographs(self) -> set[str]:
-        """The photographs that somebody is asked about. Questions whose time is up are nobody's any
-        more."""
+        """The photographs that somebody is asked about. Questions whose time is up are free
+        again."""
         now = self._clock()
         self._given = {by: given for by, given in self._given.items() if given.until > now}
         return {name for given in self._given.values() for name in given.question.photographs}

@@ -41,7 +41,7 @@ Decision = Literal["class", "leave out", "not sure"]
 
 @dataclass(frozen=True)
 class SittingProgress:
-    """How far a sitting is."""
+    """The progress of a sitting."""
 
     photographs: int
     """That are in the folder,"""
@@ -97,12 +97,12 @@ class Sitting:
     # Photographs
 
     def arrive(self, names: Sequence[str]) -> None:
-        """More photographs are in the folder."""
+        """Add photographs that have arrived in the folder."""
         with self._lock:
             self._photographs.arrive(names)
 
     def see(self, names: Sequence[str], features: np.ndarray) -> None:
-        """The model has seen photographs: their features, (n, D)."""
+        """Add the features of photographs, (n, D)."""
         with self._lock:
             self._photographs.see(names, features)
             self._is_estimated = False
@@ -110,7 +110,7 @@ class Sitting:
                 self._questions.forget_head()
 
     def lose(self, name: str, problem: str) -> None:
-        """A photograph cannot be read, or is not there any more."""
+        """Record that a photograph cannot be read, or no longer exists."""
         with self._lock:
             self._photographs.broken[name] = problem
             self._is_estimated = False
@@ -123,18 +123,19 @@ class Sitting:
             self._photographs.recover(name)
 
     def unseen(self, most: int | None = None) -> list[str]:
-        """The photographs that the model has to see, or so many of them at most, those that were answered
+        """The photographs that the model has to process, at most this many, those that were
+        answered
         first."""
         with self._lock:
             return self._photographs.unseen(self.answers.labels, most)
 
     def seen(self) -> int:
-        """How many photographs the model has seen."""
+        """The number of photographs with features."""
         with self._lock:
             return int(self._photographs.is_seen.sum())
 
     def names(self) -> list[str]:
-        """All photographs that there ever were."""
+        """The names of all photographs, including those that have vanished."""
         with self._lock:
             return list(self._photographs.names)
 
@@ -158,7 +159,7 @@ class Sitting:
 
     @property
     def answers(self) -> Answers:
-        """All answers that stand."""
+        """All current answers."""
         return self.journal.answers
 
     def differences(self) -> list[Difference]:
@@ -167,7 +168,7 @@ class Sitting:
             return self.answers.differences()
 
     def labels(self) -> dict[str, str]:
-        """Each photograph that has a class, and which."""
+        """The photographs that have a class, with the class."""
         with self._lock:
             return {name: label.label for name, label in self.answers.labels.items()}
 
@@ -179,7 +180,7 @@ class Sitting:
         label: str = "",
         others: Sequence[str] = (),
     ) -> Answer:
-        """Answer the question that somebody was given. It is on the disk when this returns.
+        """Record a person's answer to a question. It is on the disk when this returns.
 
         label: the class, of one photograph. others: the photographs of a screen that are not of its
         class.
@@ -222,8 +223,8 @@ class Sitting:
         return replace(answer, guess=guess, sure=sure, learned=len(rows))
 
     def rename(self, by: str, old: str, new: str) -> Answer:
-        """Call a class otherwise. If another is called so, the two become one. Raises ValueError for a
-        class that is not there, OSError."""
+        """Rename a class. If another is called so, the two become one. Raises ValueError
+        for a class that does not exist, OSError."""
         with self._lock:
             new = class_name(new)
             if old not in self.classes():
@@ -248,7 +249,7 @@ class Sitting:
             return answer
 
     def classes(self) -> list[str]:
-        """The classes, in the order in which they came."""
+        """The classes, in the order in which they were added."""
         with self._lock:
             known = map(self.answers.now_called, self._classes)
             return list(dict.fromkeys((*known, *self.answers.classes())))
@@ -270,7 +271,8 @@ class Sitting:
     # Questions
 
     def ask(self, by: str) -> Question | None:
-        """What to ask somebody next: the same until it is answered. None if there is nothing to ask."""
+        """The next question for a person: the same until it is answered. None if there is nothing
+        to ask."""
         with self._lock:
             question = self._given_out.current(by)
             if question is None:
@@ -291,7 +293,7 @@ class Sitting:
     # How far it is
 
     def progress(self) -> SittingProgress:
-        """How far it is, and how good the model is on what has no label."""
+        """The progress, and the accuracy of the model on photographs without a label."""
         with self._lock:
             labels = self.answers.labels
             counts = Counter(label.label for label in labels.values())

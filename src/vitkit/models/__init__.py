@@ -1,6 +1,6 @@
-"""Names to configurations to models: `create("B/16")`.
+"""From names to configurations to models: `create("B/16")`.
 
-This room needs torch only. It has no loss, optimiser, file format or process group.
+This room needs only torch. It has no loss, optimiser, file format or process group.
 """
 
 from vitkit.system.lazy import lazily

@@ -115,7 +115,7 @@ class ScaledDotProduct(nn.Module):
 
 
 def check_mask(mask: Tensor | None) -> None:
-    """Raise ValueError for a mask of numbers, or of a single row."""
+    """Raise ValueError for a mask that is not boolean, or that has a single row."""
     if mask is not None and (mask.dtype != torch.bool or mask.ndim < 2):
         raise ValueError(
             f"the mask is {mask.dtype} of shape {tuple(mask.shape)}; it is bool, (T, T) or what "
@@ -124,7 +124,8 @@ def check_mask(mask: Tensor | None) -> None:
 
 
 def masked(bias: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to the logits, (B, H, T, T) or nothing yet, with -inf where a query may not look."""
+    """The bias of the logits, (B, H, T, T) or None so far, with -inf where a query may not
+    attend."""
     if bias is None:
         bias = torch.zeros((), dtype=dtype, device=mask.device)
     return torch.where(mask, bias, -torch.inf)

@@ -39,7 +39,7 @@ class ViTConfig:
     """What people call such models."""
 
     width: int = 768
-    """D, the size of every token's state."""
+    """D, the width of every token's state."""
     depth: int = 12
     """L, the number of blocks; an axial block is two, one for rows and one for columns."""
     mlp: int = 3072
@@ -75,8 +75,8 @@ class ViTConfig:
     with a learning rate of 3e-4, and the token with 8e-4); "map": an attention pooling; "corner": the
     first patch (the published Axial-ViT); "none": every token, each with an answer of its own."""
     read_blocks: int = 1
-    """Of how many blocks, the last ones, the head reads what `pool` says, side by side, each after the
-    last LayerNorm (4 in DINO's linear protocol); 1 is the paper."""
+    """Number of blocks, counted from the last, from which the head reads the tokens of `pool`, side
+    by side, each after the last LayerNorm (4 in DINO's linear protocol); 1 in the paper."""
     class_token: bool | None = None
     """Whether there is a class token; None: only if the pooling reads it, as in the official
     code."""
@@ -84,23 +84,23 @@ class ViTConfig:
     """Learned tokens after the class token; DeiT's distillation token is one, DINOv2's registers
     are four."""
     norm: Literal["tokens", "pooled"] = "tokens"
-    """What the last LayerNorm sees: every token (Eq. 4), or the pooled vector (MAE and timm with
+    """Input of the last LayerNorm: every token (Eq. 4), or the pooled vector (MAE and timm with
     mean pooling)."""
     representation: int = 0
-    """Width of the hidden tanh layer before the head, used in pre-training (Section 3.1); 0 is
+    """Width of the hidden layer with tanh before the head, used in pre-training (Section 3.1); 0 is
     none."""
     head_bias: float = 0.0
-    """First value of the head's bias; -10 goes with the sigmoid loss on ImageNet-21k."""
+    """Initial value of the head's bias; -10 goes with the sigmoid loss on ImageNet-21k."""
     dropout: float = 0.0
     """Rate of dropout after the positions and after every dense layer but q, k and v (App. B.1)."""
     attention_dropout: float = 0.0
     """Rate of dropout of the attention weights."""
     stochastic_depth: float = 0.0
-    """Chance of leaving out a residual branch of the last block; the chance grows linearly with the
-    block's number, from 0 at the first."""
+    """Probability of dropping a residual branch of the last block; the probability grows linearly
+    with the block's number, from 0 at the first."""
     gelu: Literal["tanh", "erf", "quick", "relu", "silu"] = "tanh"
-    """Form of the GELU: tanh in Google's weights, erf in most others, and in OpenAI's CLIP "quick",
-    x sigmoid(1.702 x); or, in its place, a "relu" or a "silu"."""
+    """Form of the GELU: "tanh" in Google's weights, "erf" in most others, and "quick", x
+    sigmoid(1.702 x), in OpenAI's CLIP. Or another activation in its place: "relu" or "silu"."""
     qkv_bias: bool = True
     """Whether the queries, keys and values of the blocks have biases, as in the official code; the
     equations have none. Published weights without them are read as ones of zeros."""
@@ -117,8 +117,8 @@ class ViTConfig:
     """Whether there is a LayerNorm between the positions and the first block, as in CLIP; image
     patches are then projected without a bias."""
     layer_scale: float | None = None
-    """First value of a learned factor for every channel of a branch (LayerScale; DINOv2, DeiT III);
-    None: there is none."""
+    """Initial value of a learned factor for every channel of a branch (LayerScale; DINOv2, DeiT
+    III); None: no such factors."""
     positions: Literal[
         "none",
         "learned",
@@ -141,16 +141,17 @@ class ViTConfig:
     table for each; "shared": at every block, with one table for all. None: "stem", but "every" for
     relative and "shared" for rotary positions, which act within attention."""
     prefix_positions: int | None = None
-    """How many of the tokens before the patches, the first ones, have a row in the position table;
-    None: all, if positions are learned or learned2d, else none."""
+    """Number of the tokens before the patches, counted from the first, that have a row in the
+    position table; None: all if positions are learned or learned2d, else none."""
     position_grid: tuple[int, int] | None = None
     """(h, w), the grid that rotary positions were trained on: those of another grid are spread over
     its extent. None: that of `image`. A model that is resized keeps it."""
     resample: Literal["google", "timm", "huggingface", "torchvision", "siglip2"] = "google"
-    """How positions are carried to another grid."""
+    """How positions are resampled to another grid."""
     stride: int | tuple[int, int] | None = None
-    """From one patch to the next, as `patch` is given: smaller than the patch, patches overlap and
-    are more. None: the patch, so that they lie side by side (the paper)."""
+    """Distance from one patch to the next, in the form of `patch`. If it is smaller than the patch,
+    patches overlap, and there are more of them. None: the patch size, so that patches lie side by
+    side (the paper)."""
     stem: Backbone | None = None
     """The ResNet of a hybrid, whose last feature map is cut into patches; None: the image itself is
     cut."""
@@ -183,7 +184,8 @@ class ViTConfig:
 
     @property
     def patches(self) -> Tiling:
-        """How patches lie over what is cut: the image, or the feature map of a hybrid's ResNet."""
+        """The tiling of the map that is cut into patches: the image, or the feature map of a
+        hybrid's ResNet."""
         size = as_pair(self.patch)
         if self.stride is None:
             return Tiling(size, size)
@@ -191,8 +193,8 @@ class ViTConfig:
 
     @property
     def tiling(self) -> Tiling:
-        """How patches lie over the image, in pixels: of a hybrid, what lies under a patch of the
-        feature map."""
+        """The tiling of the image, in pixels; for a hybrid, the regions of the image under the
+        patches of the feature map."""
         if self.stem is None:
             return self.patches
         return self.patches.scaled(self.stem.stride)
@@ -206,7 +208,7 @@ class ViTConfig:
 
     @property
     def has_class_token(self) -> bool:
-        """Whether there is a class token: what `class_token` says, or if the pooling reads it."""
+        """Whether there is a class token: `class_token`, or whether the pooling reads one."""
         if self.class_token is None:
             return self.pool in NEEDS_CLASS_TOKEN
         return self.class_token
@@ -223,8 +225,8 @@ class ViTConfig:
 
     @property
     def prefix_rows(self) -> int:
-        """How many of the tokens before the patches, the first ones, have a row in the position
-        table."""
+        """The number of tokens before the patches, counted from the first, that have a row in the
+        position table."""
         if self.prefix_positions is not None:
             return self.prefix_positions
         if self.position_kind.has_prefix_rows:
@@ -233,29 +235,29 @@ class ViTConfig:
 
     @property
     def resolved_inject(self) -> Literal["stem", "every", "shared"]:
-        """Where the positions enter: what `inject` says, or the default of their kind."""
+        """Where the positions enter: `inject`, or the default of their kind."""
         return self.inject or self.position_kind.default_inject
 
     @property
     def pooled_width(self) -> int:
-        """The width of what the pooling gives."""
+        """The width of the pooled state."""
         return self.read_blocks * STATES.get(self.pool, 1) * self.width
 
     @property
     def reads(self) -> str:
-        """What the head reads, in words."""
+        """The reading of the head, in words."""
         if self.read_blocks == 1:
             return f'"{self.pool}"'
         return f'"{self.pool}" of {self.read_blocks} blocks'
 
     @property
     def tokens_read(self) -> int | None:
-        """How many of the first tokens the pooling reads; None for all."""
+        """The number of tokens, counted from the first, that the pooling reads; None for all."""
         return TOKENS_READ.get(self.pool)
 
     @property
     def pools(self) -> bool:
-        """Whether the model has one answer an image, rather than one for every token."""
+        """Whether the model gives one answer per image, rather than one for every token."""
         return self.pool != "none"
 
     def fitting(self, image: Grid) -> Grid:
@@ -319,13 +321,13 @@ class ViTConfig:
         return new
 
     def with_head(self, classes: int) -> "ViTConfig":
-        """The same model with a new head of so many classes straight on the pooled state (Section
-        3.2); 0 is none."""
+        """The same model with a new head for this many classes directly on the pooled state
+        (Section 3.2); 0 is none."""
         return replace(self, classes=classes, head_bias=0.0, representation=0)
 
     def headless(self) -> "ViTConfig":
-        """The same encoder without a head. Of states that only a head of vitkit joins, the class token of
-        the last block is left, which every library gives."""
+        """The same encoder without a head. If only a vitkit head combines several states, the class
+        token of the last block remains, which every library can return."""
         pool = self.pool
         if pool in WITHOUT_PARAMETERS:
             pool = WITHOUT_PARAMETERS[0]

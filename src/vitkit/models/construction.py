@@ -168,9 +168,9 @@ def _with_tables(model: AnyModel, config: ModelConfig) -> AnyModel:
 def for_inference(model: AnyModel, image: Grid | None = None) -> AnyModel:
     """A model that gives the same answers in evaluation mode, with less work in every pass.
 
-    What can be computed once is: positions are resampled to `image`, (height, width), fixed
-    positions are stored, kernels are standardised. Its weights are not the model's any more, so it
-    is not for training or saving, as its `inference_only` says.
+    Everything is computed once that can be: positions are resampled to `image`, (height, width),
+    fixed positions are stored, kernels are standardised. Its weights are not the model's any more,
+    so it is not for training or saving, as its `inference_only` says.
 
     It may be moved and converted without a change to the model itself. An update of that model's
     weights in place is not followed. Raises ValueError for a size that the model cannot be made

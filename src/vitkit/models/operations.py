@@ -21,7 +21,7 @@ from vitkit.models.zoo import ModelConfig
 
 
 class Cost(NamedTuple):
-    """What one image costs."""
+    """The cost of one image."""
 
     tokens: int
     """Length of the sequence; of a ResNet, positions of the last feature map."""
@@ -45,8 +45,8 @@ def cost(config: ModelConfig, image: Grid | None = None, padded_taps: bool = Tru
 
 
 def exaflops(config: ModelConfig, images: float) -> float:
-    """Floating-point operations of a training that sees so many images, in units of 10^18, as
-    Table 6 counts them.
+    """Floating-point operations of a training run on this many images, in units of 10^18, as Table
+    6 counts them.
 
     The paper does not say how it counted; this meets its numbers with 303 million images to an
     epoch of JFT-300M.
@@ -113,7 +113,7 @@ def vit_macs(config: ViTConfig, image: Grid, padded_taps: bool = True) -> dict[s
 
 
 def lenet_cost(config: LeNetConfig) -> Cost:
-    """LeNet-5: three convolutions of 5 x 5 and two dense layers."""
+    """The cost of LeNet-5: three convolutions of 5 x 5 and two dense layers."""
     layers = [  # (inputs, outputs, positions)
         (config.channels * 25, 6, 28**2),
         (6 * 25, 16, 10**2),
@@ -126,7 +126,7 @@ def lenet_cost(config: LeNetConfig) -> Cost:
 
 
 def resnet_cost(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
-    """A ResNet and its head."""
+    """The cost of a ResNet and its head."""
     backbone = config.backbone
     height, width = backbone.last_grid(image)
     macs = sum(stage_macs(backbone, config.channels, image, padded_taps))
@@ -138,7 +138,8 @@ def resnet_cost(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
 
 
 def stage_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool = True) -> list[int]:
-    """The MACs of a backbone's root, and of each of its stages, on images with so many channels."""
+    """The MACs of a backbone's root, and of each of its stages, on images with this many
+    channels."""
 
     def conv(inputs: int, outputs: int, kernel: int, stride: int, grid: Grid) -> int:
         """A convolution of a feature map whose sides are `grid`."""
@@ -182,7 +183,7 @@ def stage_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool =
 
 
 def axial_macs(channels: int, grid: Grid) -> int:
-    """Attention along rows, then along columns."""
+    """The MACs of attention along rows, then along columns."""
     height, width = grid
     dense = 8 * height * width * channels**2  # twice q, k, v and U_msa
     pairs = height * width * (height + width)
@@ -190,13 +191,13 @@ def axial_macs(channels: int, grid: Grid) -> int:
 
 
 def local_macs(channels: int, grid: Grid) -> int:
-    """Attention to a window, whose offsets are added to the keys."""
+    """The MACs of attention to a window, whose offsets are added to the keys."""
     height, width = grid
     return height * width * channels * (3 * channels + 2 * WINDOW**2)
 
 
 def augmented_macs(channels: int, grid: Grid) -> int:
-    """The attention beside a convolution."""
+    """The MACs of the attention beside a convolution."""
     height, width = grid
     positions = height * width
     keys, values = split_channels(channels)

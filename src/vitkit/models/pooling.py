@@ -92,8 +92,9 @@ def parts(z: Tensor, prefix: int, grid: Grid, sides: int) -> list[Tensor]:
 
 
 def shares(length: int, count: int) -> list[slice]:
-    """A side of so many patches in `count` parts, each from the patch that its begin is in to the one
-    that its end is in."""
+    """A side of this many patches in `count` parts, each from the patch in which it begins to the
+    one
+    in which it ends."""
     parts = []
     for i in range(count):
         end = ((i + 1) * length + count - 1) // count  # rounded up
@@ -102,7 +103,7 @@ def shares(length: int, count: int) -> list[slice]:
 
 
 def first_patch(z: Tensor, prefix: int, grid: Grid) -> Tensor:
-    """(B, D): the patch in the top left corner, as the published Axial-ViT has it (App. D.6)."""
+    """(B, D): the patch in the top left corner, as in the published Axial-ViT (App. D.6)."""
     return z[:, prefix]
 
 

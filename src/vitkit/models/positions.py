@@ -288,7 +288,7 @@ class Offsets(nn.Module):
         return q, k, self.bias(q)
 
     def bias(self, q: Tensor) -> Tensor:
-        """What is added to the logits of these queries: (B, H, T, D_h) -> (B, H, T, T)."""
+        """The bias of the logits of these queries: (B, H, T, D_h) -> (B, H, T, T)."""
         tokens = q.shape[-2]
         table = resample_axis(self.table, 2 * tokens - 1, "google")[0].to(q.dtype)  # (2T - 1, D_h)
         index = torch.arange(tokens, device=q.device)
@@ -317,7 +317,8 @@ class RelativePositions(nn.Module):
         self.offsets = Offsets(tokens, config.width // config.heads)
 
     def in_attention(self, grid: Grid) -> AttentionPositions:
-        """The offsets' bias. Raises ValueError on another grid than its own."""
+        """The bias for the offsets between tokens. Raises ValueError on another grid than its
+        own."""
         check_raster_order("relative", self.grid, grid)
         return self.offsets
 

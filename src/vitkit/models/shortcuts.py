@@ -41,7 +41,7 @@ def check_class_token(model: nn.Module, shortcut: str) -> None:
 
 
 def read(model: VisionTransformer, z: Tensor) -> Tensor:
-    """What the head reads of the last block's tokens: (B, T, D) -> (B, D)."""
+    """The features, which the head reads, from the last block's tokens: (B, T, D) -> (B, D)."""
     y = model.norm(z)[:, 0]  # Eq. 4
     if model.representation is not None:
         y = torch.tanh(model.representation(y))
@@ -71,7 +71,7 @@ class Merging(nn.Module):
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head reads: (B, C, h·P, w·P) -> (B, D)."""
+        """The features, which the head reads: (B, C, h·P, w·P) -> (B, D)."""
         z = self.model.embed(images)  # (B, T, D)  Eq. 1
         sizes = None  # (B, T)  s; each token is one patch
         *blocks, last = self.model.blocks
@@ -97,12 +97,14 @@ def check_can_merge(model: nn.Module, r: int) -> None:
 
 
 def merging_at_most(tokens: int, r: int) -> int:
-    """How many of r tokens merge in a block of so many tokens: at most half of the patches do."""
+    """The number of tokens, r or fewer, that merge in a block with this many tokens: at most half
+    of the patches."""
     return min(r, (tokens - 1) // 2)
 
 
 def tokens_left(config: ViTConfig, r: int) -> int:
-    """How many tokens the last block of a model reads if every block before it merges r."""
+    """The number of tokens that the last block of a model reads if every block before it merges
+    r."""
     tokens = 1 + math.prod(config.grid)
     for _ in range(config.depth - 1):
         tokens -= merging_at_most(tokens, r)
@@ -183,7 +185,7 @@ def _wide(indices: Tensor, x: Tensor) -> Tensor:
 
 
 class Exit(nn.Module):
-    """What foretells the features after a block."""
+    """Predicts the features of the model from the states after a block."""
 
     def __init__(self, after: int, weight: Tensor, bias: Tensor):
         """after: blocks that have been computed. weight: (D, D). bias: (D,)."""
@@ -198,12 +200,13 @@ class Exit(nn.Module):
 
 
 class EarlyExit(nn.Module):
-    """A Vision Transformer for inference that answers an image after the first exit that is sure."""
+    """A Vision Transformer for inference that classifies an image at the first exit that is certain
+    enough."""
 
     inference_only = True
 
     def __init__(self, model: VisionTransformer, exits: Sequence[Exit], sure: float):
-        """sure: the probability of the likeliest class, by softmax, that ends the computation. Raises
+        """sure: the probability of the most likely class, by softmax, that ends the computation. Raises
         ValueError as `check_can_exit` and `check_sure` do."""
         super().__init__()
         check_can_exit(model, [each.after for each in exits])

@@ -23,7 +23,7 @@ Form = Literal["tokens", "class", "map"]
 
 @dataclass
 class Recording:
-    """What was seen of the last forward pass through a model: read `states` and `attention`."""
+    """The recording of the last forward pass through a model: read `states` and `attention`."""
 
     embedding: Tensor | None = None
     """What the first block gets: tokens with their positions (B, T, D), or a ResNet's maps."""
@@ -36,7 +36,7 @@ class Recording:
 
     @property
     def states(self) -> list[Tensor]:
-        """What each block gives, for every token: (B, T, D), or a ResNet's maps (B, C, h, w)."""
+        """The output of each block, for every token: (B, T, D), or a ResNet's maps (B, C, h, w)."""
         return [self.state_by_block[i] for i in sorted(self.state_by_block)]
 
     @property
@@ -126,7 +126,7 @@ def not_compiled() -> AbstractContextManager:
 
 
 def check_recordable(model: nn.Module) -> None:
-    """Raise ValueError for a model whose inside cannot be seen."""
+    """Raise ValueError for a model whose states cannot be recorded."""
     # By its attributes, so that a compiled model, which passes them on, is one too.
     ours = hasattr(model, "layer_of") and hasattr(model, "head") and hasattr(model, "blocks")
     if not ours:

@@ -36,7 +36,7 @@ class Tiling(NamedTuple):
         return rows, columns
 
     def image(self, grid: Grid) -> Grid:
-        """(height, width) of an image of so many patches."""
+        """(height, width) of an image with this many rows and columns of patches."""
         height = self.size[0] + (grid[0] - 1) * self.stride[0]
         width = self.size[1] + (grid[1] - 1) * self.stride[1]
         return height, width
@@ -67,7 +67,7 @@ class Tiling(NamedTuple):
         return f"an image of {image[0]} x {image[1]} pixels cannot be cut into {patches}"
 
     def sizes(self, image: Grid) -> str:
-        """Which sizes fit, such as "multiples of 16", for somebody whose image does not."""
+        """The sizes that fit, such as "multiples of 16", for an error message."""
         height, width = self.size
         if self.overlaps:
             fitting = " x ".join(map(str, self.fitting(image)))

@@ -93,9 +93,8 @@ class VisionTransformer(nn.Module):
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head reads: (B, C, h·P, w·P) -> (B, D).
-
-        If the pooling reads the class token alone, the last block computes only that. `pool="none"`
+        """The features, which the head reads: (B, C, h·P, w·P) -> (B, D). If the pooling reads the
+        class token alone, the last block computes only that. `pool="none"`
         gives (B, T, D); "distilled" and "token-gap" two states side by side, (B, 2·D), and
         "token-quarters" five; `read_blocks` so many times as many, the last block's last; a
         representation layer makes D its width.
@@ -164,8 +163,8 @@ class VisionTransformer(nn.Module):
     ) -> Tensor:
         """Eq. 2 and 3, L times, and the LayerNorm of Eq. 4: z_0, (B, T, D) -> LN(z_L), (B, T, D).
 
-        queries: compute only the first so many tokens, (B, Q, D), which saves most of the last
-        block's work; None computes all.
+        queries: compute only this many tokens, the first ones, (B, Q, D), which saves most of the
+        last block's work; None computes all.
 
         mask: bool, broadcast to (B, H, T, T), True where a token (row) may look at another
         (column): several images in one sequence, or images of several sizes in a batch.

@@ -92,8 +92,8 @@ def vit(name: str, **changes) -> ViTConfig:
 
     A name is a size of Table 1 (or a later official one) and a patch size in pixels, as the paper
     writes it; "B/16x8" has patches of 16 x 8 (height and width), "B/16 (stride 8)" such as overlap.
-    "R50+B/16" puts a ResNet below it (Section 3.1), "Axial-B/16" attends along rows and columns (App.
-    D.6). What `called` prints is a name too: "ViT-B/16".
+    "R50+B/16" puts a ResNet below it (Section 3.1), "Axial-B/16" attends along rows and columns
+    (App. D.6). The result of `called`, such as "ViT-B/16", is a name too.
 
     The image is 224 x 224 unless told; if whole patches do not cover that, it is the next smaller
     size that they do. Raises ValueError for a name that does not exist.
@@ -204,7 +204,7 @@ def changed(config: ModelConfig, changes: dict) -> ModelConfig:
 
 
 def called(config: ModelConfig) -> str:
-    """What people call an architecture: ViT-B/16, R50+ViT-B/16, BiT-R50x1.
+    """The usual name of an architecture: ViT-B/16, R50+ViT-B/16, BiT-R50x1.
 
     The way back from `named`, as far as there is one; `named` reads it again.
     """
@@ -255,7 +255,7 @@ def patch_name(config: ViTConfig) -> str:
 
 
 def in_words(sides: Grid) -> str:
-    """16 of (16, 16), 16x8 of (16, 8)."""
+    """A pair as text: 16 for (16, 16), 16x8 for (16, 8)."""
     height, width = sides
     if height == width:
         return str(height)

@@ -64,7 +64,7 @@ class MaskedAutoencoder(Unlabelled):
 
 
 class MaskedAutoencoderLearner(PatchLearner):
-    """What such a run trains: the model, and the decoder, which is saved beside it."""
+    """The learner of a masked autoencoder: the model, and the decoder, which is saved beside it."""
 
     travels = ("enter", "mask", "decoder", "predict")
 

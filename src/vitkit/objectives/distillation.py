@@ -30,18 +30,18 @@ from vitkit.system.span import Span
 
 @dataclass(frozen=True)
 class SelfDistillation(Unlabelled):
-    """Student and teacher agree about views of an image. The defaults are DINO's."""
+    """A student learns to agree with a teacher about views of an image. The defaults are DINO's."""
 
     outputs: int = 65536
     """K, the outputs of the projection."""
     hidden: int = 2048
     """Width of the projection's two hidden layers."""
     bottleneck: int = 256
-    """Width of the normalised vector that the outputs are products with."""
+    """Width of the normalised vector before the last layer, from which the outputs are computed."""
     local_views: int = 8
-    """Small crops, which only the student sees, beside the two large ones."""
+    """Number of small crops, which only the student sees, in addition to the two large ones."""
     local_size: int = 96
-    """Side of a small crop in pixels, which patches fit: a multiple of the patch."""
+    """Side of a small crop in pixels, a multiple of the patch size."""
     global_area: tuple[float, float] = (0.4, 1.0)
     """Smallest and largest share of the image that a large crop shows."""
     local_area: tuple[float, float] = (0.05, 0.4)
@@ -54,11 +54,12 @@ class SelfDistillation(Unlabelled):
     teacher_start: float = 0.04
     """The teacher's temperature at the beginning of that warm-up."""
     teacher_warmup: Span = Span(0, "epochs")
-    """How long the teacher's temperature grows, linearly; 30 epochs in those runs."""
+    """Length of that warm-up, in which the teacher's temperature grows linearly; 30 epochs in those
+    runs."""
     last_layer_still: Span = Span(1, "epochs")
-    """How long the projection's last layer is not trained."""
+    """Time at the beginning in which the last layer of the projection is not trained."""
     momentum: float = 0.996
-    """The teacher's share of its old weights at the first update; it grows to 1 along a cosine."""
+    """Momentum of the teacher's weights at the first update; it grows to 1 along a cosine."""
     centre_momentum: float = 0.9
     """Momentum of the centre: the mean output of the teacher, which is subtracted from its
     outputs."""
@@ -81,7 +82,8 @@ class SelfDistillation(Unlabelled):
             raise ValueError(f"local_views is {self.local_views}; it is 0 or more")
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
-        """If images have one class, how often their nearest neighbours have it: labels judge the
+        """If images have one class each: how often their nearest neighbours have the same class.
+        Labels judge the
         features, and train nothing."""
         if target_kind == "class":
             return (Neighbours(),)
@@ -128,7 +130,8 @@ class Projection(nn.Module):
 
 
 class SelfDistillationLearner(Learner):
-    """What such a run trains: the model and its projection, which are the student. The teacher and
+    """The learner of self-distillation: the model and its projection, which are the student. The
+    teacher and
     the centre follow them."""
 
     def __init__(self, model: nn.Module, objective: SelfDistillation, preprocessing: Preprocessing):
@@ -246,7 +249,8 @@ class SelfDistillationLearner(Learner):
 
 @torch.no_grad()
 def features_of(model: nn.Module) -> int:
-    """How many features a model gives an image. Raises ValueError if it gives them to every
+    """The number of features that a model gives per image. Raises ValueError if it gives them to
+    every
     patch."""
     config = model.config
     device = next(model.parameters()).device

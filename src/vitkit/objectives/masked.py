@@ -46,19 +46,19 @@ SMALL = 4  # squares along the side of a downsized patch
 
 @dataclass(frozen=True)
 class MaskedPatches(Unlabelled):
-    """Predict what was in corrupted patches, each from its own representation (App. B.1.2)."""
+    """Predict the content of corrupted patches, each from its own representation (App. B.1.2)."""
 
     target: Literal["colour", "colours", "pixels"] = "colour"
-    """What is predicted of a patch. colour: its mean colour in 3 bits a channel, one of 512
-    classes. colours: those of its 4 x 4 downsized version, 16 at once. pixels: all of them, by
-    squared error. In the paper the first is best and the last worst."""
+    """Target of a patch. colour: its mean colour with 3 bits per channel, one of 512 classes.
+    colours: the 16 colours of its 4 x 4 downsized version. pixels: all of its pixels, with a
+    squared error. In the paper, colour is best and pixels is worst."""
     rate: float = 0.5
     """Share of an image's patches that are corrupted; BERT's 0.15 was slightly worse."""
     masked: float = 0.8
     """Share of the corrupted patches that become a learned mask embedding."""
     swapped: float = 0.1
-    """Share of them that become the embedding of another patch. The others stay as they are, and
-    are predicted too."""
+    """Share of the corrupted patches that become the embedding of another patch. The others keep
+    their embedding, and are predicted too."""
 
     def __post_init__(self):
         if self.target not in ("colour", "colours", "pixels"):
@@ -84,7 +84,7 @@ class MaskedPatches(Unlabelled):
 
 
 class Corruption(NamedTuple):
-    """What happens to the patches of a batch."""
+    """The corruption of the patches of a batch."""
 
     which: Tensor
     """int64 (B, M): indices of the corrupted patches."""
@@ -105,7 +105,8 @@ class Corruption(NamedTuple):
 
 
 class MaskedPatchesLearner(PatchLearner):
-    """What such a run trains: the model, the mask embedding, and a linear layer that predicts."""
+    """The learner of masked patch prediction: the model, the mask embedding, and a linear layer
+    that predicts."""
 
     travels = ("mask", "predict")
 

@@ -22,7 +22,8 @@ from vitkit.weights import Activation
 
 
 class Learner(nn.Module):
-    """What a run trains: the model, under this name, and what the objective adds to it.
+    """The module that a run trains: the model, under this name, and the parts that the objective
+    adds to it.
 
     Its forward pass returns the loss, the mean over B:
     (images (B, C, H, W) normalised, targets as a Batch has them, keys int64 (B,)) -> float32 ().
@@ -73,8 +74,7 @@ class Objective(Protocol):
         """How the outputs of the trained model become probabilities."""
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
-        """What measures a run on held-out images with such targets if the recipe does not say; may
-        be empty."""
+        """The default evaluators of a run on held-out images with such targets; may be empty."""
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> Learner:
         """The module that is trained. Raises ValueError for a model that this objective cannot
@@ -82,11 +82,10 @@ class Objective(Protocol):
 
 
 class Unlabelled:
-    """What objectives have in common that learn without labels: an `Objective` may begin with
-    it."""
+    """The common part of objectives that learn without labels: an `Objective` may begin with it."""
 
     def head(self, target_kind: TargetKind, classes: int) -> int:
-        """0: there is no head, since labels are not used."""
+        """Returns 0: there is no head, because labels are not used."""
         return 0
 
     def activation(self) -> Activation:

@@ -163,7 +163,7 @@ class Reconstruction:
     """What it may measure, so that a wrong `best` of a run is noticed before the run."""
 
     def judges(self, target_kind: TargetKind) -> bool:
-        """Always: labels are not used."""
+        """Always True, because labels are not used."""
         return True
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:

@@ -47,19 +47,19 @@ class Supervised:
     label_smoothing: float = 0.0
     """Share of the target that is spread evenly over all classes."""
     off_target: float = 0.0
-    """For sigmoid: the target of a class that the image does not have; 1 minus it is the target of
-    one that it has. Published ImageNet-21k configurations have 0.0001."""
+    """For sigmoid: the target of a class that the image does not have; the target of a class that
+    it has is 1 minus this. Published ImageNet-21k configurations use 0.0001."""
     mixup: float = 0.0
-    """Blend each image of a batch, and its target, with its neighbour's; the shares are drawn from
-    Beta(alpha, alpha), and this is alpha. AugReg has 0.2 to 0.8; 0 is off. With cutmix too, every
-    example gets one of the two."""
+    """Alpha of mixup, which blends each image of a batch, and its target, with its neighbour in the
+    batch; the weights are drawn from Beta(alpha, alpha). AugReg uses 0.2 to 0.8; 0 is off. With
+    cutmix too, every example gets one of the two."""
     cutmix: float = 0.0
-    """Put a box of its neighbour into each image, and as much of the neighbour's target; an alpha
-    like mixup's, often 1; 0 is off."""
+    """Alpha of CutMix, which puts a box of its neighbour into each image, and mixes the targets in
+    the same proportion. Often 1; 0 is off."""
 
     class_weights: Literal["equal", "balanced"] = "equal"
-    """balanced: an image counts the more the fewer images its class has, so that all classes count
-    alike, and images 1 on average. For the softmax."""
+    """balanced: the weight of an image is inversely proportional to the number of images of its
+    class, so that all classes have equal weight; the mean weight is 1. Only for the softmax."""
 
     def __post_init__(self):
         if self.loss not in LOSSES:
@@ -91,7 +91,8 @@ class Supervised:
                 )
 
     def head(self, target_kind: TargetKind, classes: int) -> int:
-        """One output for each class, or one for a number. Raises ValueError for targets that this
+        """The number of outputs: one for each class, or one for a number. Raises ValueError for
+        targets that this
         loss cannot learn."""
         if target_kind not in LEARNS[self.loss]:
             raise ValueError(
@@ -102,7 +103,7 @@ class Supervised:
         return classes
 
     def activation(self) -> Activation:
-        """softmax or sigmoid, as the loss; none for numbers."""
+        """The activation that belongs to the loss: softmax or sigmoid; none for numbers."""
         return "none" if self.loss == "squared" else self.loss
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
@@ -117,7 +118,7 @@ class Supervised:
 
 
 class SupervisedLearner(Learner):
-    """What a supervised run trains: the model alone."""
+    """The learner of a supervised run: only the model."""
 
     def __init__(self, model: nn.Module, objective: Supervised):
         super().__init__()

@@ -24,7 +24,7 @@ TAPS = 13
 
 @dataclass(frozen=True)
 class View:
-    """How one view is made; the numbers are DINO's."""
+    """The settings of one view; the defaults are DINO's."""
 
     size: tuple[int, int]
     """Height and width in pixels."""

@@ -1,4 +1,5 @@
-"""From images, files or streams of them to named classes with probabilities, and where those go."""
+"""From images, files or streams to named classes with probabilities, and to files of
+predictions."""
 
 from vitkit.system.lazy import lazily
 

@@ -44,17 +44,17 @@ class Looking:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The classifier's."""
+        """The preprocessing of the classifier."""
         return self.eager.preprocessing
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classifier's."""
+        """The labels of the classifier."""
         return self.eager.labels
 
     @property
     def activation(self) -> Activation:
-        """The classifier's."""
+        """The activation of the classifier."""
         return self.eager.activation
 
     def logits(self, images: np.ndarray) -> np.ndarray:
@@ -67,7 +67,7 @@ class Looking:
 
     @property
     def least(self) -> np.ndarray | None:
-        """The classifier's."""
+        """The limit from which on the classifier leaves a class open."""
         return self.eager.least
 
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

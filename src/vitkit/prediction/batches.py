@@ -41,7 +41,7 @@ Batches = Iterator[tuple[Sequence[Item], Prepared]]
 def from_sequence(
     items: Sequence[Item], preprocessing: Preprocessing, batch: int, workers: int
 ) -> Batches:
-    """The items in batches, in order. workers: as `predict` has it; each has all items."""
+    """The items in batches, in order. workers: as in `predict`; each has all items."""
     chunks = ranges(len(items), batch)
     if len(chunks) < 2 and workers < 0:  # while one batch is decoded there is nothing to compute
         workers = 0
@@ -160,8 +160,8 @@ def _read_lines(file: int, lines: "Queue[str | None]") -> None:
 
 
 def arrivals(folder: str, batch: int, leave_out: Sequence[Path] = ()) -> Iterator[list[str]]:
-    """The images below a folder, those that are there and those that arrive, in lists of at most
-    `batch`, without end. What lies in a folder of `leave_out` is left out.
+    """The images below a folder, existing ones and those that arrive, in lists of at most `batch`,
+    without end. Images in a folder of `leave_out` are left out.
 
     A file comes when its size and time are the same at two looks, so not while it is written; and
     again when they have changed since. Raises ValueError if the folder cannot be read.

@@ -41,7 +41,7 @@ class Group(Protocol):
         """How many there are."""
 
     def item(self, i: int) -> Item:
-        """One of them."""
+        """One item of the group."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,8 +146,8 @@ def pictures(
     """The images that names stand for: a file, all images below a folder, a pattern such as
     "**/*.jpg", a web address, or the test part of a data set.
 
-    Classes of a data set are called as the model's `labels` that they are. What lies in a folder of
-    `leave_out` is left out of folders and patterns.
+    Classes of a data set are called as the model's `labels` that they are. Images in a folder of
+    `leave_out` are left out of folders and patterns.
 
     Raises ValueError if there is nothing of a name, or no image.
     """
@@ -259,8 +259,8 @@ def _examples(name: str, labels: Sequence[str]) -> Examples:
 
 
 def words_of_model(data: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
-    """What a model calls the data's classes, as `vitkit evaluate` takes them: by name, by
-    WordNet's, or by position; without those that it does not have."""
+    """The model's names of the data's classes, matched as in `vitkit evaluate`: by name, by
+    WordNet's name, or by position; without those that it does not have."""
     from vitkit.evaluation import align
 
     if not data or not labels:
@@ -277,8 +277,8 @@ def words_of_model(data: Sequence[str], labels: Sequence[str]) -> dict[str, str]
 
 def items_of(name: str, leave_out: Sequence[Path] = ()) -> Iterator[Item]:
     """The images of a name among many that come one after the other: a file, a folder, a pattern or
-    a web address. What is wrong with a name is found when its item is read: the others come all the
-    same."""
+    a web address. An error in a name is found when its item is read, and does not stop the
+    others."""
     try:
         files = files_of(name, leave_out)
     except ValueError as error:

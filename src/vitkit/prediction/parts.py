@@ -112,7 +112,7 @@ class Parts:
         return range(part * self.size, min((part + 1) * self.size, self.count))
 
     def missing(self, shard: int = 0, shards: int = 1) -> list[int]:
-        """The parts that are not there, of those that a process has to do: shard 0 to shards - 1."""
+        """The missing parts among those that a process has to do: shard 0 to shards - 1."""
         return [part for part in range(shard, len(self), shards) if not self._is_there(part)]
 
     def _is_there(self, part: int) -> bool:
@@ -121,7 +121,8 @@ class Parts:
         return path.exists() and path.stat().st_size > 0
 
     def write(self, part: int, predictions: Sequence[Prediction]) -> None:
-        """Write a part, whole or not at all. Raises OSError, and ValueError if the folder has become
+        """Write a part, completely or not at all. Raises OSError, and ValueError if the folder has
+        become
         another's: of two that began it at the same moment, with different models, one goes on."""
         assert len(predictions) == len(self.rows(part))
         if _read(self.folder / ABOUT) != self.about:

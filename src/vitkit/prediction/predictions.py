@@ -33,7 +33,7 @@ BATCH = 32
 
 
 class Prediction(NamedTuple):
-    """A model's answer to an image: the likeliest classes, best first; or an `error`, if the image
+    """A model's answer to an image: the most likely classes, best first; or an `error`, if the image
     is broken.
 
     If the model's activation is "none", `probabilities` are its outputs themselves.
@@ -52,28 +52,28 @@ class Prediction(NamedTuple):
 
     @property
     def label(self) -> str | None:
-        """The likeliest class; None if the image is broken."""
+        """The most likely class; None if the image is broken."""
         return self.labels[0] if self.labels else None
 
     @property
     def probability(self) -> float | None:
-        """Its probability; None if the image is broken."""
+        """The probability of the most likely class; None if the image is broken."""
         return self.probabilities[0] if self.probabilities else None
 
 
 class Doubt(NamedTuple):
-    """What a classifier's limits say of an image; None if it has none."""
+    """The verdict of a classifier's limits on an image; None if the classifier has no limits."""
 
     unknown: bool | None = None
     """Whether the image is unlike those that the model has learned from."""
     possible: tuple[str, ...] | None = None
-    """The classes that the answer leaves open, the likeliest first."""
+    """The classes that the answer leaves open, the most likely first."""
 
 
 def likely(
     labels: Sequence[str], probabilities: Sequence[float], possible: Sequence[str] | None
 ) -> list[str]:
-    """What to name of the possible classes: the likeliest, and those listed, best first, of LIKELY or
+    """What to name of the possible classes: the most likely, and those listed, best first, of LIKELY or
     more. Others may be open only because too few images of them were learned from."""
     named = list(labels[:1])
     for label, probability in zip(labels[1:], probabilities[1:], strict=True):
@@ -145,7 +145,8 @@ def check_settings(top: int, batch: int, workers: int) -> None:
 
 
 def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
-    """What computes the logits. Raises ValueError if the model has no answer to an image."""
+    """The runtime that computes the logits. Raises ValueError if the model gives no answer per
+    image."""
     if not classifier.labels:
         raise ValueError("the model has no classification head, so it names no classes")
     if "torch" in sys.modules:  # without it there is no Classifier
@@ -207,7 +208,7 @@ def predictions_of(
 def _likeliest(
     runtime: Runtime, images: np.ndarray, top: int
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], Doubt]]:
-    """uint8 (B, 3, h, w) -> for each image its likeliest classes, their probabilities, and what the
+    """uint8 (B, 3, h, w) -> for each image its most likely classes, their probabilities, and what the
     model's limits say."""
     logits, strangeness = logits_and_strangeness(runtime, images)
     probabilities = activate_array(logits, runtime.activation)  # (B, K)
@@ -246,7 +247,8 @@ def doubts(
     strangeness: np.ndarray | None,
     probabilities: np.ndarray,
 ) -> list[Doubt]:
-    """What the limits of a classifier with K labels say of each image: (K,) or (1,), (B,), (B, K) -> B
+    """The verdict of the limits of a classifier with K labels on each image: (K,) or (1,), (B,),
+    (B, K) -> B
     of them; without limits nothing."""
     if least is None or strangeness is None:
         return [Doubt()] * len(probabilities)

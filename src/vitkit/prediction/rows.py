@@ -27,13 +27,13 @@ ROW_GROUP = 1000  # rows of parquet that are written together
 
 
 class Rows(Protocol):
-    """A format: what writes rows to an open file."""
+    """A format, which writes rows to an open file."""
 
     def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
         """Write a row for each prediction, with what else is known of it, by column."""
 
     def close(self) -> None:
-        """Write what is left. The file stays open."""
+        """Write the remaining rows. The file stays open."""
 
 
 class CsvRows:
@@ -137,7 +137,7 @@ FORMATS: dict[str, type[CsvRows] | type[JsonRows] | type[ParquetRows]] = {
 
 
 def columns(top: int, extra: Sequence[str]) -> list[str]:
-    """The columns of a file for the `top` likeliest classes."""
+    """The columns of a file for the `top` most likely classes."""
     names = ["name", "label", "probability"]
     for place in range(2, top + 1):
         names += [f"label_{place}", f"probability_{place}"]
@@ -145,7 +145,7 @@ def columns(top: int, extra: Sequence[str]) -> list[str]:
 
 
 def flat(prediction: Prediction, extra: dict[str, str]) -> dict[str, Any]:
-    """A prediction by column, without what it has not."""
+    """The values of a prediction by column, without missing ones."""
     values: dict[str, Any] = {"name": prediction.name}
     pairs = zip(prediction.labels, prediction.probabilities, strict=True)
     for place, (label, probability) in enumerate(pairs, 1):

@@ -25,11 +25,11 @@ RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECA
 
 
 class Sorter:
-    """Files photographs in a directory: each in the folder of its likeliest class, in `unsure`, or in
+    """Files photographs in a directory: each in the folder of its most likely class, in `unsure`, or in
     `unknown`."""
 
     def __init__(self, directory: Path, labels: Sequence[str], sure: float, by: By = "link"):
-        """sure: probability of the likeliest class from which on an answer counts. by: a hard link,
+        """sure: probability of the most likely class from which on an answer counts. by: a hard link,
         or a copy, which takes the disk's space again; where no link can be made it is a copy.
 
         Raises ValueError if the probability is not within 0 to 1.
@@ -49,7 +49,8 @@ class Sorter:
 
     def file(self, photograph: Path, prediction: Prediction) -> Path:
         """File a photograph in the folder of its class, and return its path. It keeps its name; a
-        number is appended if another photograph has that name. One that is there already is left.
+        number is appended if another photograph has that name. A photograph that is there already
+        stays.
 
         Raises OSError, in a sentence.
         """
@@ -108,7 +109,7 @@ class Sorter:
         ]
 
     def summary(self) -> str:
-        """How many were filed where, in a sentence."""
+        """A sentence on how many photographs went into each folder."""
         counts = [f"{count:,} {printable(name)}" for name, count in self.counts.most_common(10)]
         if len(self.counts) > 10:
             counts.append(f"{len(self.counts) - 10:,} folders more")

@@ -41,7 +41,7 @@ AVERAGE = "average of both"
 
 
 class Candidate(NamedTuple):
-    """A model, and how good it is on held-out images."""
+    """A model, and its quality on held-out images."""
 
     name: str
     classifier: Classifier
@@ -103,7 +103,7 @@ def answers_of(classifier: Classifier, source: Source) -> Tensor:
 
 @torch.no_grad()
 def head_on(classifier: Classifier, x: np.ndarray) -> Tensor:
-    """What the head makes of features (N, D): float32 (N, K), on the CPU."""
+    """The logits of the head for features (N, D): float32 (N, K), on the CPU."""
     head = deepcopy(classifier.model.head).to("cpu").eval()
     return head(torch.tensor(x)).float()
 
@@ -159,7 +159,8 @@ def kept_quality(
     y: np.ndarray,
     groups: np.ndarray | None = None,
 ) -> Metric:
-    """What is reached on held-out images with these targets if for each the others choose the model. For
+    """The quality on held-out images with these targets if the others choose the model for each.
+    For
     several classes, and numbers, it is what the chosen one reaches, which is a little too good."""
     if asked.kind != "class":
         return chosen.held_out
@@ -215,8 +216,8 @@ def best_by_others(
 ) -> np.ndarray:
     """Which candidate the images of all other folds choose for each image, by its number: int64 (N,).
 
-    What the best reaches on the images that chose it is too good. What these reach is not: no image
-    has a say in who answers it.
+    The quality of the best on the images that chose it is too good. The quality of these choices is
+    not: no image influences which model answers it.
 
     folds: the number of each image's fold, (N,). weights: what each image counts, (N,).
     """

@@ -44,12 +44,12 @@ def tuning_for(work: Work, first: First) -> Tuning:
     # Where it could gain nothing
     if first.held_out is None:
         work.say(
-            "nothing can be held out to choose by, so nothing is fine-tuned: more images would help"
+            "no image can be held out to choose a model, so nothing is fine-tuned: more images would help"
         )
         return Tuning(0, more)
     scores = first.held_out.scores
     if (scores == 1).all() and len(scores) >= MANY:
-        work.say("every held-out image is answered rightly: fine-tuning could gain nothing")
+        work.say("every held-out image is classified correctly: fine-tuning could gain nothing")
         return Tuning(0, more)
 
     # As the caller says, or as an earlier call decided
@@ -149,7 +149,8 @@ def for_few_pixels(recipe: Recipe, images: Source) -> Recipe:
 
 
 def evaluation_in_steps(recipe: Recipe, held_out: int) -> float:
-    """What an evaluation on so many held-out images takes, in training steps: a forward pass takes a
+    """The time of an evaluation on this many held-out images, in training steps: a forward pass
+    takes a
     third of one."""
     return held_out / (3 * recipe.batch)
 

@@ -56,7 +56,7 @@ class First:
 
 
 def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
-    """The model with the head that is solved for, and how good it is, which is said. It is saved if no
+    """The model with the closed-form head, and its quality, which is printed. It is saved if no
     model is."""
     photographs = work.photographs
     asked, bare, learned, whole = reading
@@ -142,8 +142,8 @@ FEW = 15  # images a class, up to which one more makes a fit better by a point o
 COMPARED = 10_000  # images to learn from that are compared with each other
 
 NOBODY_KNOWS = (
-    "its head is solved for, not trained, on one image, or one burst, of each class: without it nothing "
-    "knows the class, so how good it is cannot be said"
+    "its head is computed in closed form, not trained, from one image, or one burst, of each class: a "
+    "fit without that knows nothing of the class, so how good it is cannot be said"
 )
 
 # What the main metric is called: of classes of unequal size, and of other targets
@@ -157,12 +157,12 @@ def left_out_sentences(
     """How good the solved head is by fits without each image, or without its group, by its number
     (N,); and what makes it look better than it is."""
     if asked.balanced:
-        how_good = f"fits without an image answer it with a {BALANCED} of {metric.text()}"
+        how_good = f"fits without each image have a {BALANCED} of {metric.text()}"
     elif asked.kind == "class":
-        how_good = f"{metric.text()} of the images are answered right by fits without them"
+        how_good = f"{metric.text()} of the images are classified correctly by fits without them"
     else:
-        how_good = f"fits without an image answer it with a {MEANS[asked.kind]} of {metric.text()}"
-    sentences = [f"its head is solved for, not trained: {how_good}"]
+        how_good = f"fits without each image have a {MEANS[asked.kind]} of {metric.text()}"
+    sentences = [f"its head is computed in closed form, not trained: {how_good}"]
     if asked.kind == "class":
         sentences[0] += _of_few(np.bincount(learned.y))
     blind = guess(asked, learned.y)
@@ -209,10 +209,10 @@ def test_sentences(asked: Probing, metric: Metric, learned: Features, given: Fea
                 f"{len(asked.labels) - len(tested):,}"
             )
     elif asked.kind == "class":
-        sentences = [f"it is right on {metric.text()} of the {count:,} images to test on"]
+        sentences = [f"it classifies {metric.text()} of the {count:,} test images correctly"]
     else:
         mean = MEANS[asked.kind]
-        sentences = [f"on the {count:,} images to test on it has a {mean} of {metric.text()}"]
+        sentences = [f"on the {count:,} test images it has a {mean} of {metric.text()}"]
     alike = int(look_alikes(learned.x, given.x).sum())
     if alike:
         sentences.append(

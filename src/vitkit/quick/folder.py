@@ -145,10 +145,10 @@ def _intact(source: Source) -> tuple[Source, list[tuple[int, str]]]:
 
 
 def look(photographs: Photographs) -> list[str]:
-    """What there is, a sentence each."""
+    """A description of the data, in sentences."""
     parts = [f"{counted(len(photographs.train), 'image')} to learn from"]
     if photographs.held_out is not None:
-        parts.append(f"{len(photographs.held_out):,} held out, to choose by")
+        parts.append(f"{len(photographs.held_out):,} held out to choose the model")
     if photographs.test is not None:
         parts.append(f"{len(photographs.test):,} to test on ({photographs.test_name})")
     sentences = [", ".join(parts), _sizes(photographs.train)]

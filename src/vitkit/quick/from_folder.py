@@ -52,7 +52,7 @@ ANSWER = "answer.json"  # in its directory: what each candidate reached
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a folder of photographs."""
+    """The result for a folder of photographs."""
 
     chosen: str
     """The name of the model that is saved."""
@@ -276,7 +276,7 @@ def _end(work: Work, reached: Answer) -> Answer:
 
 
 def measured_by(reached: Answer) -> Metric | None:
-    """What the chosen model reaches on images to test on, or else on those that were held out; None
+    """The accuracy of the chosen model on the test images, or else on the held-out images; None
     without either."""
     metric = reached.test.get(reached.chosen)
     if metric is None and reached.candidates:

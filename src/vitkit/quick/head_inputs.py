@@ -43,7 +43,7 @@ SOLVED = 2_048  # images, or numbers a head reads: of more of both it takes long
 
 
 class Kind(NamedTuple):
-    """What a head reads."""
+    """The reading of a head."""
 
     pool: str
     """Of a block, as a model's configuration says it,"""
@@ -52,15 +52,15 @@ class Kind(NamedTuple):
 
     @property
     def states(self) -> int:
-        """How many states of each block."""
+        """The number of states that are read from each block."""
         return STATES[self.pool]
 
     def numbers(self, width: int) -> int:
-        """How many numbers that are."""
+        """The number of features."""
         return self.blocks * self.states * width
 
     def of(self, recipe: Recipe) -> Recipe:
-        """The recipe whose model's head reads that."""
+        """The recipe with a model whose head has this reading."""
         model = recipe.model
         if not isinstance(model, ViTConfig) or (model.pool, model.read_blocks) == self:
             return recipe
@@ -91,7 +91,7 @@ class Reading(NamedTuple):
 
     @property
     def kind(self) -> Kind | None:
-        """What the head reads; None for a model of another architecture."""
+        """The kind of reading; None for a model of another architecture."""
         config = self.bare.model.config
         if not isinstance(config, ViTConfig):
             return None
@@ -151,7 +151,7 @@ def read(work: Work) -> Reading:
 
 
 def by_left_out(reading: Reading, name: str) -> Candidate:
-    """A head as a candidate, judged by the loss of its left-out answers."""
+    """A head as a candidate, judged by the loss of its leave-one-out answers."""
     return _by_loss(name, reading.bare, reading.asked, reading.whole, reading.learned.y)
 
 

@@ -41,7 +41,8 @@ class OtherPlan(Occupied):
 
 
 class Plan(NamedTuple):
-    """What must stay when a run is continued, and what it was decided for."""
+    """The decisions that must stay the same when a run continues, and the inputs for which they
+    were made."""
 
     steps: int | None
     """Of the fine-tuning; None as long as that is not decided."""
@@ -122,7 +123,7 @@ def same_place(one: str, other: str) -> bool:
 
 @dataclass(frozen=True)
 class Work:
-    """What every step reads."""
+    """The inputs of every step."""
 
     recipe: Recipe
     """As it was given, but for what the head reads: its precision may be "auto", and its spans 0."""
@@ -136,7 +137,7 @@ class Work:
     began: float
 
     def seconds(self) -> str:
-        """How long it has taken so far."""
+        """The time so far, as text."""
         return f"{self.spent():.1f} s"
 
     def spent(self) -> float:

@@ -26,7 +26,8 @@ SQUARE = 1.1  # times as long as the other: up to here a crop hardly loses anyth
 
 
 def with_own_proportions(work: Work) -> Work:
-    """The same work, whose images keep their proportions. Raises ValueError if the model cannot read them."""
+    """The same work on images that keep their proportions. Raises ValueError if the model cannot
+    read them."""
     recipe = work.recipe
     preprocessing = at_own_proportions(recipe.data.preprocessing, recipe.model)
     return replace(

@@ -1,5 +1,5 @@
-"""Named recipes: functions that return a Recipe. The docstring of each says the command, what it
-costs, and what it reached.
+"""Named recipes: functions that return a Recipe. The docstring of each gives the command, its cost,
+and the accuracy that it reached.
 """
 
 from vitkit.system.lazy import lazily

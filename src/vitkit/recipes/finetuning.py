@@ -67,21 +67,21 @@ def finetune(
       that is batch 512, warm-up and cosine, BiT's preprocessing (a square of 448 pixels, a random
       crop of 384, mirrored or not; in evaluation a square of 384), 384 pixels (position embeddings
       are resampled, patches keep their size; 378 pixels for patches of 14, and so on), training on
-      all but the test part. Of VTAB's tasks, by the name of the folder, five are not cropped and
-      three not mirrored, as BiT has it; for images that are none of them, "vtab" asks the model
-      first (`Augmentation.auto`);
+      all but the test part. As in BiT, five of VTAB's tasks, which are known by the name of the
+      folder, are not cropped, and three are not mirrored; for other images, "vtab" first tests this
+      with the model (`Augmentation.auto`);
     - "bit": BiT-HyperRule, which the paper tries for ResNets too;
     - "none": ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
-      image size, in bfloat16 where the machine has instructions for it; Inception crops and flips,
-      without those that the classes do not survive, which the run asks the model first
+      image size, in bfloat16 if the machine has instructions for it; Inception crops and flips,
+      except those that do not preserve the classes, which the run first tests with the model
       (`Augmentation.auto`);
-    - "quick": the same without a length, which `vitkit.quick` chooses by the time that
-      there is; without crops and flips, in batches of 8 for fewer than 2,000 images, and with
-      classes of unequal size counting alike. A part of the training images is held out, broken
-      images are left out, and the loss is the one for the data's kind of targets.
+    - "quick": the same without a length, which `vitkit.quick` chooses by the available time;
+      without crops and flips, in batches of 8 for fewer than 2,000 images, and with equal weights
+      for classes of unequal size. A part of the training images is held out, broken images are
+      left out, and the loss is the one for the data's kind of targets.
 
-    `hints` say what the model's file does not, and may give another size of images and another
-    preprocessing. `like` "code" feeds a row of Table 4 what the released code feeds it: Inception
+    `hints` give what the model's file does not say, and may give another image size and another
+    preprocessing. `like` "code" trains a row of Table 4 on what the released code uses: Inception
     crops, mirrored or not. For ImageNet, CIFAR, Pets and Flowers the paper says that its
     preprocessing follows BiT (Section 4.1), and for VTAB too (App. B.1.1).
 
@@ -248,7 +248,7 @@ FAMILY = tuple(
 
 
 class Choice(NamedTuple):
-    """Weights, and why these."""
+    """The chosen weights, and the reason."""
 
     model: str
     """What `load` takes."""
@@ -256,8 +256,8 @@ class Choice(NamedTuple):
 
 
 def choose_pretrained(minutes: float, device: torch.device) -> Choice:
-    """Choose pretrained weights when none are given: the largest of one family that this machine
-    can train in the time, of those that can be reached. Raises ValueError if there are none."""
+    """Choose pretrained weights when none are given: the largest model of one family that this
+    machine has or can download, and can train in the time. Raises ValueError if there is none."""
     family = [row for row in map(published_called, FAMILY) if row is not None]
     fitting = _fitting(family, minutes, device)
     smaller = family[family.index(fitting) :]

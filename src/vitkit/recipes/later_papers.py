@@ -50,7 +50,8 @@ def augreg(name: str, augmentation: str, decay: float, regularised: bool) -> Rec
 
 
 def augregs() -> dict[str, Callable[[], Recipe]]:
-    """All settings by name. augreg.medium1 has weight decay 0.1, and neither dropout nor stochastic
+    """All settings of AugReg by name. augreg.medium1 has weight decay 0.1, and neither dropout nor
+    stochastic
     depth; augreg.medium1.wd0.03.do0.1 has weight decay 0.03, and 0.1 of both."""
     recipes = {}
     for augmentation, decay, regularised in product(AUGREG, (0.1, 0.03), (False, True)):
@@ -112,11 +113,11 @@ def dino() -> Recipe:
     100 epochs. The values are those of their vanilla command on 8 GPUs; its learning rate is 5e-4
     for each 256 examples of the batch. They report 69.3 % by nearest neighbours and 73.8 % with a
     linear classifier. Their longer run adds `--length 300epochs --objective.teacher-temperature
-    0.07 --objective.teacher-warmup 30epochs`, and learns the lengths of the last layer's rows,
-    which is not possible here.
+    0.07 --objective.teacher-warmup 30epochs`, and learns the norms of the last layer's rows,
+    which vitkit does not support.
 
-    The views are made on the device, from the centre 224 x 224 of an image whose shorter side is
-    224; theirs are cut from the file.
+    vitkit makes the views on the device, from the central 224 x 224 pixels of an image whose
+    shorter side is 224; they crop the views from the file.
     """
     return Recipe(
         name="dino.S16",

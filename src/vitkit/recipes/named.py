@@ -53,7 +53,7 @@ CARRIED = ("classes", "channels", "dropout", "attention_dropout", "stochastic_de
 
 
 def listing() -> str:
-    """Every name, for people: each with what its docstring's first line says, those of a table
+    """Every name, for people: each with the first line of its docstring, and those of a table
     together."""
     rows = []
     for name, make in RECIPES.items():
@@ -104,7 +104,8 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
 
 
 def recipe(name: str) -> Recipe:
-    """A recipe by its name, or by "file.py:function", a function of your own file, which is run.
+    """A recipe by its name, or by "file.py:function", a function in your own file, which vitkit
+    calls.
 
     Raises ValueError, with the nearest names, if there is none of this name.
     """

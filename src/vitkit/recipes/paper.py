@@ -40,7 +40,7 @@ COMMON = {  # settings of every recipe of pre-training
 
 @dataclass(frozen=True)
 class Regime:
-    """What the rows of Table 3 for one data set have in common."""
+    """The values that the rows of Table 3 for one data set share."""
 
     schedule: str
     """How the learning rate decays."""
@@ -147,8 +147,8 @@ def shape() -> Recipe:
 
 
 def facts_of(name: str) -> Facts | None:
-    """How many images and classes the data set has that a recipe of this name is for; None if it is
-    for any images."""
+    """The number of images and classes of the data set for which a recipe of this name is made;
+    None if it is for any images."""
     data = ""
     for beginning, of_beginning in DATA_OF.items():
         if name.startswith(beginning):
@@ -186,7 +186,7 @@ def sibling(name: str, optim: dict, other: dict) -> Recipe:
 
 
 def masked_patches(name: str, objective: MaskedPatches) -> Recipe:
-    """App. B.1.2: a million steps, 14 epochs of JFT. Most of the gain on ImageNet is there after
+    """App. B.1.2: a million steps, 14 epochs of JFT. Most of the gain on ImageNet is reached after
     100,000. The weight decay is Section 4.1's."""
     return Recipe(
         name=name,

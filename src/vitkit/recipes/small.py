@@ -12,8 +12,8 @@ from vitkit.training import Data, Optim, Recipe
 def digits() -> Recipe:
     """`vitkit train digits`: scikit-learn's 1,797 handwritten digits; nothing is downloaded.
 
-    One to three minutes on two cores; 98 % of the 359 test images, give or take half a point with
-    the machine and the seed.
+    One to three minutes on two cores; 98 % of the 359 test images, which varies by half a point
+    with the machine and the seed.
     """
     return Recipe(
         name="digits",
@@ -135,8 +135,8 @@ def tiny_imagenet() -> Recipe:
 def scratch() -> Recipe:
     """`vitkit train scratch --data.source PATH`: S/16 at 224 pixels on photographs of your own.
 
-    With the paper's augmentation. From scratch a Vision Transformer needs many images (Fig. 3,
-    Fig. 4): with fewer than some tens of thousands expect little.
+    It uses the paper's augmentation. From scratch, a Vision Transformer needs many images (Fig. 3,
+    Fig. 4): with fewer than some tens of thousands, do not expect much.
     """
     return Recipe(
         name="scratch",

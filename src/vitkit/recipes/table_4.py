@@ -109,16 +109,16 @@ UNCROPPED = ("clevr_count", "clevr_dist", "dmlab", "dsprites_loc", "kitti")
 
 
 def bit_crops(image: tuple[int, int], flip: bool = True, crop: bool = True) -> Augmentation:
-    """BiT's preprocessing for images of (height, width) pixels: both sides to a square, and a
-    random crop of it, mirrored or not; of a task that is not cropped, what evaluation has."""
+    """BiT's preprocessing for images of (height, width) pixels: a resize to a square, and a random
+    crop of it, mirrored or not; for a task that is not cropped, the preprocessing of evaluation."""
     if not crop:
         return Augmentation("none", flip=flip)
     return Augmentation("resize_crop", resize=square_before_crop(max(image)), flip=flip)
 
 
 def vtab_task(data: str) -> str | None:
-    """The task of VTAB that images are of, by the name of their folder or file, such as
-    vtab-1k/dsprites_loc, or by that on the hub; None for other images."""
+    """The VTAB task to which images belong, found by the name of their folder or file, such as
+    vtab-1k/dsprites_loc, or of their data set on the hub; None for other images."""
     name = Path(data).name.partition(".")[0].removesuffix("-train")
     if name in TASKS:
         return name

@@ -1,4 +1,4 @@
-"""What computes logits of images: PyTorch, ONNX Runtime, OpenVINO, and exported files."""
+"""Runtimes that compute logits of images: PyTorch, ONNX Runtime, OpenVINO, and exported files."""
 
 from vitkit.system.lazy import lazily
 

@@ -31,11 +31,11 @@ Compute = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
 class MetadataError(ValueError):
-    """What a file says of itself describes no model."""
+    """The description in a file is not that of a model."""
 
 
 class Limits(NamedTuple):
-    """What a file says of its limits for unknown images (weights/unknown.py). Those that make an image
+    """The limits for unknown images in a file (weights/unknown.py). Those that make an image
     unknown are in the network: an image is if the file's second output is above 0."""
 
     least: tuple[float, ...]
@@ -69,7 +69,7 @@ class Exported:
 
     @property
     def merged(self) -> int:
-        """How many tokens it merges in every block."""
+        """The number of tokens that it merges in every block."""
         value = self.origin.get(MERGED, 0)
         if isinstance(value, int):
             return value
@@ -175,17 +175,17 @@ class FileRuntime:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The file's."""
+        """The preprocessing that the file describes."""
         return self.exported.preprocessing
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The file's."""
+        """The names of the classes in the file."""
         return self.exported.labels
 
     @property
     def activation(self) -> Activation:
-        """The file's."""
+        """The activation that the file describes."""
         return self.exported.activation
 
     def logits(self, images: np.ndarray) -> np.ndarray:
@@ -202,7 +202,8 @@ class FileRuntime:
         return np.array(self.exported.limits.least)
 
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same, and (B,), above 0 for unknown images; of a file with limits for them."""
+        """Logits (B, K), and the strangeness (B,), above 0 for unknown images; for a file with
+        limits for them."""
         outputs = self._outputs(images)
         if len(outputs) < 2 or outputs[1].shape != (len(images),):
             raise ValueError(
@@ -232,7 +233,7 @@ class FileRuntime:
 
 
 class WholePicture:
-    """What prepares an image for a file that has its preprocessing inside: nothing does."""
+    """The preparation of an image for a file that has its preprocessing inside: none."""
 
     dtype = np.uint8
 
@@ -251,7 +252,7 @@ class WholePicture:
     def computed(
         self, compute: Callable[[np.ndarray], Sequence[np.ndarray]], images: np.ndarray
     ) -> list[np.ndarray]:
-        """What `compute` makes of the batch."""
+        """The result of `compute` for the batch."""
         return list(compute(images))
 
 
@@ -270,12 +271,12 @@ class PictureRuntime:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The file's."""
+        """The names of the classes in the file."""
         return self.file.labels
 
     @property
     def activation(self) -> Activation:
-        """The file's."""
+        """The activation that the file describes."""
         return self.file.activation
 
     def logits(self, images: np.ndarray) -> np.ndarray:
@@ -286,11 +287,11 @@ class PictureRuntime:
 
     @property
     def least(self) -> np.ndarray | None:
-        """The file's."""
+        """The probability from which on a class is left open, in the file; None without limits."""
         return self.file.least
 
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same, and (B,), as the file's."""
+        """Logits (B, K), and the strangeness (B,) of images, which is above 0 for unknown ones."""
         outputs, strangeness = self.file.logits_and_strangeness(images.transpose(0, 2, 3, 1))
         return inverted(outputs, self.activation), strangeness
 

@@ -22,7 +22,7 @@ NAME = "fastest"
 
 @dataclass(frozen=True)
 class Fastest:
-    """What was measured of the fastest runtime of a precision."""
+    """The measurements of the fastest runtime of a precision."""
 
     library: str
     """For people: "OpenVINO"."""
@@ -52,7 +52,7 @@ def folder_of(classifier: "Classifier") -> Path:
 
 
 def was_measured(digest: str, precision: str) -> bool:
-    """Whether `vitkit bench` has measured which is the fastest for the model with this digest
+    """Whether `vitkit bench` has found the fastest runtime for the model with this digest
     (`digest_of_classifier`). Answered without PyTorch."""
     return _file(_folder(digest), precision).exists()
 
@@ -73,7 +73,8 @@ def _file(folder: Path, precision: str) -> Path:
 
 
 def remembered(classifier: "Classifier", precision: str) -> tuple[Fastest, Path] | None:
-    """What `remember` kept, and the exported file; None if nothing was, or PyTorch is the fastest."""
+    """The result that `remember` stored, and the exported file; None if there is none, or if
+    PyTorch is the fastest."""
     folder = folder_of(classifier)
     try:
         values = parse_json(_file(folder, precision).read_text())

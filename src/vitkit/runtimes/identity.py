@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class Identity(NamedTuple):
-    """What decides the answers to an image. The kind of device and the versions of libraries are no
+    """Everything that determines the answers to an image. The kind of device and the versions of
+    libraries are no
     part of it, so that machines of a cluster may differ."""
 
     model: str
@@ -30,7 +31,7 @@ class Identity(NamedTuple):
 
 
 def identity_of(runtime: Runtime) -> Identity:
-    """What decides the answers of a classifier that PyTorch computes, or of an exported file."""
+    """The identity of a classifier that PyTorch computes, or of an exported file."""
     if isinstance(runtime, FileRuntime):
         return _of_file(runtime)
     return _of_pytorch(runtime)

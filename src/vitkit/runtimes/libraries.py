@@ -151,7 +151,8 @@ def check_installed(library: str) -> None:
 
 
 def open_onnx(path: Path) -> Opened:
-    """A .onnx file. Raises ValueError for one that cannot be opened, and ImportError without ONNX
+    """Open a .onnx file. Raises ValueError for one that cannot be opened, and ImportError without
+    ONNX
     Runtime."""
     import onnxruntime
 
@@ -249,7 +250,7 @@ def _check_digest(path: Path) -> None:
 
 @cache
 def core() -> "openvino.Core":
-    """OpenVINO, which lives as long as the process.
+    """OpenVINO's core, which exists as long as the process.
 
     Its CPU plugin gives the thread that loads it a stack for signals, and frees it when it goes,
     wherever that happens: if in another thread, the next Ctrl-C would be a segmentation fault.
@@ -287,7 +288,7 @@ def _metadata(model) -> str | None:
 
 
 def open_program(path: Path) -> Opened:
-    """PyTorch's exported program, a .pt2 file.
+    """Open an exported program of PyTorch, a .pt2 file.
 
     Reading one may run what its author has put there: it holds expressions that are evaluated, and may
     hold pickles. So vitkit reads only what it has just written itself. Raises ValueError if it cannot

@@ -44,7 +44,7 @@ def run_of(model: "str | Path | Classifier") -> Path | None:
 
 
 def kept_file(run_dir: Path) -> Path:
-    """Where the file of a run is, or would be."""
+    """The path of a run's ONNX file, whether it exists or not."""
     return run_dir / FILE
 
 
@@ -63,7 +63,8 @@ def _digest(file: Path) -> str:
 
 
 def tie(path: Path, folder: str, made_of: str) -> None:
-    """Say beside a file which model it is. folder: the digest of that model's files, before the model was
+    """Record beside a file to which model it belongs. folder: the digest of that model's files,
+    before the model was
     loaded. made_of: the classifier's own digest. Raises OSError."""
     record = Path(f"{path}.json")
     written = parse_json(record.read_text())
@@ -72,7 +73,7 @@ def tie(path: Path, folder: str, made_of: str) -> None:
 
 
 def is_kept(path: Path) -> bool:
-    """Whether a file is as it was written, and the model beside it is the one that it was made of."""
+    """Whether a file is unchanged since it was written, and belongs to the model beside it."""
     return _record(path) is not None
 
 
@@ -119,7 +120,7 @@ def _record(path: Path) -> dict | None:
 def kept_runtime(
     name: Path, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
 ) -> FileRuntime | None:
-    """What computes a run's model from its file, without PyTorch; None where PyTorch shall.
+    """The runtime of a run's model from its file, without PyTorch; None where PyTorch shall.
 
     That is where another runtime, precision or device is asked for, or would be chosen: a model has one
     answer on a machine, so the file is used where `auto` computes in float32 on the CPU, or where float32 is

@@ -36,17 +36,17 @@ class Eager:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The classifier's."""
+        """The preprocessing of the classifier."""
         return self.classifier.preprocessing
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classifier's."""
+        """The labels of the classifier."""
         return self.classifier.labels
 
     @property
     def activation(self) -> Activation:
-        """The classifier's."""
+        """The activation of the classifier."""
         return self.classifier.activation
 
     def logits(self, images: np.ndarray) -> np.ndarray:

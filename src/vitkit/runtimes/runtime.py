@@ -15,11 +15,11 @@ from vitkit.weights import Activation
 
 
 class Runtime(Protocol):
-    """Whatever computes logits for a classifier, in whichever library."""
+    """Computes logits for a classifier, in any library."""
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How an image becomes an input."""
+        """The preprocessing that turns an image into an input."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ class Runtime(Protocol):
 
     @property
     def activation(self) -> Activation:
-        """How its logits become probabilities."""
+        """The activation that turns logits into probabilities."""
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K)."""

@@ -1,4 +1,4 @@
-"""A model behind HTTP: requests in batches, within limits, and none that was accepted is lost."""
+"""A model served over HTTP: in batches, within limits, and without losing an accepted request."""
 
 from vitkit.system.lazy import lazily
 

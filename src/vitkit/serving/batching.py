@@ -29,7 +29,7 @@ class Sent(NamedTuple):
 
 
 class Room:
-    """How much a server holds at once. All threads may ask."""
+    """The room of a server: how much it holds at once. All threads may ask."""
 
     def __init__(self, images: int, size: int):
         """images: at most. size: bytes of what was sent, at most."""
@@ -42,7 +42,8 @@ class Room:
         self.lock = threading.Lock()
 
     def take(self, images: int = 0, size: int = 0) -> bool:
-        """Hold so many more. Returns False, and holds nothing of it, if there is no room."""
+        """Reserve room for this many more. Returns False, and reserves nothing, if there is no
+        room."""
         with self.lock:
             if self.held_images + images > self.images or self.held_bytes + size > self.size:
                 return False
@@ -50,7 +51,7 @@ class Room:
             return True
 
     def give_back(self, images: int = 0, size: int = 0) -> None:
-        """So many are held no longer."""
+        """Release the room of this many."""
         with self.lock:
             self._hold(-images, -size)
 
@@ -84,7 +85,8 @@ class Served:
 
 
 class Answering:
-    """A served model at work. When another takes its place, it is closed, and finishes what it
+    """A served model with the thread that computes its batches. When another takes its place, it is
+    closed, and finishes what it
     has."""
 
     def __init__(
@@ -120,7 +122,7 @@ class Answering:
         return answers
 
     def close(self) -> None:
-        """Answer what was accepted, and end."""
+        """Answer the accepted requests, and end."""
         self.batcher.close()
 
     def _decode(self, image: Sent, top: int, answer: Future, leave: Callable[[], None]) -> None:
@@ -172,7 +174,8 @@ def _no_file() -> bytes:
 
 
 def warm_up(runtime: Runtime, batch: int) -> None:
-    """Compute black images once: one, and a whole batch. The first pass takes longer than others, and
+    """Compute black images once: a single one, and a whole batch. The first pass takes longer than
+    others, and
     what does not fit the memory fails here."""
     preprocessing = runtime.preprocessing
     for count in (1, batch):
@@ -184,7 +187,7 @@ def warm_up(runtime: Runtime, batch: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One of a batch."""
+    """One item of a batch."""
 
     given: Any
     """What there is to do, for `compute`."""
@@ -233,7 +236,7 @@ class Batcher:
             self.changed.notify()
 
     def close(self) -> None:
-        """Do all jobs that are there or expected, and end the thread."""
+        """Do all jobs that have arrived or are expected, and end the thread."""
         with self.changed:
             self.closing = True
             self.changed.notify()

@@ -80,7 +80,7 @@ def check_square_patches(model: ViTConfig) -> None:
 
 
 def for_steps(recipe: Recipe, steps: int, evaluations: int = 1) -> Recipe:
-    """The same run for so many steps, measured so often, the last time at its end."""
+    """The same run for this many steps, with this many evaluations, the last one at its end."""
     every = Span(max(steps // evaluations, 1))
     few = max(steps // 10, 1)
     return replace(
@@ -94,7 +94,8 @@ def for_steps(recipe: Recipe, steps: int, evaluations: int = 1) -> Recipe:
 
 
 def with_every_seed(cells: Sequence[Cell], seeds: int) -> list[Cell]:
-    """Each of these runs with so many seeds: all with the first, then all with the second."""
+    """Each of these runs with this many seeds: first all with the first seed, then all with the
+    second."""
     grid = []
     for seed in range(seeds):
         for cell in cells:
@@ -129,5 +130,5 @@ def with_shape(recipe: Recipe, **changes) -> Recipe:
 
 
 def resnet_like(recipe: Recipe, backbone: Backbone = SMALL_RESNET) -> Recipe:
-    """The same run of a ResNet."""
+    """The same run with a ResNet."""
     return replace(recipe, model=ResNetConfig(backbone, image=recipe.model.image, classes=0))

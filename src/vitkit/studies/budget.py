@@ -30,7 +30,7 @@ LEAST = 20  # steps, below which a run says nothing
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent."""
+    """The budget of a study."""
 
     amount: float
     """How much."""
@@ -44,7 +44,8 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> "Budget":
-        """From "30m", "2h", "0.5exaflops" or "500steps". Raises ValueError for any other text."""
+        """The budget of a text such as "30m", "2h", "0.5exaflops" or "500steps". Raises ValueError
+        for any other text."""
         match = FORM.fullmatch(text.lower())
         if match is not None and 0 < float(match[1]) < math.inf:
             amount = float(match[1])
@@ -61,7 +62,7 @@ class Budget:
 
 
 class Plan(NamedTuple):
-    """What a budget comes to."""
+    """The plan that follows from a budget."""
 
     steps: int
     """Steps of an ordinary run of the study; its grid may have shorter and longer ones."""
@@ -103,7 +104,7 @@ def plan(
 
 
 class Cost(NamedTuple):
-    """What a grid costs."""
+    """The cost of a grid."""
 
     runs: int
     """How many runs it has."""

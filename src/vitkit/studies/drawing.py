@@ -70,7 +70,7 @@ def line(
 
 
 def curve(axes: Axes, points: dict[float, float], label: str, number: int) -> None:
-    """A line through numbers as the paper prints them."""
+    """Draw a curve through numbers that the paper prints."""
     xs = sorted(points)
     marker = MARKERS[number % len(MARKERS)]
     ys = [points[x] for x in xs]
@@ -133,7 +133,7 @@ def logarithmic(axes: Axes) -> None:
 
 
 def axis_title(groups: Mapping[Any, Sequence[Metric]]) -> str:
-    """What an axis is called by what runs are measured by: "top1, %"; empty if there are none."""
+    """The title of an axis for the metric of the runs: "top1, %"; empty if there are no runs."""
     for metrics in groups.values():
         for metric in metrics:
             return f"{metric.name}, {metric.unit.axis}"

@@ -57,10 +57,11 @@ LOOKED = 2.0  # seconds between two looks at cells that other processes are at
 
 
 class Measurement(Protocol):
-    """What a cell does if nothing is trained in it: a frozen dataclass of settings."""
+    """The settings of a cell that trains nothing, as a frozen dataclass."""
 
     def measure(self, device: str) -> list[Metric]:
-        """What it measures; cells are compared by the first. Every rank calls it. Raises ValueError
+        """Yields the metrics; cells are compared by the first. Every rank calls it. Raises
+        ValueError
         and FloatingPointError as a run does."""
 
 
@@ -78,7 +79,7 @@ class Priced(Protocol):
     """A measurement that takes more than a few seconds, and says how much."""
 
     def passes(self, before: Recipe) -> Passes:
-        """What it computes, if `before` is the run that it comes after."""
+        """The passes that it computes, if `before` is the run before it."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Best:
     """The names of those cells, and what runs if it was that one; of equal ones the first."""
 
     def recipe(self, grid_dir: Path) -> Recipe:
-        """What runs. Raises ValueError if none of the cells has a value."""
+        """The recipe that runs. Raises ValueError if none of the cells has a value."""
         reached = {}
         for name, _ in self.recipes:
             for row in read_rows(grid_dir / name):
@@ -153,11 +154,11 @@ def run_grid(
     writes them to `results.parquet`.
 
     A cell that fails (it diverges, has too little memory, or its settings cannot run) is reported,
-    and the others go on. Several processes that are called alike share the cells: what another one
-    is at is passed over and waited for at the end. With `shard` (i, n) only every n-th cell runs, from
-    the i-th on, with the cells that come after it; so n processes can share a grid without looking at
-    each other, and the one that ends last writes the whole table. Under torchrun all ranks run each
-    cell together.
+    and the others continue. Several processes that are called alike share the cells: what another
+    one is at is passed over and waited for at the end. With `shard` (i, n) only every n-th cell
+    runs, from the i-th on, with the cells that come after it; so n processes can share a grid
+    without looking at each other, and the one that ends last writes the whole table. Under torchrun
+    all ranks run each cell together.
 
     `alike` says that whatever is wrong with one cell before its first step is wrong with all, as of
     runs that differ in a learning rate: then the first ValueError ends the grid.

@@ -55,11 +55,11 @@ class Shard:
         return run.returncode
 
     def name(self) -> str:
-        """What is typed for it: 1/4 to 4/4."""
+        """The name of the shard on the command line: 1/4 to 4/4."""
         return f"{self.number + 1}/{self.count}"
 
     def checkpoint(self) -> Any:
-        """What submitit asks for when SLURM puts a job off: the same again, which continues."""
+        """The job that submitit starts again when SLURM preempts it: the same, which continues."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -74,9 +74,9 @@ def check_submitit() -> None:
 def run_jobs(
     words: Sequence[str], count: int, on: str, options: Sequence[str], study_dir: Path
 ) -> None:
-    """Run a study in `count` shards, and wait until all have ended. What they print is in
-    `study_dir`/jobs. A shard that fails is reported, and the others go on. Raises ValueError if
-    submitit is not installed, for options that it does not know, and if SLURM is not there."""
+    """Run a study in `count` shards, and wait until all have ended. Their output is in
+    `study_dir`/jobs. A shard that fails is reported, and the others continue. Raises ValueError if
+    submitit is not installed, for options that it does not know, and if there is no SLURM."""
     check_submitit()
     import submitit
 

@@ -46,7 +46,7 @@ class Law(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What the runs reached, a value for each of P points."""
+    """The results of the runs, a value for each of P points."""
 
     xs: np.ndarray
     """Images or operations."""
@@ -208,8 +208,8 @@ class StraightLines(NamedTuple):
     """What an error is, in these numbers, at the x that is asked for: (G, K)."""
 
     def ends(self, squares: float) -> np.ndarray:
-        """The least and the largest errors of laws that have so many squares at most, for all powers
-        for which there are such laws, in no order."""
+        """The smallest and the largest errors that laws predict whose sum of squares is at most
+        this, for all powers for which there are such laws, in no order."""
         room = np.maximum(squares - self.plain_squares, 0.0)  # (G,)
         direction = np.einsum("gij,gj->gi", self.spread, self.at)
         variance = np.einsum("gi,gi->g", direction, self.at)
@@ -267,7 +267,7 @@ def _law(measured: Measured, power: float) -> Law:
 
 
 def answer(name: str, fitted: Fit | None, x: float, what: str) -> list[str]:
-    """What to expect of a series at x, with its uncertainty and the warnings, as sentences."""
+    """The prediction for a series at x, with its uncertainty and warnings, as sentences."""
     if fitted is None:
         return [f"{name}: a law needs {LEAST_POINTS} different points, and there are fewer"]
     value = 100 * (1 - float(fitted.law.error(x)))

@@ -81,8 +81,8 @@ def _measured(
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
     """Write rows to a parquet file. Its columns are cell, one for each setting, metric, value, low
-    and high (the interval of 95 % confidence), unit, primary, step, error. What is absent, or not a
-    number, is null. Raises OSError."""
+    and high (the interval of 95 % confidence), unit, primary, step, error. Values that are absent,
+    or not a number, are null. Raises OSError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

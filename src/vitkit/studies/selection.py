@@ -83,7 +83,7 @@ def regularised(recipe: Recipe, values: Regularisation) -> list[Recipe]:
 
 
 def regularisation_of(recipe: Recipe) -> dict[str, Setting]:
-    """How a recipe is regularised: columns of a table."""
+    """The regularisation of a recipe, as columns of a table."""
     settings = {"weight decay": recipe.optim.weight_decay}
     if hasattr(recipe.model, "dropout"):
         settings["dropout"] = recipe.model.dropout
@@ -113,7 +113,8 @@ def folder_of(settings: dict[str, Setting]) -> str:
 def select(
     recipe: Recipe, run_dir: Path, rates: Sequence[float], device: str = "auto"
 ) -> dict[float, Metric | None]:
-    """What a recipe reaches on held-out images with each learning rate, None if it fails. Each is a
+    """The result of a recipe on held-out images with each learning rate; None if it fails. Each is
+    a
     run in `run_dir`/select.
 
     A run that is there with another `best` is taken as it is: all its evaluations are written down,

@@ -35,7 +35,7 @@ RECORD = "study.json"  # in a study's directory: what was asked, and the plan
 
 @dataclass(frozen=True)
 class Ask:
-    """What somebody asks of a study."""
+    """The settings of a study that the user gives."""
 
     data: str = ""
     """The images, written as `data.source` is."""
@@ -84,7 +84,7 @@ class Table(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What a study has reached so far."""
+    """The results of a study so far."""
 
     ask: Ask
     """What was asked."""
@@ -137,7 +137,7 @@ def from_scratch(ask: Ask, splits: Splits) -> Recipe:
 
 @dataclass(frozen=True)
 class Study:
-    """One of the paper's studies."""
+    """A study of the paper."""
 
     name: str
     """What it is called on the command line."""
@@ -320,7 +320,7 @@ def _sparing(recipe: Recipe) -> Recipe:
 
 
 def results(study: Study, ask: Ask, decided: Plan, study_dir: Path) -> Results:
-    """What the cells have reached so far, in the order of the grid; nothing is run."""
+    """The results of the cells so far, in the order of the grid; nothing is run."""
     order = {cell.name: i for i, cell in enumerate(study.cells(ask, decided.steps, study_dir))}
 
     def read(all_steps: bool) -> list[Row]:
@@ -334,8 +334,8 @@ def results(study: Study, ask: Ask, decided: Plan, study_dir: Path) -> Results:
 
 
 def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
-    """Raises ValueError for images and objectives whose runs have no accuracy to be compared by: they
-    would fail when they have ended."""
+    """Raises ValueError for images and objectives whose runs have no accuracy by which to compare
+    them. Otherwise the study would fail only after the runs."""
     refuse_without_classes(ask.data, splits)
     if not isinstance(ask.recipe.objective, Supervised):
         objective = type(ask.recipe.objective).__name__

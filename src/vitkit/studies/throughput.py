@@ -119,7 +119,8 @@ def largest(fits: Callable[[int], bool], most: int = MOST) -> int:
 
 
 def child() -> None:
-    """What the other process does: settings from stdin; prints [batch, images per second]."""
+    """The main function of the other process: reads settings from stdin, and prints [batch, images
+    per second]."""
     settings = json.loads(sys.stdin.read())
     device = pick_device(settings.pop("device"))
     measured = Fastest(**settings)

@@ -34,7 +34,8 @@ OWN = Regularisation()  # nothing to choose: the recipe's own
 
 
 class Transfer(NamedTuple):
-    """What the protocol reached, by the metric that runs are compared by (training.primary_of)."""
+    """The results of the protocol, by the metric by which runs are compared
+    (training.primary_of)."""
 
     lr: float
     """The learning rate of the final runs."""

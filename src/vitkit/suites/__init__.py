@@ -1,5 +1,5 @@
 """Suites: several tasks, one protocol, and the means that a model is judged by. VTAB is one, the
-robustness suite another; a suite of one's own is a TOML file.
+robustness suite another; users write their own suites as TOML files.
 """
 
 from vitkit.system.lazy import lazily

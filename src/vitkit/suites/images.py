@@ -56,7 +56,7 @@ class Images(NamedTuple):
     """ReaL's file, if its labels count."""
 
     def deviations(self, task: Task) -> list[str]:
-        """In what they are not the task's, a sentence part each."""
+        """The deviations from the task's own images, each as a part of a sentence."""
         texts = []
         for what, is_there, expected in (
             ("images to learn from", self.train, task.train),
@@ -94,8 +94,8 @@ def find_all(
 
 
 def find(task: Task, folder: str, run_dir: Path, from_hub: bool = False) -> Images | None:
-    """The images of a task below a folder; None if they are not there and the task says where to
-    get them. Raises ValueError for data that cannot be read, or has not what a task needs."""
+    """The images of a task below a folder; None if they do not exist and the task says where to get
+    them. Raises ValueError for data that cannot be read, or has not what a task needs."""
     if task.named is not None:
         return _published(task, folder)
     where = _where(task, folder)

@@ -49,7 +49,7 @@ class FineTuning:
 
     @property
     def settings(self) -> list[tuple[float, int]]:
-        """Every rate with every length."""
+        """Every combination of learning rate and length."""
         return [(rate, steps) for rate in self.rates for steps in self.steps]
 
 
@@ -60,7 +60,7 @@ FINE_TUNING = {"paper": PAPER, "light": LIGHT}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a model reached on a suite."""
+    """The results of a model on a suite."""
 
     suite: Suite
     """All tasks, also those without a result."""

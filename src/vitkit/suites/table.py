@@ -37,7 +37,8 @@ def columns(outcome: Outcome) -> list[str]:
 
 
 def lines(outcome: Outcome) -> list[Line]:
-    """All lines. A mean is over the tasks that have a result, and says how many they are unless all
+    """All lines of the table. A mean is over the tasks that have a result, and says how many they
+    are unless all
     have one; it has the suite's name only if `outcome.is_whole`."""
     suite = outcome.suite
     names = columns(outcome)
@@ -144,7 +145,7 @@ def cells(line: Line, count: int) -> list[str]:
 
 
 def cell(metric: Metric | None) -> str:
-    """A figure as the table has it: "72.4 ± 3.9", in percent; "100.0 (72.2 to 100.0)" if the
+    """A figure in the form of the table: "72.4 ± 3.9", in percent; "100.0 (72.2 to 100.0)" if the
     interval reaches farther on one side; empty for none."""
     if metric is None:
         return ""
@@ -176,7 +177,7 @@ def markdown(outcome: Outcome) -> str:
 
 
 def sentences(outcome: Outcome) -> list[str]:
-    """What the table lacks, and in what it is not the suite's."""
+    """Sentences about missing parts of the table, and about deviations from the suite."""
     texts = []
     if outcome.suite.remarks is not None:
         texts += outcome.suite.remarks(outcome)

@@ -18,7 +18,7 @@ MAX_BYTES = 1 << 20  # of a TOML file
 
 
 class Place(NamedTuple):
-    """Where images begin: in which part, and after which share of it."""
+    """The position at which images begin: the part, and the share of it before them."""
 
     part: str
     share: float = 0.0
@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Original:
-    """An original data set, and what a task takes of it."""
+    """An original data set, and the part of it that a task uses."""
 
     data: str
     """Where it is below the suite's folder, or its address, hf:NAME."""
@@ -87,7 +87,7 @@ class Task:
 
     @property
     def heading(self) -> str:
-        """What a table calls it."""
+        """The name of the task in a table."""
         return self.title or self.name
 
 
@@ -137,7 +137,7 @@ class Suite:
 
 def read_suite(path: Path | str) -> Suite:
     """The suite that a TOML file describes: a table [tasks.NAME] for each task, with the settings
-    of Task; `name` is by default the file's. Raises ValueError for what is malformed."""
+    of Task; `name` is by default the file's. Raises ValueError if the file is malformed."""
     path = Path(path)
     try:
         if path.stat().st_size > MAX_BYTES:

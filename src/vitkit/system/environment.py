@@ -27,25 +27,25 @@ class Variable(NamedTuple):
 VARIABLES = (
     Variable("VITKIT_CACHE", "folder for downloads, indices and measurements",
              "`vitkit` in `XDG_CACHE_HOME`"),
-    Variable(MAX_PIXELS_VARIABLE, "largest image that is decoded, as `--max-pixels` says",
+    Variable(MAX_PIXELS_VARIABLE, "the number of pixels of the largest image that is decoded, like `--max-pixels`",
              f"{MAX_PIXELS:,}"),
     Variable("VITKIT_MATMUL", "library for float32 dense layers on the CPU: `torch` or `onednn`",
              "the faster one, measured once"),
     Variable("VITKIT_TOKEN", "token that clients of `vitkit serve` must send",
-             "everyone is let in", secret=True),
-    Variable("VITKIT_TEST_DEVICE", "device of vitkit's own tests of devices",
-             "`auto`, the best there is"),
+             "no token is needed", secret=True),
+    Variable("VITKIT_TEST_DEVICE", "device for vitkit's own tests of devices",
+             "`auto`, the best device"),
     Variable("OMP_NUM_THREADS", "threads of a process that computes on the CPU",
              "one for each core"),
     Variable("CUDA_VISIBLE_DEVICES", "GPUs that may be used, such as `0,1`", "all"),
     Variable("CXX", "C++ compiler for `--compile`", "`g++`"),
-    Variable("XDG_CACHE_HOME", "folder of all programs' caches", "`~/.cache`"),
-    Variable("HF_HOME", "folder of what comes from the Hugging Face hub",
+    Variable("XDG_CACHE_HOME", "folder of the caches of all programs", "`~/.cache`"),
+    Variable("HF_HOME", "folder for files from the Hugging Face hub",
              "`huggingface` in `XDG_CACHE_HOME`"),
     Variable("HF_TOKEN", "token for private models and data sets of the hub, and for `vitkit push`",
              "that of `hf auth login`", secret=True),
     Variable("HF_ENDPOINT", "address of the hub, or of a mirror of it", "`https://huggingface.co`"),
-    Variable("HF_HUB_OFFLINE", "`1`: of the hub only what is in its folder", "`0`"),
+    Variable("HF_HUB_OFFLINE", "`1`: use only files of the hub that are in its folder already", "`0`"),
     Variable("HTTPS_PROXY", "proxy for downloads", "none", secret=True),
     Variable("NO_COLOR", "`1`: no colours in the terminal", "colours"),
 )  # fmt: skip
@@ -65,8 +65,8 @@ INTERNAL = (
 
 
 def variables_set(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What of the table is set, by name: the value with its meaning, or only the meaning of a
-    secret."""
+    """The variables of the table that are set, by name: the value with its meaning, or for a secret
+    only the meaning."""
     found = {}
     for variable in VARIABLES:
         value = environment.get(variable.name, "")

@@ -13,7 +13,7 @@ class WorkerDied(RuntimeError):
 
 
 class RankLost(RuntimeError):
-    """A rank died, or does not answer; the message says what is known of it."""
+    """A rank died, or does not answer; the message says what is known about it."""
 
 
 class PeerFailed(RuntimeError):

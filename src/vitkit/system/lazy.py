@@ -13,7 +13,8 @@ def lazily(
     room: str, files: Mapping[str, str], *imported: str
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """The `__all__`, `__getattr__` and `__dir__` of a room: by file, "vitkit.ROOM.FILE", the public
-    names that it defines, with spaces between them; `imported` are those that are there already."""
+    names that it defines, with spaces between them; `imported` are those that are already
+    imported."""
     file_of = {name: file for file, names in files.items() for name in names.split()}
 
     def read(name: str) -> Any:

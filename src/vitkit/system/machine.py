@@ -241,7 +241,7 @@ def is_cpu(device: str) -> bool:
 def has_bfloat16(device: "torch.device") -> bool:
     """Whether the device has instructions for bfloat16, so that it is faster there than float32.
 
-    Of CPUs: AVX-512's, or ARM's. PyTorch's own answer is yes for every CPU with AVX-512, where
+    On CPUs: AVX-512's, or ARM's. PyTorch's own answer is yes for every CPU with AVX-512, where
     oneDNN imitates the instructions that are missing.
     """
     import torch

@@ -31,7 +31,8 @@ SHAPES = ((1576, 192, 768), (197, 768, 3072))
 
 
 class OneDnn(NamedTuple):
-    """Which products of a dense layer oneDNN computes; PyTorch computes the others its own way."""
+    """The products of a dense layer that oneDNN computes; PyTorch computes the others in its own
+    way."""
 
     forward: bool
     """x Wᵀ + b."""
@@ -57,8 +58,8 @@ _in_use: OneDnn | None = None
 
 
 def in_use() -> OneDnn:
-    """What this process uses: what `use` was given last, else what the environment or a measurement
-    says. The measurement takes half a second, once on a machine."""
+    """The products that this process uses: those of the last call of `use`, else those of the
+    environment or of a measurement. The measurement takes half a second, once on a machine."""
     global _in_use
     if _in_use is None:
         _in_use = choose()

@@ -115,7 +115,7 @@ def as_decided(recipe: Recipe, run_dir: Path) -> Recipe:
 
 
 def with_augmentation(recipe: Recipe, data: RunData, device: torch.device, say: Say) -> Recipe:
-    """A resolved recipe with an augmentation whose changes the classes survive. Says what it
+    """A resolved recipe with an augmentation that preserves the classes. Says what it
     switches off, and why."""
     augmentation = recipe.data.augmentation
     if not augmentation.auto:

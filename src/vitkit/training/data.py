@@ -307,7 +307,7 @@ def open_to_divide(data: Data) -> Splits:
 
 
 def group_setting(data: Data) -> str:
-    """What decides the groups of images, in one word: "auto", "none" or the name of a column."""
+    """The setting for the groups of images, in one word: "auto", "none" or the name of a column."""
     if data.groups == "auto" and data.columns.group is not None:
         return data.columns.group
     return data.groups

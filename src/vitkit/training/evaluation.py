@@ -38,7 +38,7 @@ def evaluate(run: Run, is_last: bool = False) -> None:
     last step all are due.
 
     An evaluator that has measured at this step, before the run was interrupted, does not do it
-    again. If there is an average of the weights, it is what is measured.
+    again. If there is an average of the weights, the average is measured.
     """
     recipe = run.recipe
     log = run.log

@@ -59,7 +59,7 @@ def train(
     which is saved in `model/`.
 
     A run that is killed at any moment and called again ends with the weights of a run that was
-    never disturbed: bit for bit on a CPU. `ends` says what else than its last step ends it.
+    never disturbed: bit for bit on a CPU. `ends` says what may end it before its last step.
 
     Raises ValueError if the recipe cannot run, Interrupted after a signal of a scheduler or
     Ctrl-C, OSError if the disk is full, and FloatingPointError if the loss stays non-finite.

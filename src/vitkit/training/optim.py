@@ -43,8 +43,8 @@ class Optim:
     clip: float = 1.0
     """Largest global norm of the gradient; 0 is off."""
     clip_each: bool = False
-    """Clip each parameter's gradient by its own norm, as DINO does, instead of all by their common
-    one."""
+    """Clip each parameter's gradient by its own norm, as DINO does, instead of clipping all by
+    their global norm."""
 
     # The schedule of the learning rate
     warmup: Span = Span(0, "steps")
@@ -53,8 +53,8 @@ class Optim:
     """What follows the warm-up. staircase divides by ten after 30, 60 and 90 % of the whole run,
     warm-up included, as BiT's fine-tuning does."""
     end_lr: float | None = None
-    """Learning rate at the end of linear and cosine; None is the official code's: 1e-5 for linear,
-    0 for cosine."""
+    """Learning rate at the end of the linear and cosine schedules; None is the value of the
+    official code: 1e-5 for linear, 0 for cosine."""
 
     # Adam's and SGD's own
     beta1: float = 0.9
@@ -68,8 +68,8 @@ class Optim:
 
     # Layers at different rates, in fine-tuning
     layer_decay: float = 1.0
-    """Learning rate of a layer as a share of that of the layer above; 1 is the same for all, as in
-    the paper."""
+    """Learning rate of a layer as a share of that of the layer above; 1 gives all layers the same
+    learning rate, as in the paper."""
 
     def __post_init__(self):
         if not 0 < self.lr < math.inf:
@@ -186,7 +186,7 @@ def parameter_groups(learner: nn.Module, optim: Optim) -> list[dict]:
     """The parameters that are trained, by the learning rate and weight decay that they get.
 
     Each group carries `scale`, its share of the base learning rate, and `decays`, whether it has
-    weight decay. What an objective adds beside `learner.model` belongs to the last layer.
+    weight decay. Parts that an objective adds beside `learner.model` belong to the last layer.
     """
     model = learner.model
     last_layer = model.layer_of("head")
@@ -224,16 +224,17 @@ def parameter_groups(learner: nn.Module, optim: Optim) -> list[dict]:
 
 @dataclass(frozen=True)
 class Tune:
-    """What is trained; the rest stays as it began."""
+    """Which parameters are trained; the others keep their initial values."""
 
     blocks: int = -1
-    """How many of the last blocks are trained, with the norm, pooling and head that follow them; 0
-    is the head alone, a linear probe; -1 is the whole model."""
+    """Number of blocks to train, counted from the last, with the norm, pooling and head that follow
+    them; 0 trains only the head, a linear probe; -1 trains the whole model."""
     lora: int = 0
-    """Rank of the adapters (LoRA) that are trained instead of the blocks' matrices, with the head;
-    0 is no adapters (extra `lora`)."""
+    """Rank of the adapters (LoRA) that are trained, with the head, instead of the matrices of the
+    blocks; 0 uses no adapters (extra `lora`)."""
     lora_alpha: float = 16.0
-    """An adapter's product is multiplied by this, over its rank."""
+    """Scale of the adapters: the product of an adapter is multiplied by this number divided by the
+    rank."""
 
     def __post_init__(self):
         if self.blocks < -1:

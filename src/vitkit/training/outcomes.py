@@ -44,7 +44,7 @@ class Awaited(NamedTuple):
 
 @dataclass
 class Outcomes:
-    """The steps that nobody has looked at yet, and what the last one gave that somebody has."""
+    """The steps whose outcomes have not been read yet, and the outcome that was read last."""
 
     lag: int
     awaited: deque[Awaited] = field(default_factory=deque)
@@ -55,7 +55,7 @@ class Outcomes:
 
     @classmethod
     def on(cls, device: torch.device) -> "Outcomes":
-        """Of a run on this device that begins or continues."""
+        """The outcomes of a run on this device that begins or continues."""
         return cls(LAG.get(device.type, 0))
 
     def add(self, step: int, batch: Batch, outcome: Outcome) -> None:

@@ -40,7 +40,7 @@ class Machine:
     """Some GPUs of one kind."""
 
     gpus: int = 1
-    """How many there are; each has a process of the run."""
+    """Number of GPUs; each runs one process."""
     memory: float = 80.0
     """Memory of one GPU in GiB."""
     tflops: float = 989.0
@@ -62,7 +62,7 @@ class Machine:
 
 
 class Memory(NamedTuple):
-    """Bytes on each GPU at the moment when most are needed."""
+    """Peak memory of each GPU, in bytes."""
 
     weights: float
     """This rank's share of the parameters, in float32."""
@@ -77,13 +77,13 @@ class Memory(NamedTuple):
     blocks and of what is beside the blocks, with the gradient of one, and of all of them in float32
     if several micro-batches add up; a single GPU in bfloat16 has a copy of all weights."""
     activations: float
-    """What a micro-batch keeps for its backward pass, and two gradients of its widest tensor."""
+    """What a micro-batch stores for its backward pass, and two gradients of its largest tensor."""
     reserve: float = RESERVE
     """What CUDA itself needs."""
 
     @property
     def total(self) -> float:
-        """Bytes in all."""
+        """The sum of all, in bytes."""
         return sum(self)
 
 
@@ -138,7 +138,7 @@ def operations(recipe: Recipe, images: float) -> float:
 
 
 class Spent(NamedTuple):
-    """What a whole run takes."""
+    """Cost of a whole run."""
 
     exaflops: float
     """Operations of the model, counted as in Table 6."""
@@ -151,8 +151,8 @@ class Spent(NamedTuple):
 
     @property
     def tpu_core_days(self) -> tuple[float, float]:
-        """What it takes in the unit of Table 2, TPUv3 cores times days: at the highest and at the
-        lowest speed of the paper's own runs."""
+        """The cost in the unit of Table 2, TPUv3 cores times days: at the highest and at the lowest
+        speed of the paper's own runs."""
         days = [self.exaflops * core_days / exaflops for exaflops, core_days in ON_TPU]
         return min(days), max(days)
 
@@ -222,9 +222,9 @@ def advice(recipe: Recipe, machine: Machine, counted: "Count") -> str:
 def seconds_of_a_step(
     model: nn.Module, recipe: Recipe, device: torch.device, quick_enough: float = math.inf
 ) -> float:
-    """The time of a training step on noise, with what the loader takes beside it; the model stays
-    as it is. It is the fastest of several: what else the machine does in a moment says nothing of
-    the next one.
+    """The time of a training step on noise, including the time of the loader beside it; the model
+    does not change. It is the fastest of several steps, because other work on the machine in one
+    moment says nothing about the next.
 
     quick_enough: seconds. As long as no step has been so quick, others are timed, three times LONG.
     """

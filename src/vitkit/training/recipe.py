@@ -26,7 +26,7 @@ MAX_SEED = 10**12
 
 @dataclass(frozen=True)
 class Data:
-    """Which images, and how they reach the model."""
+    """The images, and how they are prepared for the model."""
 
     # Where they are
     source: str = ""
@@ -36,55 +36,57 @@ class Data:
     """Which columns of a table hold the image and its label. By default they are found by
     their names."""
     groups: Annotated[Literal["auto", "none"] | str, arg(aliases=["--groups"])] = "auto"
-    """Which images belong together, and stay on one side of every split that is made. auto: those with
-    the same value in --data.columns.group, else photographs of one burst, which are looked for; none;
-    or the name of the column."""
+    """Which images belong together, and stay on the same side of every split that vitkit makes.
+    auto: images with the same value in --data.columns.group; without this column, photographs of
+    one burst, which vitkit detects. none: no images. Otherwise the name of a column."""
     exclude: str = ""
     """File that lists training images to leave out, as `vitkit data stats SOURCE --exclude FILE`
     writes it."""
 
     # What they go through
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
-    """What every image goes through in evaluation and prediction; saved with the model."""
+    """How every image is prepared in evaluation and prediction; saved with the model."""
     augmentation: Augmentation = field(default_factory=Augmentation)
-    """What training images go through instead."""
+    """How training images are prepared instead."""
 
     # What is done about broken ones
     on_bad_image: Literal["fail", "skip"] = "fail"
-    """What happens to a broken image: it stops the run before it starts, or is left out and
-    listed."""
+    """What to do with a broken image: refuse to start the run, or leave the image out and list
+    it."""
     check: bool = True
-    """Decode every image once before the run. If it is off, a broken image stops the run when its
-    turn comes; turn it off for millions of images that are known to be sound, as packed ones
-    are."""
+    """Decode every image once before the run. Without this check, a broken image stops the run when
+    its turn comes. Switch it off for millions of images that are known to be sound, such as packed
+    ones."""
 
     # Which train and which measure
     parts: Literal["given", "select", "final", "three"] = "given"
-    """Which images train and which measure. given: the parts as the data set has them. select: the
-    val part measures, or `hold_out` of the training images if there is none beside a test part; for
-    choosing settings without a look at the test part. final: all but the test part trains; for the
-    run after that. three: as select, and the test part measures too; for `best` weights that the
-    test part does not choose."""
+    """Which images are for training and which for evaluation. given: the parts of the data set.
+    select: evaluate on the val part, or on `hold_out` of the training images if there is a test
+    part but no val part; for choosing settings without using the test part. final: train on
+    everything except the test part; for the run after that choice. three: like select, and also
+    evaluate on the test part; for `best` weights that are not chosen on the test part."""
     hold_out: float = 0.1
-    """Share of every class's training images that parts "select" and "three" measure on."""
+    """Share of the training images of every class that parts "select" and "three" hold out for
+    evaluation."""
     split_seed: int = 0
-    """Draws the images of a part that the data set does not have. It is not `seed`, so that runs of
-    several seeds share one test part."""
+    """Seed that draws the images of a part that the data set lacks. It is independent of `seed`, so
+    that runs with several seeds share one test part."""
     subset: float = 1.0
-    """Share of the training images that train, or their number if it is above 1 (Section 4.3);
-    those of a smaller subset are among those of a larger one. What measures stays whole."""
+    """Share of the training images to train on, or their number if it is above 1 (Section 4.3). A
+    larger subset contains every smaller one. The images for evaluation stay the same."""
     subset_by_class: bool = False
-    """Whether every class has its share of the subset; by default chance decides."""
+    """Draw the same share of every class for the subset, instead of drawing from all images."""
     subset_seed: int = 0
-    """Draws the subset."""
+    """Seed that draws the subset."""
 
     # The machine: these change no result, but for the order of large data that lies elsewhere
     keep_decoded: float = 1.0
-    """Gigabytes of memory that the decoded training images may take; a larger set is decoded anew
-    in every epoch."""
+    """Gigabytes of memory for decoded training images; a larger data set is decoded again in every
+    epoch."""
     workers: int = -1
-    """Processes that decode images; 0 is none besides the main one, -1 follows the CPU quota. The order
-    of more than 2 GB at an address depends on how many a run begins with."""
+    """Processes that decode images; 0 decodes in the main process, -1 follows the CPU quota. For
+    more than 2 GB at an address, the order of the images depends on the number of processes at the
+    beginning of the run."""
 
 
 @dataclass(frozen=True)
@@ -93,36 +95,37 @@ class Recipe:
 
     # What is trained, on what, beginning where
     model: ModelConfig
-    """The network; `classes` 0 is filled in from the data."""
+    """The network; `classes` 0 is replaced by the number of classes of the data."""
     data: Data
     """The images."""
     name: str = "unnamed"
-    """What the run is called, after the name of its images, if it is given no directory."""
+    """Name of the run, which follows the name of the images in the default name of its
+    directory."""
     init: str = ""
-    """Weights to begin with, in any format: a run, a model directory, a file, or a published
-    model's name. Empty is none."""
+    """Weights to begin with, in any format: a run, a model directory, a file, or the name of a
+    published model. Empty: initial weights."""
 
     # How
     optim: Optim = field(default_factory=Optim)
     """Optimiser and learning-rate schedule."""
     objective: Objective = field(default_factory=Supervised)
-    """What is minimised."""
+    """The objective that is minimised."""
     tune: Tune = field(default_factory=Tune)
     """Which of the model's parameters are trained."""
 
     # How long, and in which portions
     length: Span = Span(10, "epochs")
-    """How long the run is."""
+    """Length of the run."""
     batch: int = 512
-    """Examples an update sees, whatever the micro-batch."""
+    """Examples in an update, whatever the micro-batch."""
     micro_batch: int = 0
-    """Examples a forward pass sees; 0 is the whole batch. Smaller ones add up to the same gradient
-    in less memory."""
+    """Examples in a forward pass; 0 is the whole batch. Smaller micro-batches add up to the same
+    gradient and need less memory."""
 
     # Which weights are saved, and how a step is computed
     average: float = 0.0
-    """Factor of the weights' Polyak average (0.9999 in Section 4.1); 0 is off. If it is on, the
-    average is what is evaluated and saved."""
+    """Factor of the Polyak average of the weights (0.9999 in Section 4.1); 0 is off. If it is on,
+    the average is evaluated and saved instead of the trained weights."""
     precision: PrecisionChoice = "float32"
     """Arithmetic of the matrix products; weights and loss stay float32. auto is bfloat16 where the
     CPU or GPU has instructions for it."""
@@ -131,42 +134,43 @@ class Recipe:
     recompute: bool = False
     """Activation checkpointing: recompute blocks in the backward pass, for less memory."""
     shard_group: int = 0
-    """Processes that share one copy of weights, gradients and optimiser, such as the 8 of a machine;
-    0 is all. Smaller groups exchange less between machines and need more memory."""
+    """Number of processes that share one copy of weights, gradients and optimiser, such as the 8 of
+    a machine; 0 is all. Smaller groups exchange less data between machines and need more memory."""
 
     # Randomness
     seed: int = 0
-    """Decides initial weights, order, augmentation and dropout."""
+    """Seed of the initial weights, order, augmentation and dropout."""
 
     # What is measured, saved and written down on the way
     evals: tuple[Eval, ...] = ()
-    """What measures the run, when, and on which images; by default what the objective is usually
-    measured by, on held-out images. Runs are compared by the first."""
+    """Evaluators that measure the run, when, and on which images. Default: the usual evaluator of
+    the objective, on held-out images. Runs are compared by the first evaluator."""
     evaluate_every: Span = Span(1, "epochs")
-    """Time between evaluations of those `evals` that do not say their own; one always ends the
-    run."""
+    """Time between evaluations, for `evals` without their own. There is always an evaluation at the
+    end of the run."""
     best: str = ""
-    """Metric, such as val/top1, at whose best evaluation the weights become the model (Section 4.3
-    reports the best validation accuracy); of equal ones the first counts. Empty takes the last
-    weights."""
+    """Metric, such as val/top1, that chooses the weights: those at its best evaluation become the
+    model (Section 4.3 reports the best validation accuracy). Among equal evaluations, the first
+    counts. Empty: the last weights."""
     early_stop: int = 0
-    """Evaluations in a row in which no metric of the first evaluator gains, neither accuracy nor
-    loss, or with `best` in which that metric does not, after which the run ends; 0 is never."""
+    """End the run after this many evaluations in a row without improvement in any metric of the
+    first evaluator (accuracy or loss), or with `best` in that metric; 0 is never."""
     save_every: Span = Span(1, "epochs")
     """Time between checkpoints."""
     keep: int = 2
-    """Checkpoints of `save_every` that stay on the disk: two, so that there is one before a damaged
-    one. An interruption's is kept beside them until the next is written."""
+    """Number of checkpoints of `save_every` that stay on the disk; with two, a run survives damage
+    to one. The checkpoint of an interruption is kept in addition, until the next is written."""
     log_every: int = 50
-    """Steps between lines of the log."""
+    """Number of steps between lines of the log."""
     track: str = ""
-    """Where else the run is written (extra `track`): tensorboard, for events in its directory; wandb or
-    mlflow, which stay on this machine where there is no account; or a directory, for TensorBoard's
-    events there. Each gets the numbers of metrics.jsonl, the settings, and pictures of mistakes."""
+    """Trackers that also record the run (extra `track`): tensorboard, with events in the directory
+    of the run; wandb or mlflow, which stay on this machine if there is no account; or a directory
+    for TensorBoard's events. Each gets the numbers of metrics.jsonl, the settings, and pictures of
+    mistakes."""
 
 
 class Facts(NamedTuple):
-    """What `resolve` needs to know about the data."""
+    """The facts about the data that `resolve` needs."""
 
     examples: int
     """Images to train on."""
@@ -263,8 +267,8 @@ def _outputs(recipe: Recipe, facts: Facts) -> int:
 
 
 def output_names(recipe: Recipe, facts: Facts) -> tuple[str, ...]:
-    """What the outputs of a resolved recipe's model are called: by the classes, "value" for a
-    number, else by their numbers."""
+    """The names of the outputs of a resolved recipe's model: the classes, "value" for a number,
+    else by their numbers."""
     outputs = recipe.model.classes
     if outputs == len(facts.labels):
         return facts.labels

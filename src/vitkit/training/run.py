@@ -64,7 +64,8 @@ _EXTENSION = re.compile(r"\.(csv|tsv|jsonl|json|parquet|tar|tgz|gz|zip|npz|txt)$
 
 @dataclass(frozen=True)
 class Run:
-    """What the loop hands to evaluation, recovery and the log. Only `state` changes, and the last
+    """The objects that the loop passes to evaluation, recovery and the log. Only `state` changes,
+    and the last
     step of `schedule`."""
 
     recipe: Recipe

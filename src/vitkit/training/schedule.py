@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Deadline(NamedTuple):
-    """When a run ends, done or not."""
+    """The time at which a run ends, finished or not."""
 
     at: float
     """As time.monotonic() gives it."""
@@ -72,8 +72,8 @@ class Schedule:
         return self.plans[-1].last
 
     def position(self, step: int) -> float:
-        """How far along its schedule a step is, as a step of a run of the full length. It is the
-        same number if nothing was planned anew."""
+        """The position of a step along its schedule, as a step of a run of the full length. It is
+        the same number if nothing was planned again."""
         # Each plan divides what was left of the schedule evenly over the steps up to its last
         position = 0.0
         followed = [plan for plan in self.plans if plan.step < step] or self.plans[:1]
@@ -83,7 +83,7 @@ class Schedule:
         return position
 
     def follow(self, step: int) -> None:
-        """Look at the pace now and then, and plan anew if the deadline asks for it. Every rank
+        """Check the pace now and then, and plan again if the deadline requires it. Every rank
         calls it after every step."""
         if self.deadline is None:
             return
@@ -188,7 +188,7 @@ class Stop:
         return by_a_person or (self.time_is_over() and not self.asked)
 
     def watch(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items, until someone asks."""
+        """The same items, until a stop is requested."""
         for item in items:
             self.raise_if_asked()
             yield item

@@ -37,7 +37,7 @@ ROW_STRIDE = 0x9E3779B1
 
 
 class Outcome(NamedTuple):
-    """What a step gave, over all ranks, on the device: () each."""
+    """The outcome of a step, over all ranks, on the device: () each."""
 
     loss: Tensor
     """Of the whole batch."""
@@ -202,7 +202,8 @@ def advance(recipe: Recipe, state: State, outcome: Outcome, position: float, at_
 
 
 def update(recipe: Recipe, state: State, position: float, bad: Tensor | None = None) -> None:
-    """The update itself. bad: float32 () on the device, 1 if nothing may change; None is 0."""
+    """Make the update of the weights. bad: float32 () on the device, 1 if nothing may change; None
+    is 0."""
     take_step(state.optimizer, bad)
     with _unless(bad, state.learner):
         state.learner.updated(position, recipe.length.n)

@@ -1,4 +1,4 @@
-"""What commands do, as functions of the same names: settings in, a frozen value out."""
+"""The commands as functions of the same names: they take settings and return a frozen value."""
 
 from vitkit.system.lazy import lazily
 

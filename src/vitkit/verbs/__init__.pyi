@@ -329,7 +329,7 @@ def batch(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> BatchState:
-    """Answer very many images, in parts: those that are not there are computed and written. Images that
+    """Classify very many images, in parts: missing parts are computed and written. Images that
     are unreadable have their rows. Raises ValueError if the folder holds other answers."""
 
 @overload
@@ -363,7 +363,7 @@ def batch(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> BatchState:
-    """Answer very many images, in parts: those that are not there are computed and written. Images that
+    """Classify very many images, in parts: missing parts are computed and written. Images that
     are unreadable have their rows. Raises ValueError if the folder holds other answers."""
 
 
@@ -398,10 +398,10 @@ def bench(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Benchmark:
-    """Measure how fast a model is on this machine, in every runtime and precision that is installed,
-    side by side; and how far each gives the model's answers. Of an exported file: how fast it is, in
-    every library that computes such files. Raises ValueError for numbers that cannot be, and for what an
-    exported file cannot be asked."""
+    """Measure how fast a model is on this machine, in every runtime and precision that is
+    installed, side by side; and how far each gives the model's answers. For an exported file: how
+    fast it is, in every library that can run it. Raises ValueError for numbers that cannot be, and
+    for what an exported file cannot be asked."""
 
 
 @overload
@@ -988,7 +988,7 @@ def predict(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """Name the likeliest classes of images: files, folders, patterns, data sets; in a program also
+    """Name the most likely classes of images: files, folders, patterns, data sets; in a program also
     bytes, Pillow images, arrays and tensors. A broken image has an `error`, and the others are answered
     all the same.
 
@@ -1028,7 +1028,7 @@ def predict(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """Name the likeliest classes of images: files, folders, patterns, data sets; in a program also
+    """Name the most likely classes of images: files, folders, patterns, data sets; in a program also
     bytes, Pillow images, arrays and tensors. A broken image has an `error`, and the others are answered
     all the same.
 
@@ -1243,7 +1243,8 @@ def sort(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """File photographs in folders of their classes, as links or copies. The originals stay where they
+    """Sort photographs into a folder for each class, as links or copies. The originals stay where
+    they
     are, and nothing is replaced.
 
     Raises ValueError if a photograph is not a file of this machine, or if the model names no classes."""
@@ -1285,7 +1286,8 @@ def sort(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """File photographs in folders of their classes, as links or copies. The originals stay where they
+    """Sort photographs into a folder for each class, as links or copies. The originals stay where
+    they
     are, and nothing is replaced.
 
     Raises ValueError if a photograph is not a file of this machine, or if the model names no classes."""
@@ -1310,9 +1312,9 @@ def stats(
     columns__target: Literal['auto', 'class', 'classes', 'number', 'none'] = ...,
     columns__group: str | None = ...,
 ) -> Statistics:
-    """Look at every image of a data set once: sizes, classes, duplicates within and between its parts,
-    broken images. Raises ValueError, before any image is read, for what could not be compared or
-    written."""
+    """Look at every image of a data set once: sizes, classes, duplicates within and between its
+    parts, broken images. Raises ValueError, before any image is read, if the data sets cannot be
+    compared or a file cannot be written."""
 
 
 def study(
@@ -1341,8 +1343,8 @@ def study(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> StudyTable | Studies:
-    """Run one of the paper's studies on one's own images: a grid of small runs, its table and its
-    figure. One that was interrupted goes on. Without a name, the studies that there are.
+    """Run one of the paper's studies on your own images: a grid of small runs, its table and its
+    figure. An interrupted study continues. Without a name, return the list of studies.
 
     Raises ValueError if the study does not exist, or if settings do not go together."""
 
@@ -1378,8 +1380,8 @@ def suite(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> SuiteTable:
-    """Measure a model on many tasks: VTAB, robustness, or one's own. A suite that was interrupted goes
-    on. Raises ValueError if the suite does not exist, or if its images are missing."""
+    """Measure a model on many tasks: VTAB, robustness, or your own. An interrupted suite
+    continues. Raises ValueError if the suite does not exist, or if its images are missing."""
 
 
 def teach(
@@ -1476,7 +1478,8 @@ def watch(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """Classify what is in a folder and what arrives there, until it is ended: a command by Ctrl-C or
+    """Classify the images in a folder, and those that arrive there, until it is ended: a command by
+    Ctrl-C or
     SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""
 
 @overload
@@ -1514,5 +1517,6 @@ def watch(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """Classify what is in a folder and what arrives there, until it is ended: a command by Ctrl-C or
+    """Classify the images in a folder, and those that arrive there, until it is ended: a command by
+    Ctrl-C or
     SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""

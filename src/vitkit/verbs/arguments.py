@@ -30,7 +30,8 @@ ModelOrFile = Annotated[
     arg(metavar="MODEL", help=f"{MODEL} Or a file of vitkit export (.onnx or .xml)."),
 ]
 ModelHints = Annotated[
-    Hints, arg(name="", help="What MODEL's file does not say, or you want to be otherwise.")
+    Hints,
+    arg(name="", help="Settings that the file of MODEL does not give, or that you want to change."),
 ]
 Data = Annotated[Positional[str], arg(metavar="DATA", help=DATA)]
 Images = Annotated[
@@ -47,20 +48,23 @@ DataColumns = Annotated[
 Groups = Annotated[
     Literal["auto", "none"] | str,
     arg(
-        help="Which images belong together, and stay on one side of every split that is made. auto: "
-        "those with the same value in --data.columns.group, else photographs of one burst, which are "
-        "looked for; none; or the name of the column."
+        help="Which images belong together, and stay on the same side of every split that vitkit "
+        "makes. auto: images with the same value in --data.columns.group; without this column, "
+        "photographs of one burst, which vitkit detects. none: no images. Otherwise the name of a "
+        "column."
     ),
 ]
-Device = Annotated[str, arg(help="cpu, cuda, cuda:1 or mps; auto takes the best there is.")]
+Device = Annotated[str, arg(help="cpu, cuda, cuda:1 or mps; auto chooses the best one.")]
 Host = Annotated[
     str,
     arg(
-        help="Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets everyone in who can "
+        help="Address to serve at. 127.0.0.1 is only for this machine; 0.0.0.0 lets in everyone who can "
         "reach it."
     ),
 ]
-PagePort = Annotated[int, arg(help="Port to serve at; if it is taken, the next free one.")]
+PagePort = Annotated[
+    int, arg(help="Port to serve at; if another program uses it, the next free one.")
+]
 OpenPage = Annotated[bool, arg(help="Open the page in the browser.")]
 SplitSeed = Annotated[
     int,
@@ -79,23 +83,22 @@ OnBadImage = Annotated[
 OkIfUnreadable = Annotated[
     bool,
     arg(
-        help="End with the exit status 0, and not 3, if images could not be read; they are named all the "
-        "same."
+        help="End with the exit status 0, and not 3, if images could not be read; they are still named."
     ),
 ]
 Precision = Annotated[
     PrecisionChoice,
     arg(
-        help="Arithmetic of the matrix products. auto is bfloat16 where the CPU or GPU has "
+        help="Arithmetic of the matrix products. auto is bfloat16 if the CPU or GPU has "
         "instructions for it."
     ),
 ]
 Runtime = Annotated[
     RuntimeName,
     arg(
-        help="What computes the answers: torch, compiled, onnx (ONNX Runtime) or openvino. auto is "
-        "PyTorch for a model, or in predict what vitkit bench has found to be the fastest here; and for "
-        "an exported file the library that it was written for."
+        help="Library that computes the answers: torch, compiled, onnx (ONNX Runtime) or openvino. auto "
+        "is PyTorch for a model, or in predict the library that vitkit bench has found to be the fastest "
+        "on this machine; for an exported file, it is the library for which the file was written."
     ),
 ]
 
@@ -112,8 +115,8 @@ def status_of(unreadable: int, ok: bool) -> int:
 
 
 def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.Precision:
-    """The precision to compute in, the same on all ranks. If nobody asked for one, it is
-    said which was taken, and why."""
+    """The precision to compute in, the same on all ranks. If none was given, a sentence
+    says which was chosen, and why."""
     from vitkit.system.processes.ranks import from_rank_0
 
     picked = from_rank_0(lambda: machine.pick_precision(choice, device))
@@ -141,7 +144,7 @@ def name_on_disk(model: object, verb: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """What a model is called on the page: the end of a path, without what says that it is a file of
+    """The name of a model on the page: the end of a path, without the suffix of a file of
     weights."""
     name = name.rstrip("/").rsplit("/", 1)[-1]
     for suffix in (".safetensors", ".npz", ".pth", ".bin"):

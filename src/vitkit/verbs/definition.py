@@ -61,8 +61,8 @@ class _Help:
 class Verb:
     """A function whose arguments are the fields of its settings.
 
-    What has no default, and words such as IMAGE..., may be given by position; all others are keyword
-    arguments. `quiet` says nothing while it works; `progress` is called with each sentence
+    Settings without a default, and words such as IMAGE..., may be given by position; all others are
+    keyword arguments. `quiet` says nothing while it works; `progress` is called with each sentence
     (str) and each step of a bar (Progress) instead of the standard error.
     """
 
@@ -107,7 +107,7 @@ class Verb:
         return inspect.Signature(ordered, return_annotation=returned)
 
     def help_text(self) -> str:
-        """What help() says: what the function does, and its arguments."""
+        """The text of help(): the purpose of the function, and its arguments."""
         lines = [inspect.getdoc(self.run), "", "Arguments:", ""]
         for option in options(self.first):
             text = option.help.split("\n\n")[0]
@@ -224,8 +224,8 @@ OPTION = re.compile(r"--(no-)?([a-z][a-z0-9.-]*[a-z0-9])(?:([ =])([\w./:-]*\w))?
 
 def arguments_for_options(sentence: str, kind: type) -> str:
     """A sentence about the options of a command, as one about the arguments of its verb: "--shots 5"
-    becomes "shots=5", and "--on-bad-image skip" on_bad_image="skip". What is not this verb's stays,
-    such as what other programs take."""
+    becomes "shots=5", and "--on-bad-image skip" on_bad_image="skip". Options of other programs stay
+    as they are."""
     own = {}
     for option in options(kind):
         if not option.is_word:
@@ -277,7 +277,7 @@ def result(kind: type) -> type:
 
 
 def as_text(value: Any) -> str:
-    """What a command prints, without colours."""
+    """The output of a command, without colours."""
     from rich.console import Console
 
     console = Console(file=StringIO(), width=WIDTH)

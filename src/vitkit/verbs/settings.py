@@ -78,7 +78,7 @@ def options(
 
 
 def option_name(field: str, annotation: Any) -> str:
-    """What an option is called: as its field, unless tyro's `arg` names it."""
+    """The name of an option: that of its field, unless tyro's `arg` names it."""
     name = mark(annotation, "name")
     if name is not None:
         return name
@@ -109,7 +109,7 @@ def docstrings(settings: type) -> dict[str, str]:
 
 
 def mark(annotation: Any, name: str) -> Any:
-    """What tyro's `arg` says of an annotated type by this name; None if it says nothing."""
+    """The value that tyro's `arg` gives an annotated type by this name; None if it says nothing."""
     for mark in getattr(annotation, "__metadata__", ()):
         value = getattr(mark, name, None)
         if value is not None:

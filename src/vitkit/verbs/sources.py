@@ -25,8 +25,8 @@ As = Annotated[
     SetName | None,
     arg(
         name="as",
-        help="What DATA is, if it is ImageNet or one of its relatives: which classes its folders are "
-        "(docs/evaluation.md).",
+        help="Name of DATA, if it is ImageNet or one of its relatives, which determines the classes of "
+        "its folders (docs/evaluation.md).",
     ),
 ]
 

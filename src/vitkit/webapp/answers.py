@@ -30,7 +30,7 @@ MEAN = "mean of all"
 
 @dataclass(frozen=True)
 class Correction:
-    """A photograph and what is on it, by somebody who knows."""
+    """A photograph and its right class, given by a person."""
 
     name: str
     """The file's name, as it was given."""
@@ -44,7 +44,7 @@ class Correction:
 
 
 class Current(NamedTuple):
-    """What one person looks at."""
+    """The photograph that one person looks at."""
 
     photograph: Photograph
     answers: tuple[Answer, ...]
@@ -52,7 +52,7 @@ class Current(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a person wants to see of a model's attention."""
+    """The view of a model's attention that a person has chosen."""
 
     layers: str
     """ALL or ONE."""
@@ -65,7 +65,7 @@ class Choice(NamedTuple):
 
 
 def answer_file(payload: dict | None, viewers: Sequence[Viewer]) -> tuple[Current | None, str]:
-    """What the models say of an uploaded file, and a sentence if that is not possible.
+    """The models' answers to an uploaded file, and a sentence if there is none.
 
     payload: what gradio knows of the file, which it has put into its own folder; None if the person
     took the photograph away.
@@ -86,7 +86,7 @@ def answer_file(payload: dict | None, viewers: Sequence[Viewer]) -> tuple[Curren
 
 
 def reader_of(viewer: Viewer) -> str:
-    """What the head of a model reads, in words."""
+    """The reading of a model's head, in words."""
     return READER[viewer.classifier.model.config.pool]
 
 
@@ -190,7 +190,7 @@ def write_zip(corrections: tuple[Correction, ...], path: Path) -> None:
 
 
 def file_name(number: int, correction: Correction) -> str:
-    """A name that every file system takes and that is there once: "0001-bee.jpg"."""
+    """A unique name that every file system accepts: "0001-bee.jpg"."""
     stem = re.sub(r"[^A-Za-z0-9_-]+", "_", Path(correction.name).stem).strip("_")[:60]
     suffix = SUFFIXES.get(correction.kind, f".{correction.kind.lower()}")
     return f"{number:04}-{stem or 'photograph'}{suffix}"

@@ -54,7 +54,7 @@ footer { display: none !important }
 
 
 def photograph_heading() -> str:
-    """What the first column is for."""
+    """The heading of the first column."""
     hint = "Drop, choose or paste one, or use the camera."
     return _whole(tag("h2", "Photograph"), tag("p", hint, "faint"))
 
@@ -65,7 +65,7 @@ def model_heading(viewer: Viewer) -> str:
 
 
 def corrections_heading() -> str:
-    """What the last part of the page is for."""
+    """The heading of the last part of the page."""
     hint = (
         "Say what is on the photograph. Corrections stay here until you download them, as a table "
         "with the photographs beside it."
@@ -74,7 +74,7 @@ def corrections_heading() -> str:
 
 
 def answers(answer: Answer, activation: Activation) -> str:
-    """The likeliest classes as bars, best first; as numbers alone, if they are not probabilities."""
+    """The most likely classes as bars, best first; as numbers alone, if they are not probabilities."""
     if not answer.classes:
         return _whole(tag("p", "The model has no head, so it names no classes.", "faint"))
     items = []
@@ -105,7 +105,7 @@ def _doubt(answer: Answer) -> list[Block]:
 
 
 def problem(sentence: str) -> str:
-    """A sentence about what is wrong."""
+    """The HTML of an error sentence."""
     return _whole(tag("p", sentence, "problem"))
 
 
@@ -115,7 +115,7 @@ def note(sentence: str) -> str:
 
 
 def caption(sentence: str) -> str:
-    """What is drawn on the picture above."""
+    """The caption of the picture above."""
     return _whole(tag("p", sentence, "faint"))
 
 

@@ -61,7 +61,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
 def serve(viewers: Sequence[Viewer], listener: socket.socket, started: Callable[[], None]) -> None:
     """Serve the page until Ctrl-C or SIGTERM. `started` is called when it answers.
 
-    What people upload is kept in a folder of this process, which is removed at the end.
+    Uploaded files are kept in a folder of this process, which is removed at the end.
     """
     # A folder of its own, which gradio reads from the environment when it is imported; and nothing
     # of it calls home

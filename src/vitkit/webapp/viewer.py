@@ -72,10 +72,10 @@ class Photograph:
 
 
 class Answer(NamedTuple):
-    """What a model says of a photograph."""
+    """The answer of a model to a photograph."""
 
     classes: tuple[tuple[str, float], ...]
-    """The likeliest classes, best first, each with its probability (or what the activation "none"
+    """The most likely classes, best first, each with its probability (or what the activation "none"
     leaves); none for a model without a head."""
     rollout: np.ndarray | None
     """What it looks at, through all layers: float32 (h, w); None for a model without attention."""
@@ -125,7 +125,7 @@ class Viewer:
 
     @property
     def facts(self) -> str:
-        """What the model is, in half a line."""
+        """A description of the model, in half a line."""
         preprocessing = self.classifier.preprocessing
         height, width = preprocessing.size
         facts = [f"{height} × {width} pixels"]
@@ -140,7 +140,7 @@ class Viewer:
         return ", ".join(facts)
 
     def answer(self, view: View, top: int = 5) -> Answer:
-        """The likeliest classes, and what the model looks at. Raises ValueError if the model
+        """The most likely classes, and what the model looks at. Raises ValueError if the model
         computes numbers that are not finite."""
         with _ONE_AT_A_TIME:
             logits, strangeness, rollout = self._computed(view.images)
@@ -196,7 +196,7 @@ class Viewer:
         return torch.from_numpy(logits), strangeness, rollout
 
     def warm_up(self) -> None:
-        """Compute once, so that the first photograph does not wait for what is prepared then."""
+        """Compute once, so that the first photograph does not wait for preparations."""
         height, width = self.classifier.preprocessing.size
         preprocessing = self.classifier.preprocessing
         dtype = getattr(torch, preprocessing.values)

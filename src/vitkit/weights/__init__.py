@@ -1,7 +1,8 @@
-"""Models as files: loaded from any format, saved for every library, and proved to be the same
+"""Models as files: loaded from any format, saved for every library, and proved to compute the same
 there.
 
-Each name is imported when it is first used: what is said of a model is read without PyTorch.
+Each name is imported when it is first used, so the description of a model can be read without
+PyTorch.
 """
 
 from vitkit.system.lazy import lazily

@@ -135,7 +135,8 @@ def _checked_names(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def with_new_head(model: Model, classes: int) -> Model:
-    """The model with a head of zeros for so many classes, or without one for 0. The hidden layer
+    """The model with a head of zeros for this many classes, or without a head for 0. The hidden
+    layer
     before the head goes: fine-tuning has one linear layer (Section 3.2)."""
     return with_zero_head(model, model.config.with_head(classes))
 
@@ -214,7 +215,7 @@ def preprocessing_for(preprocessing: Preprocessing, image: tuple[int, int]) -> P
 
 
 def size_sentences(old: Model, new: Model) -> list[str]:
-    """What another size of images changed of a model's positions, in sentences for people."""
+    """Sentences on the changes of a model's positions for another image size."""
     before = old.config.grid
     after = new.config.grid
     grids = f"from {before[0]} x {before[1]} to {after[0]} x {after[1]} patches"
@@ -249,7 +250,7 @@ def size_sentences(old: Model, new: Model) -> list[str]:
 
 
 def with_channels(classifier: Classifier, channels: int) -> tuple[Classifier, list[str]]:
-    """The model for images of so many channels, and what changed, in sentences.
+    """The model for images with this many channels, and what changed, in sentences.
 
     - 1: the kernels of the first layer are summed, so that a grey image gives what the model gave for
       it as red, green and blue, up to rounding;
@@ -334,7 +335,7 @@ def repeated(kernel: Tensor, channels: int) -> Tensor:
 
 
 def preprocessing_for_channels(preprocessing: Preprocessing, channels: int) -> Preprocessing:
-    """The same preprocessing for images of so many channels."""
+    """The same preprocessing for images with this many channels."""
     mean = preprocessing.mean
     std = preprocessing.std
     values = preprocessing.values

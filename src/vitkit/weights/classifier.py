@@ -36,7 +36,7 @@ from vitkit.weights.unknown import Unknown
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model, and what it must not be separated from: preprocessing, labels, activation, origin,
+    """A model with everything that must stay with it: preprocessing, labels, activation, origin,
     licence.
 
     Every room that needs a model's answer to an image takes the same three steps, in this order:
@@ -111,7 +111,7 @@ class Classifier:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's parameters are."""
+        """The device of the model's parameters."""
         return next(self.model.parameters()).device
 
     def to(self, device: torch.device | str) -> "Classifier":
@@ -119,11 +119,9 @@ class Classifier:
         return replace(self, model=self.model.to(device))
 
     def for_inference(self) -> "Classifier":
-        """The same classifier to deploy, with what can be computed once for the size of its
-        preprocessing.
-
-        Its model is for inference alone: it is not trained on, and not saved. A classifier whose model
-        is that already is returned as it is.
+        """The same classifier for deployment, with everything computed in advance that can be for
+        the size of its preprocessing. Its model is only for inference: it cannot be trained or
+        saved. If the model is already such a model, the classifier itself is returned.
         """
         if getattr(self.model, "inference_only", False):
             return self
@@ -156,7 +154,8 @@ class Classifier:
         return self._compute(self.model, images)
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head reads of prepared images: uint8 (B, 3, h, w) -> float32 (B, D)."""
+        """The features of prepared images, which the head reads: uint8 (B, 3, h, w) -> float32 (B,
+        D)."""
         return self._compute(self.model.features, images)
 
     # Not inference_mode: a model in training is evaluated too, and FSDP keeps the memory that it
@@ -180,7 +179,7 @@ class Classifier:
         return activate(logits, self.activation)
 
     def predict(self, *images: Any, **settings: Any) -> Any:
-        """The likeliest classes of images, as `vitkit.predict(classifier, *images, **settings)` gives
+        """The most likely classes of images, as `vitkit.predict(classifier, *images, **settings)` gives
         them: files, folders, bytes, Pillow images, arrays or tensors; raises what that raises."""
         import vitkit  # the verb is above this room, which only hands the call on
 
@@ -191,7 +190,8 @@ class Classifier:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A block in which the model is in evaluation mode. Afterwards each module has the mode that it
+    """A context in which the model is in evaluation mode. Afterwards each module has the mode that
+    it
     had before: frozen parts stay in evaluation mode."""
     modules = [module for module in model.modules() if module.training]
     model.eval()

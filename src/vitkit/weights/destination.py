@@ -124,8 +124,8 @@ def tensors_in(format: Format, classifier: Classifier) -> dict[str, Tensor]:
 
 
 def state_license(folder: Path, classifier: Classifier, license: License) -> None:
-    """Write a licence into the card of a model directory. A card that its owner wrote keeps all
-    else; vitkit's own, or a missing one, is written anew."""
+    """Write a licence into the card of a model directory. In a card that its owner wrote, only the
+    licence changes; vitkit's own card, or a missing one, is written again."""
     card = folder / CARD
     if is_somebodys(card):
         text = with_license(card.read_text("utf-8", errors="replace"), license)
@@ -186,7 +186,7 @@ def _check_file(path: Path) -> None:
 
 def check_model_replaceable(path: Path, descriptions: Iterable[str]) -> None:
     """Raises ValueError unless a model with these descriptions can be written to a directory
-    without a loss: it is new or empty, or holds an earlier model that vitkit wrote. What else it
+    without a loss: it is new or empty, or contains an earlier model that vitkit wrote. Other files
     holds stays."""
     _check_link(path)
     if not path.exists():
@@ -269,7 +269,8 @@ def _signed(card: str) -> str:
 
 
 def is_somebodys(card: Path) -> bool:
-    """Whether a README.md is there that is not as vitkit wrote it: it stays as it is."""
+    """Whether there is a README.md that vitkit did not write, or that was changed: it is not
+    replaced."""
     if not card.exists():
         return False
     match = SIGNATURE.fullmatch(card.read_text("utf-8", errors="replace"))

@@ -40,7 +40,7 @@ def fitted_to(
     classifier: Classifier, config: ModelConfig, labels: Sequence[str]
 ) -> tuple[Classifier, list[str]]:
     """The model with a new head for these labels, and for the images, channels and stride of a
-    configuration; and what changed, in sentences. What else differs stays as it is.
+    configuration; and what changed, in sentences. Other differences stay.
 
     Positions are resampled in the configuration's way. Queries, keys and values without biases get
     biases of zeros if the configuration has them. The head reads what the configuration's does, as
@@ -97,7 +97,8 @@ def at_stride(
     image: Grid | None = None,
     method: str | None = None,
 ) -> tuple[Classifier, list[str]]:
-    """The model with patches at other distances, and what changed, in sentences.
+    """The model with another stride of its patches, and a description of what changed, in
+    sentences.
 
     `stride` is in pixels, of a hybrid too; None is the patch, so that they lie side by side. The
     projection of patches stays as it is; positions are resampled to the new grid (`method`,
@@ -172,7 +173,8 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
 def changed_preprocessing(
     preprocessing: Preprocessing, hints: Hints, config: ModelConfig
 ) -> Preprocessing:
-    """A preprocessing with what the user says of it, for a model of this configuration. Raises ValueError
+    """A preprocessing changed by the user's hints, for a model of this configuration. Raises
+    ValueError
     for images at their own proportions, if the model cannot read them."""
     if hints.statistics:
         colours = replace(preprocessing, **STATISTICS[hints.statistics])
@@ -199,9 +201,10 @@ def changed_preprocessing(
 def at_own_proportions(
     preprocessing: Preprocessing, config: ModelConfig, tokens: int | None = None
 ) -> Preprocessing:
-    """The preprocessing that keeps an image whole and its proportions, on grids of at most `tokens` patches;
-    None is as many as the model was trained for. One that chooses grids as NaFlex does keeps to that. Raises
-    ValueError if the model cannot read such images."""
+    """The preprocessing that keeps the whole image and its proportions, on grids of at most
+    `tokens` patches; None is the number for which the model was trained. A preprocessing that
+    chooses grids like NaFlex keeps that rule. Raises ValueError if the model cannot read such
+    images."""
     patch = getattr(config, "tiling", Tiling(preprocessing.patch, preprocessing.patch)).size
     check_native(config, patch)
     rule = "native"
@@ -240,7 +243,7 @@ def _read_labels(file: Path, classes: int) -> tuple[str, ...]:
 
 
 def check_heads(source: Path | str, config: ModelConfig, heads: int | None) -> None:
-    """Raises ValueError if a model has not so many attention heads, though the user says so."""
+    """Raises ValueError if the user gives another number of attention heads than the model has."""
     if heads is None:
         return
     if not isinstance(config, ViTConfig):

@@ -44,7 +44,7 @@ MARKS = {
 
 @dataclass(frozen=True)
 class License:
-    """Under which terms weights may be used and passed on."""
+    """The terms under which weights may be used and passed on."""
 
     id: str
     """As the hub calls it: "apache-2.0", "cc-by-nc-4.0"; "other" for one that it has no id for."""
@@ -64,11 +64,11 @@ class License:
 
     @property
     def called(self) -> str:
-        """What people call it."""
+        """The usual name of the licence."""
         return self.name or self.id
 
     def allows(self) -> str:
-        """What it allows, in half a line; a reminder, and no legal advice."""
+        """What the licence allows, in half a line; a reminder, not legal advice."""
         if self.id in PERMISSIVE:
             return "any use; its notices stay with the weights"
         terms = []
@@ -86,7 +86,8 @@ class License:
 
 
 def check_may_be_shared(license: License | None, is_trained: bool) -> None:
-    """Raises ValueError if weights may not be uploaded, or if nobody knows. `is_trained` is whether
+    """Raises ValueError if weights may not be uploaded, or if their licence is unknown.
+    `is_trained` is whether
     they were trained further since they were published under the licence."""
     if license is None:
         raise ValueError(
@@ -155,7 +156,8 @@ def license_of_file(text_file: Path, described: object) -> License | None:
 
 
 def license_text(model: Path) -> Path:
-    """Where the text of a model's licence lies: in its directory; of vit.pth in vit.LICENSE."""
+    """The path of the text of a model's licence: LICENSE in its directory, or vit.LICENSE beside
+    vit.pth."""
     if model.is_dir():
         return model / FILE
     return model.with_suffix(f".{FILE}")
@@ -225,7 +227,7 @@ def read_text(file: Path, most: int = LONGEST_TEXT) -> str:
 
 
 def digest(text: str) -> str:
-    """What a text is recognised by."""
+    """Identifies a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

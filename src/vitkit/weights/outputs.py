@@ -39,7 +39,7 @@ def activate_array(logits: np.ndarray, activation: Activation) -> np.ndarray:
 
 
 def numbered(classes: int) -> tuple[str, ...]:
-    """Names for classes that nobody named: "0", "1", ..."""
+    """Names for classes without names: "0", "1", ..."""
     return tuple(map(str, range(classes)))
 
 
@@ -69,7 +69,8 @@ def imagenet21k_wordnet(classes: int = 21_843) -> tuple[str, ...]:
 
 
 def usual_labels(classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
-    """The names of a head of so many classes, with a note that they are assumed: ImageNet-1k's for
+    """The names for a head with this many classes, with a note that they are assumed: ImageNet-1k's
+    for
     1,000, WordNet's names of ImageNet-21k's for 21,841 and 21,843; else None."""
     if classes == 1000:
         labels = imagenet_labels()

@@ -23,7 +23,7 @@ TOLERANCE = 1e-4
 
 
 class Proof(NamedTuple):
-    """What was measured after writing."""
+    """The measurements after writing a model in another format."""
 
     path: Path
     differences: tuple[str, ...]
@@ -50,9 +50,9 @@ def convert(
     """Write `classifier` to `path` in a format: huggingface and native (a directory), google
     (.npz), timm (a directory for its hub, or a file), torchvision (a file: .safetensors, or .pth).
 
-    It is proved first, in a temporary folder beside `path`: what is written there is opened again,
-    every tensor must come back to the bit, and if the other library is installed its logits are
-    compared with vitkit's.
+    The result is checked first, in a temporary folder beside `path`: the written model is opened
+    again, every tensor must come back to the bit, and if the other library is installed its logits
+    are compared with vitkit's.
 
     Raises ValueError for what the format cannot express; and, unless `approximate`, for what the
     other library would compute a little differently, and for logits there that differ by more than

@@ -171,7 +171,7 @@ class Rule(NamedTuple):
 
 
 def rule(ours: str, *theirs: str, transform: Transform = SAME) -> Rule:
-    """A rule; without a transform the tensors are the same."""
+    """A rule; without a transform, it copies the tensor unchanged."""
     return Rule(ours, theirs, transform)
 
 

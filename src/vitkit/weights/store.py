@@ -74,11 +74,11 @@ def load(
     preprocessing) is set, and a short account of that is printed to the standard error unless
     `quiet`. The model is in evaluation mode, on the CPU.
 
-    What a file does not say, or you want to be otherwise, are the same settings as those of the
-    commands (`Hints`). `heads` is for files that do not say it. `image`, (height, width) or one side
-    of a square, is the size that the position table is for, if that is not known and it can be; else
-    positions are resampled to it. `channels` adapts weights for colours to other images.
-    `preprocessing` replaces what the file has, and what the other settings say of it.
+    If a file does not say something, or you want it to be different, use the settings of the
+    commands (`Hints`). `heads` is for files that do not say it. `image`, (height, width) or one
+    side of a square, is the size that the position table is for, if that is not known and it can
+    be; else positions are resampled to it. `channels` adapts weights for colours to other images.
+    `preprocessing` replaces that of the file and the other settings for it.
 
     `labels` are the names of your classes. As many as the head has outputs, they name these. Of
     another number, or with `new_head`, they give the model a new head of zeros, to be trained
@@ -124,7 +124,7 @@ def load(
 
 
 def load_as(source: Path | str, hints: Hints, quiet: bool = False) -> Classifier:
-    """Open a model as `load` does, with all that a user may say of it on the command line."""
+    """Open a model as `load` does, with all hints that a user may give on the command line."""
     classifier, account = load_with_account(source, hints)
     check_heads(source, classifier.model.config, hints.heads)
     if not quiet:

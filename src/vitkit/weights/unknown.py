@@ -48,7 +48,8 @@ class Unknown:
     """How often, at least, the right class of an image is among those that are left open."""
 
     def strangeness(self, features: Tensor, logits: Tensor) -> Tensor:
-        """How strange images are to each class: (B, D), (B, K) -> (B, K); to all together, (B, 1), by a
+        """How strange images are to each class: (B, D), (B, K) -> (B, K); or to all classes
+        together, (B, 1), for a
         model saved before limits were by class."""
         columns = slice(self.first, self.first + len(self.centre))
         rows = (features[:, columns].float() - self.centre) @ self.whitening  # (B, R)
@@ -60,7 +61,8 @@ class Unknown:
         return self.far * distance - self.sure * logits
 
     def excess(self, features: Tensor, logits: Tensor) -> Tensor:
-        """By how much images are too strange to the class that they are least so to: (B, D), (B, K) ->
+        """By how much images exceed the limit of the class to which they are least strange: (B, D),
+        (B, K) ->
         (B,). Above 0 an image is unknown."""
         return (self.strangeness(features, logits) - self.limit).amin(1)
 
@@ -69,7 +71,8 @@ class Unknown:
         return self.excess(features, logits) > 0
 
     def is_open(self, probabilities: Tensor) -> Tensor:
-        """Which classes are left open, the likeliest always: (B, K) -> bool (B, K)."""
+        """The classes that are left open, always including the most likely one: (B, K) -> bool (B,
+        K)."""
         highest = probabilities.amax(1, keepdim=True)
         return (probabilities >= self.least) | (probabilities == highest)
 

@@ -1,1 +1,1 @@
-"""What is drawn for each image of an epoch: crops, colours, mixing, masks."""
+"""Random changes of each image of an epoch: crops, colours, mixing, masks."""

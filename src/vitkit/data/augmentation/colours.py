@@ -35,7 +35,7 @@ Value = float | int | tuple[int, int, int] | None
 
 
 class Colours(NamedTuple):
-    """A colour jitter as it was drawn."""
+    """The drawn values of a colour jitter."""
 
     order: tuple[int, ...]
     """Which of ADJUSTMENTS comes first, second and so on, by number."""
@@ -99,7 +99,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 class Operation(NamedTuple):
-    """One operation as it was drawn."""
+    """The drawn values of one operation."""
 
     name: str
     """One of OPERATIONS."""
@@ -131,7 +131,7 @@ def draw_operations(
 
 @dataclass(frozen=True)
 class Kind:
-    """How an operation is drawn, and how it is applied."""
+    """A kind of operation: how it is drawn, and how it is applied."""
 
     draw: Callable[[float, tuple[int, int], torch.Generator], Any]
     """(level, (h, w), generator) -> its value. The level is the magnitude over 10."""

@@ -26,7 +26,7 @@ ATTEMPTS = 100
 
 
 class Draw(NamedTuple):
-    """What becomes of one image, as plain values.
+    """The random changes of one image, as plain values.
 
     Boxes are (top, left, height, width) in pixels.
     """
@@ -49,9 +49,8 @@ def augment(
     preprocessing: Preprocessing,
     random: np.random.Generator,
 ) -> Tensor:
-    """A picture as (C, h, w), uint8 or float32, augmented.
-
-    Only what an Inception crop keeps is decoded. Raises BadImage.
+    """A picture as (C, h, w), uint8 or float32, augmented. Only the part that an Inception crop
+    keeps is decoded. Raises BadImage.
 
     `augmentation` must fit the preprocessing.
     """
@@ -68,7 +67,7 @@ def draw(
     preprocessing: Preprocessing,
     random: np.random.Generator,
 ) -> Draw:
-    """What happens to an image.
+    """Draw the random changes of an image.
 
     size: its height and width in pixels; None will do if the crop is not an Inception crop.
     random: every random choice comes from it, in this order: crop, flip, and a seed for each of
@@ -130,7 +129,7 @@ def _seed(random: np.random.Generator) -> int:
 def apply(
     drawn: Draw, picture: Picture, augmentation: Augmentation, preprocessing: Preprocessing
 ) -> Tensor:
-    """A picture as (C, h, w), changed as was drawn. Raises BadImage."""
+    """A picture as (C, h, w), with the drawn changes. Raises BadImage."""
     image = apply_geometry(drawn, picture, augmentation, preprocessing)
     return apply_colours(drawn, image, preprocessing)
 

@@ -14,47 +14,49 @@ MAX_LAYERS = 16  # of RandAugment
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What a training image goes through instead of the Preprocessing's rule; its size and
-    statistics remain.
+    """What happens to a training image instead of the Preprocessing's rule; its size and statistics
+    remain.
 
     The default is the paper's pre-training: an Inception crop and a flip (Section 4.1, App. B.1).
     """
 
     crop: Literal["inception", "resize_crop", "pad_crop", "none"] = "inception"
-    """inception: a random part, resized to the size. resize_crop: a resize to a square, and a random
+    """inception: a random part of the image, resized. resize_crop: a resize to a square, and a
+    random
     crop of it (BiT's, for fine-tuning). pad_crop: what the Preprocessing does, shifted at random by
     up to `pad` pixels (CIFAR's). none: what the Preprocessing does."""
     area: tuple[float, float] = (0.05, 1.0)
     """Smallest and largest part of the image that an Inception crop may take."""
     resize: int = 0
-    """Side of the square before a resize_crop; BiT has 448 for 384, 160 for 128."""
+    """Side of the square before a resize_crop; BiT uses 448 for 384, and 160 for 128."""
     pad: int = 4
     """Black pixels added on every side before a pad_crop."""
     flip: bool = True
     """Mirror every other image, left to right."""
     rand_augment: tuple[int, int] = (0, 0)
-    """RandAugment's layers and magnitude; 0 layers is none."""
+    """Number of RandAugment's layers, and their magnitude; 0 layers switches it off."""
     rand_augment_by: Literal["torchvision", "google"] = "torchvision"
-    """Whose it is: torchvision's, with magnitudes from 0 to 30, of which 15 turns by 15 degrees; or
-    that of Google's models (AugReg), from 0 to 20, of which 15 turns by 45."""
+    """Implementation of RandAugment: torchvision's, with magnitudes from 0 to 30, where 15 rotates
+    by 15 degrees; or that of Google's models (AugReg), with magnitudes from 0 to 20, where 15
+    rotates by 45 degrees."""
     colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     """Largest change of brightness, contrast, saturation (a factor from 1 - it to 1 + it) and hue
     (a turn, up to 0.5)."""
     erase: float = 0.0
-    """Share of the images that lose a rectangle of 2 to 33 % of their area, filled with the mean
-    that is subtracted later."""
+    """Share of the images in which a rectangle of 2 to 33 % of the area is erased: filled with the
+    mean that is subtracted later."""
     interpolation: Interpolation | None = None
-    """How an "inception" crop or a "resize_crop" is resized; None does as the Preprocessing does.
-    The others do so always: a "pad_crop" or "none" resizes by the Preprocessing."""
+    """Interpolation of an "inception" crop or a "resize_crop"; None uses that of the Preprocessing,
+    which a "pad_crop" and "none" always use."""
     antialias: bool | None = None
-    """Whether these two resizes average over all pixels when they make an image smaller; None does
-    as the Preprocessing does. Google's pipeline did not."""
+    """Whether these two crops antialias when they make an image smaller; None does what the
+    Preprocessing does. Google's pipeline did not antialias."""
     auto: bool = False
-    """Whether a run that begins with published weights first asks them which of these changes the
-    classes survive, and switches the others off (docs/finetuning.md)."""
+    """Whether a run that begins with published weights first tests with them which of these changes
+    preserve the classes, and switches the others off (docs/finetuning.md)."""
     reduced_decode: bool = False
-    """Decode a JPEG at 1/2, 1/4 or 1/8 where that leaves enough pixels: faster for large
-    photographs, other pixels."""
+    """Decode a JPEG at 1/2, 1/4 or 1/8 of its size if that leaves enough pixels: faster for large
+    photographs, with slightly different pixels."""
 
     def __post_init__(self):
         for name in ("area", "rand_augment", "colour_jitter"):
@@ -94,12 +96,12 @@ class Augmentation:
 
     @property
     def changes_colours(self) -> bool:
-        """Whether it does more than move pixels."""
+        """Whether the augmentation changes the values of pixels, not only their positions."""
         return self.needs_colours or self.erase > 0
 
     @property
     def needs_colours(self) -> bool:
-        """Whether it has a meaning for levels of red, green and blue alone."""
+        """Whether the augmentation works only with levels of red, green and blue."""
         layers, _ = self.rand_augment
         return any(self.colour_jitter) or layers > 0
 

@@ -28,7 +28,7 @@ SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a dir
 
 @dataclass(frozen=True, eq=False)
 class HubRows(Store):
-    """Rows of memory-mapped tables, their images as they were stored."""
+    """Rows of memory-mapped tables, with their images as stored."""
 
     title: str
     tables: tuple[Any, ...]

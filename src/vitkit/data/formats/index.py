@@ -178,7 +178,7 @@ def write_index(shard: Path) -> None:
 
 
 def index_beside(shard: Path) -> Path:
-    """Where the index of a shard of this machine is, if `vitkit data pack` wrote it."""
+    """The path of the index that `vitkit data pack` writes for a shard on this machine."""
     return shard.with_name(shard.name + BESIDE)
 
 

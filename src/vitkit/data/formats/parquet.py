@@ -72,7 +72,7 @@ class ParquetRows:
         return f"{self.name(row)} {self.sizes[self.group_ranges.tables(row)]}"
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """Row groups, unless all of them stay in memory."""
+        """The row group of each row, unless all of them stay in memory."""
         return self.cache.windows(self.group_ranges.tables(rows))
 
     def keeping(self, chunks: int) -> "ParquetRows":

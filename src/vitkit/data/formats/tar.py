@@ -32,7 +32,7 @@ RANGE = 32 << 20  # bytes of a remote shard that are fetched at once
 
 @dataclass(frozen=True, eq=False)
 class TarMembers:
-    """Images in tar shards, by where they begin.
+    """Images in tar shards, found by their offsets.
 
     Local ones are read one at a time, remote ones RANGE bytes at once.
 

@@ -61,7 +61,7 @@ SAMPLINGS = (b"\x11", b"\x21", b"\x12", b"\x22", b"\x41")
 
 
 class Header(NamedTuple):
-    """What an ordinary JPEG says before its first scan.
+    """The header of an ordinary JPEG, before its first scan.
 
     Sizes are raw: an Exif orientation is not applied.
     """
@@ -301,7 +301,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def system_paths() -> list[str]:
-    """Where TurboJPEG usually lies.
+    """The usual paths of TurboJPEG.
 
     A bare name is left to the dynamic loader: `ctypes.util.find_library` would start a compiler
     where nothing is found.

@@ -68,7 +68,7 @@ def naflex_grid_of(picture: Size, most: int, patch: Size) -> Size:
 
 
 def squarest(patches: int) -> Size:
-    """The grid of exactly so many patches that is nearest to a square."""
+    """The grid with exactly this number of patches that is closest to a square."""
     rows = isqrt(patches)
     while patches % rows:
         rows -= 1
@@ -87,13 +87,13 @@ def _grids(most: int) -> list[Size]:
 
 
 def of_one_size(sizes: Sequence[Any]) -> list[int]:
-    """The numbers of the images that have the same size, the most there are."""
+    """The indices of the largest group of images that have the same size."""
     [(size, _)] = Counter(sizes).most_common(1)
     return [number for number, own in enumerate(sizes) if own == size]
 
 
 def row_length(channels: int, most: int, patch: Size) -> int:
-    """M, for images of at most so many patches."""
+    """M, for images of at most this many patches."""
     return HEADER + channels * most * patch[0] * patch[1]
 
 

@@ -57,7 +57,7 @@ class Picture:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the picture in error messages."""
         return self.reader.name
 
     @property
@@ -92,13 +92,12 @@ class Picture:
 
     @property
     def colours_are_known(self) -> bool:
-        """Whether red, green and blue can be made of it: it is a photograph, or grey. Of other
-        images nobody knows which channel is red."""
+        """Whether the picture can be converted to red, green and blue: it is a photograph, or grey.
+        For other images it is unknown which channel is red."""
         return isinstance(self.reader, Encoded) or self.channels in (1, 3)
 
     def exif(self) -> Mapping[int, object]:
-        """What a camera wrote of how a photograph was taken, by Exif's tags; empty if there is
-        nothing."""
+        """What the camera recorded about the photograph, by Exif tag; empty if there is nothing."""
         with as_bad_image(self.name):
             return self.reader.exif()
 
@@ -119,7 +118,8 @@ class Picture:
         return pixels
 
     def stored(self, channels: int, box: Box | None = None) -> np.ndarray:
-        """The whole image, or a box of it, as the file has it: (h, w, c), uint8, or float32 if it
+        """The whole image, or a box of it, with the values of the file: (h, w, c), uint8, or
+        float32 if it
         has more than 8 bits: from 0 to 1, or floats as they are. Raises BadImage.
 
         channels: how many the model has. c may be another number, see readers.py and stacks.py.
@@ -222,8 +222,8 @@ def picture_for_people(picture: Picture) -> np.ndarray:
 
 
 def picture_to_look_at(picture: Picture) -> np.ndarray:
-    """The same for people who look for faulty images, uint8 (h, w, 3): grey of more than 8 bits is
-    stretched too, as it often uses a small part of its range and would be black."""
+    """The same for people who look for faulty images, uint8 (h, w, 3). Grey of more than 8 bits is
+    stretched too, because it often uses only a small part of its range and would be black."""
     if is_stretched(picture):
         return pixels_for_people(picture.stored(picture.channels))
     return picture.pixels()

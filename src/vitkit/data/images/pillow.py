@@ -66,7 +66,7 @@ def is_heif(data: bytes) -> bool:
 
 
 def add_heif() -> None:
-    """Teach Pillow to read HEIF, once a process. Raises ImportError, with a sentence."""
+    """Enable Pillow to read HEIF, once per process. Raises ImportError, with a sentence."""
     if HEIF in Image.OPEN:
         return
     try:
@@ -149,8 +149,8 @@ def can_open(data: bytes, size: tuple[int, int] | None = None) -> bool:
 
 @contextmanager
 def quiet(library: str = "PIL") -> Iterator[None]:
-    """A block in which a library neither logs nor warns of what it cannot read: what is done about
-    it is said once."""
+    """A context in which a library neither logs nor warns about files that it cannot read: vitkit
+    reports them once."""
     logger = logging.getLogger(library)
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -324,6 +324,7 @@ def _reason(error: Exception) -> str:
 
 def limit_for_good(max_pixels: int) -> None:
     """As in a block of `as_bad_image`, from now on: for a process whose threads decode at once.
-    What one of them sets back at the end of its block is then what the others need."""
+    When one of them restores the limits at the end of its block, it restores what the others
+    need."""
     Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)
     warnings.simplefilter("ignore")

@@ -25,7 +25,7 @@ TURNS = {
 
 
 class BadImage(ValueError):
-    """An image that cannot be used; the message names it and says what is wrong."""
+    """An image that cannot be used; the message names the image and says what is wrong."""
 
 
 def levels(array: np.ndarray, name: str) -> np.ndarray:
@@ -77,7 +77,7 @@ def on_white(array: np.ndarray) -> np.ndarray:
 
 def grey(array: np.ndarray) -> np.ndarray:
     """The luma of red, green and blue (h, w, 3), by the weights that Pillow has: (h, w, 1), of the
-    same type. Of three equal channels it is one of them, to the bit."""
+    same type. For three equal channels, the result is one of them, to the bit."""
     if array.dtype == np.uint8:
         parts = array.astype(np.uint32) * np.array([19595, 38470, 7471], np.uint32)
         return ((parts.sum(2, keepdims=True) + 0x8000) >> 16).astype(np.uint8)
@@ -117,8 +117,7 @@ def reduced(box: Box, reduce: int, size: tuple[int, int]) -> Box:
 
 
 def before_turn(box: Box, size: tuple[int, int], orientation: int) -> Box:
-    """Where a box of the upright image, of `size` (height, width), lies in the image as it is
-    stored."""
+    """The position in the stored image of a box of the upright image, of `size` (height, width)."""
     swapped, flip_rows, flip_columns = TURNS[orientation]
     top, left, height, width = box
     if flip_rows:

@@ -47,18 +47,18 @@ MAX_SIDE = 8192
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image becomes what the model was made for.
-
-    It is saved with the model and never guessed.
+    """How an image is prepared for the model. A Preprocessing is saved with the model and never
+    guessed.
 
     The defaults are the published ViT's (mean and standard deviation 0.5: pixels from -1 to 1),
     with antialiasing, as Hugging Face and timm resize; Google's own evaluation resized without it.
     """
 
     size: tuple[int, int] = (224, 224)
-    """Height and width that the model gets, in pixels."""
+    """Height and width of the prepared image, in pixels."""
     rule: Rule = "square"
-    """How it gets there: "square", both sides to their size at once; "shorter", the shorter one, the
+    """How the image gets this size: "square", both sides are resized at once; "shorter", the
+    shorter side is resized, the
     shape kept, and the centre of that. Or "native": the whole image at its own proportions, on a grid of
     about as many patches as `size` has; "naflex": the same, on the grid that SigLIP 2's NaFlex chooses."""
     resize: int = 0
@@ -72,7 +72,7 @@ class Preprocessing:
     """Subtracted from red, green and blue on the scale from 0 to 1; from each channel of a model of
     other images, which has as many as there are means."""
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    """What the rest is divided by."""
+    """Standard deviation, by which the difference is divided."""
     values: Values = "uint8"
     """What the numbers of an image are until then: uint8, levels of 8 bits; or float32, which keeps
     16 bits and more: from 0 to 1, floats as they are."""
@@ -148,18 +148,20 @@ class Preprocessing:
 
     @property
     def patches(self) -> int:
-        """How many patches `size` has: of images at their own proportions each has at most so many."""
+        """The number of patches of `size`; the maximum for images at their own proportions."""
         return (self.size[0] // self.patch[0]) * (self.size[1] // self.patch[1])
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of a prepared image: (C, h, w); of images at their own proportions that of one with those of
+        """Shape of a prepared image: (C, h, w); for images at their own proportions, the shape of
+        one with those of
         `size`."""
         return (self.channels, *self.size)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Of an image in a batch whose images are not known yet: (C, h, w), or (M,) for images of
+        """Shape of an image in a batch whose images are not known yet: (C, h, w), or (M,) for
+        images of
         several sizes (native.py)."""
         if self.is_native:
             return (row_length(self.channels, self.patches, self.patch),)
@@ -183,8 +185,9 @@ class Preprocessing:
         return image_of(images, number, self.channels, self.patch)
 
     def computed(self, compute: Callable[[Any], Sequence[Any]], images: Any) -> list[Any]:
-        """What `compute` makes of images of one size, (b, C, h, w) -> several (b, ...), for such a batch:
-        as many (B, ...). Images are an array, or a tensor."""
+        """The results of `compute`, which takes images of one size, (b, C, h, w), and returns
+        several (b, ...), for such a batch: the same number of (B, ...). Images are an array, or a
+        tensor."""
         if not self.is_native:
             return list(compute(images))
         return computed_by_size(compute, images, self.channels, self.patch)
@@ -196,7 +199,7 @@ class Preprocessing:
 
     def decode(self, picture: Picture, box: Box | None = None, reduce: int = 1) -> np.ndarray:
         """A picture, or a box of it, before any resize: (height, width, C), uint8, or float32 from
-        0 to 1. Raises BadImage. `reduce` is for photographs in JPEG, as `Encoded.pixels` has it."""
+        0 to 1. Raises BadImage. `reduce` is for photographs in JPEG, as in `Encoded.pixels`."""
         # Photographs: the way of nearly all models
         if self.values == "uint8" and self.channels == 3:
             return picture.pixels(box, reduce)
@@ -250,7 +253,7 @@ class Preprocessing:
         return image[:, top : top + height, left : left + width]
 
     def visible(self, picture: Picture) -> tuple[float, float, float, float]:
-        """The box of the upright picture that the model gets: (top, left, height, width) in the
+        """The box of the upright picture that the model sees: (top, left, height, width) in the
         picture's own pixels, fractions of them included. Raises BadImage."""
         if self.is_native:
             height, width = picture.size

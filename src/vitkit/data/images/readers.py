@@ -35,7 +35,7 @@ SCANS = 10  # an ordinary progressive JPEG has so many
 
 
 class Reader(Protocol):
-    """What reads a picture. `Picture` has the same attributes, and says what they are."""
+    """Reads a picture. `Picture` has the same attributes, and explains them."""
 
     name: str
 
@@ -65,7 +65,7 @@ class Encoded:
 
     @cached_property
     def image(self) -> Image.Image:
-        """As Pillow opens it. Raises BadImage beyond the limits."""
+        """The image as an open Pillow image. Raises BadImage beyond the limits."""
         image = pillow.open_lazily(self.data)
         limit = max_pixels()
         pixels = image.width * image.height
@@ -119,8 +119,8 @@ class Encoded:
         return self.image.getexif().get_ifd(pillow.EXIF)
 
     def pixels(self, box: Box, reduce: int = 1) -> np.ndarray:
-        """As `Picture.pixels`. Of a JPEG only what the box needs is decoded, where the library for
-        it is installed (see jpeg.py)."""
+        """As `Picture.pixels`. Only the part of a JPEG that the box needs is decoded, if the
+        library for this is installed (see jpeg.py)."""
         if self.jpeg_header:
             width = -(-self.jpeg_header.width // reduce)
             height = -(-self.jpeg_header.height // reduce)
@@ -133,7 +133,7 @@ class Encoded:
 
     @property
     def channels(self) -> int:
-        """How many it has: 1, 3, or with transparency 4."""
+        """The number of channels: 1, 3, or 4 with transparency."""
         if self.jpeg_header:
             return 3
         return pillow.channels(self.image)

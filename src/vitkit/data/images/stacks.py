@@ -34,7 +34,7 @@ COMPRESSIONS = (UNCOMPRESSED, 5, 8, 32773, 32946, 34925, 50000)
 
 
 class Header(NamedTuple):
-    """What a file says of its image."""
+    """The description of an image in its file."""
 
     height: int
     width: int
@@ -52,7 +52,7 @@ class Header(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of the whole image in memory."""
+        """The size of the whole image in memory, in bytes."""
         return self.height * self.width * self.channels * self.dtype.itemsize
 
 
@@ -104,8 +104,8 @@ class Stack:
         return stored
 
     def stored(self, channels: int, box: Box) -> np.ndarray:
-        """As `Picture.stored`, of all channels. Of a TIFF with as many pages as `channels`, each is
-        one of them."""
+        """As `Picture.stored`, of all channels. In a TIFF with as many pages as `channels`, each
+        page is one of them."""
         array = read(self.data, channels)
         if not array.size:
             raise ValueError("there are no pixels in it")
@@ -124,7 +124,7 @@ def is_tiff(data: bytes) -> bool:
 
 
 def header(data: bytes) -> Header:
-    """What a .npy or a TIFF file says of its image. Raises ValueError, with a sentence, if it is
+    """The header of a .npy or TIFF file. Raises ValueError, with a sentence, if it is
     not an image; other failures are tifffile's own."""
     if is_npy(data):
         shape, dtype, _ = _npy_header(data)
@@ -137,8 +137,8 @@ def header(data: bytes) -> Header:
 
 
 def read(data: bytes, channels: int) -> np.ndarray:
-    """The image (h, w, C), in the file's own type, as it is stored. Of a TIFF with as many pages as
-    `channels`, each is a channel. The caller has checked the header. Raises ValueError, with a
+    """The image (h, w, C), in the file's own type, as it is stored. In a TIFF with as many pages as
+    `channels`, each page is a channel. The caller has checked the header. Raises ValueError, with a
     sentence, if it cannot be read."""
     if is_npy(data):
         shape, dtype, start = _npy_header(data)

@@ -38,7 +38,7 @@ MAX_WORKERS = 16
 
 
 class Batch(NamedTuple):
-    """What a training or evaluation step gets."""
+    """The input of a training or evaluation step."""
 
     images: Tensor
     """(B, C, h, w): uint8, or float32 of a preprocessing whose values are that. Or (B, M): in evaluation,
@@ -209,7 +209,8 @@ def eval_batches(
 
 @dataclass(frozen=True, eq=False)
 class EvalBatches:
-    """What eval_batches returns: it has a length, and each iteration begins anew."""
+    """The result of eval_batches. It has a length, and every iteration starts from the
+    beginning."""
 
     source: Source
     preprocessing: Preprocessing
@@ -251,7 +252,7 @@ class EvalBatches:
 @dataclass(frozen=True, eq=False)
 class WholePictures:
     """Every example of a source once, in batches of one image, uint8 (1, 3, height, width),
-    upright. It has a length, and each iteration begins anew."""
+    upright. It has a length, and every iteration starts from the beginning."""
 
     source: Source
     workers: int

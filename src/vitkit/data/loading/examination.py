@@ -72,7 +72,7 @@ def _check(source: Source, preprocessing: Preprocessing, indices: range) -> list
 
 
 class Seen(NamedTuple):
-    """What some of the images hold."""
+    """The content of some of the images."""
 
     channels: int
     """C, the most that one has."""
@@ -83,7 +83,8 @@ class Seen(NamedTuple):
 
 
 def look_at(source: Source) -> Seen:
-    """What images of a source hold, by some of them; those that cannot be read do not count."""
+    """What the images of a source contain, judged by some of them; unreadable images do not
+    count."""
     channels = 1
     colours = True
     many_bits = False

@@ -38,7 +38,7 @@ AUGMENT = 1
 
 
 class Stream:
-    """Random numbers of their own for every example in every epoch.
+    """A stream of random numbers for each example in each epoch.
 
     Philox makes its numbers from a key and a counter, so numbers at other counters are other
     numbers, and none has to be drawn to reach the next.
@@ -209,7 +209,7 @@ class TrainingRows:
 
 
 def rank_rows(batch: int, share: tuple[int, int]) -> range:
-    """Which rows of every batch a rank builds. Raises ValueError if they cannot be shared out
+    """The rows of every batch that a rank builds. Raises ValueError if they cannot be divided
     equally."""
     rank, world_size = share
     if batch < 1 or not 0 <= rank < world_size or batch % world_size:
@@ -221,7 +221,7 @@ def rank_rows(batch: int, share: tuple[int, int]) -> range:
 
 
 def split(rows: range, parts: int) -> list[range]:
-    """Rows in so many parts, one after the other, as equal as can be. Those of a rank's rows among
+    """Rows in this many consecutive parts, as equal as possible. Those of a rank's rows among
     its workers are those of the batch among all workers."""
     ends = [rows.start + len(rows) * part // parts for part in range(parts + 1)]
     return [range(start, end) for start, end in itertools.pairwise(ends)]

@@ -66,11 +66,11 @@ class Pixels(Store):
         return self.block[start:end].reshape(height, width, self.channels)
 
     def name(self, row: int) -> str:
-        """The origin's name of it."""
+        """The name of the picture in its origin."""
         return self.origin.name(int(self.rows[row]))
 
     def identity(self, row: int) -> str:
-        """The origin's identity of it."""
+        """The identity of the picture in its origin."""
         return self.origin.identity(int(self.rows[row]))
 
 
@@ -82,8 +82,9 @@ def decoded(
     preprocessing: Preprocessing = PHOTOGRAPHS,
 ) -> Source:
     """The same examples, decoded into memory by `workers` processes, if that takes at most `limit`
-    bytes; else as they were. The preprocessing says how many channels, and whether of 8 bits. Only
-    where workers are forked, and so share it. Raises BadImage with the image's name."""
+    bytes and workers are forked, so that they share it; otherwise the source itself. The
+    preprocessing gives the number of channels, and whether they have 8 bits. Raises BadImage with
+    the image's name."""
     limit = limit // preprocessing.dtype.itemsize  # as many numbers
     if not _worth_decoding(source, limit, preprocessing.channels):
         return source
@@ -258,7 +259,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, preprocessing: Preprocessing, rows: int) -> "Layout":
-        """So many images, as a preprocessing makes them."""
+        """The layout of this many images, prepared by a preprocessing."""
         shape = (rows, *preprocessing.row_shape)
         return cls(shape, getattr(torch, preprocessing.values))
 

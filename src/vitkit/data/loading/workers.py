@@ -66,7 +66,8 @@ def ranges(count: int, size: int) -> list[range]:
 
 
 def worth_starting(workers: int, items: int) -> int:
-    """How many of `workers` processes pay for so many items: starting one takes as long as some."""
+    """How many of `workers` processes are worth starting for this many items: starting one takes as
+    long as some items."""
     return min(workers, items // 4)
 
 
@@ -79,7 +80,7 @@ def fits_shared_memory(workers: int, size: int, ahead: int = AHEAD) -> bool:
 
 
 def forked() -> bool:
-    """Whether workers begin with all that this process holds in memory."""
+    """Whether workers are forked, and so share the memory of this process."""
     return START == "fork"
 
 
@@ -301,8 +302,8 @@ class Crashed(Exception):
 def in_child(task: Callable[[Any], Any], items: Sequence) -> Iterator:
     """task(item) for every item, in order, all in one child process.
 
-    The task is a function of a module or a `partial` of one, and returns what can be pickled. What
-    it raises is raised here. Raises Crashed if the process died.
+    The task is a function of a module or a `partial` of one, and returns what can be pickled. Its
+    exceptions are raised here. Raises Crashed if the process died.
     """
     import multiprocessing  # in here: most answers need no process
 

@@ -38,7 +38,8 @@ class DatasetItems(Store):
     """The rows of each."""
 
     def read(self, row: int) -> bytes | np.ndarray:
-        """The image. Raises BadImage for whatever the data set raises, and for an item that is not
+        """The image of a row. Raises BadImage for whatever the data set raises, and for an item
+        that is not
         an image."""
         dataset, item = self.ranges.locate(row)
         name = self.name(row)
@@ -183,8 +184,7 @@ def _as_python(value: Any) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is one of PyTorch's tensors. If nobody has imported PyTorch, there are
-    none."""
+    """Whether a value is a PyTorch tensor. If PyTorch has not been imported, it is not."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 

@@ -78,7 +78,7 @@ class Images(Store):
         return name_of(self.values[row], f"image {row}")
 
     def identity(self, row: int) -> str:
-        """A digest: no name tells one array from another."""
+        """A digest of the image, because arrays have no names that identify them."""
         image = self.read(row)
         if isinstance(image, np.ndarray):
             image = str(image.shape).encode() + image.tobytes()
@@ -109,7 +109,7 @@ def contents(image: Any, name: str) -> bytes | np.ndarray:
 
 
 def name_of(image: Any, otherwise: str) -> str:
-    """What a user would call an image: its path, if it is one."""
+    """The name by which a user knows an image: its path, if it is one."""
     if isinstance(image, str | PurePath):
         return str(image)
     return otherwise

@@ -38,7 +38,8 @@ def glances(thumbnails: np.ndarray) -> np.ndarray:
 
 
 def crops(thumbnail: np.ndarray) -> np.ndarray:
-    """Where the middle of another image may be in one: float32 (crops, COARSE²)."""
+    """The crops of an image in which the middle of another image may be: float32 (crops,
+    COARSE²)."""
     pixels = thumbnail.astype(np.float32)
     crops = []
     for samplings in _all_samplings():

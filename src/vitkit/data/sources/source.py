@@ -55,7 +55,7 @@ class Source:
         return open_image(self.store.read(int(self.rows[i])), self.name(i))
 
     def name(self, i: int) -> str:
-        """What a user would call example i: a path, or a file and a row."""
+        """The name by which a user knows example i: a path, or a file and a row."""
         return self.store.name(int(self.rows[i]))
 
     def answer(self, i: int) -> str | None:
@@ -88,18 +88,19 @@ class Source:
         return numbered_from_0, chunks_in_memory
 
     def keeping(self, chunks: int) -> "Source":
-        """The same examples; a process that reads them keeps so many chunks in memory."""
+        """The same examples; a process that reads them keeps this many chunks in memory."""
         return replace(self, store=self.store.keeping(chunks))
 
     def a_few(self) -> "Source":
-        """The same examples, of which a few are to be read: no chunk is fetched for one of them, if the
-        store can read it alone."""
+        """The same examples, for reading only a few of them: an example is read without its chunk
+        if the store can do that."""
         if not is_elsewhere(self) or self.store.chunks(self.rows) is None:
             return self
         return self.keeping(0)
 
     def prepare(self) -> None:
-        """Bring into memory what worker processes are to share; call it before they are started."""
+        """Load into memory what worker processes should share; call this before they are
+        started."""
         self.store.prepare(self.rows)
 
     def _target(self, i: int) -> int | float | list[int] | None:
@@ -121,8 +122,8 @@ def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
 
 
 def merge_parts(first: Source, second: Source) -> Source:
-    """The examples of two parts of one data set, as one. Raises ValueError if they lie in different
-    stores."""
+    """The examples of two parts of one data set, as one part. Raises ValueError if they are in
+    different stores."""
     if first.store is not second.store:
         raise ValueError("parts of different data sets cannot be trained on together")
     rows = np.concatenate([first.rows, second.rows])
@@ -209,8 +210,8 @@ def _commonest(targets: np.ndarray, group_of: np.ndarray) -> np.ndarray:
 
 
 def subset_size(images: int, share: float) -> int:
-    """How many of so many images a share is, or a number of images if it is above 1. Raises
-    ValueError if it is neither, or more than there are."""
+    """The number of images for a share of them, or for a number if it is above 1. Raises ValueError
+    if it is neither, or more than there are."""
     if not 0 < share <= max(images, 1):
         raise ValueError(
             f"subset is {share:g}; it is a share of the {images:,} training images, above 0 and up to "
@@ -223,8 +224,8 @@ def subset_size(images: int, share: float) -> int:
 
 
 def random_subset(source: Source, count: int, seed: int, by_class: bool = False) -> Source:
-    """So many examples, drawn by `seed`, in the order of the source: those of a smaller count are
-    among them.
+    """`count` examples, drawn by `seed`, in the order of the source. A larger count includes the
+    examples of a smaller one.
 
     by_class: every class has its share of them, rounded up or down, and at least one example if
     there are as many examples as classes. It is for sources whose targets are one class each.
@@ -253,8 +254,9 @@ def fingerprint(source: Source) -> str:
     """A digest of the targets and of the names and sizes of SAMPLE images.
 
     It differs for another data set, even one of as many images. No image is read for it, and times
-    are left out, which differ between copies of a data set. So two changes are not noticed: an
-    image that was replaced by one of the very same size, and one that is not in the sample.
+    are left out, which differ between copies of a data set. So two changes go unnoticed: an image
+    that was replaced by one of exactly the same size, and a change of an image that is not in the
+    sample.
     """
     digest = hashlib.sha256(json.dumps(source.labels).encode() + source.targets.tobytes())
     step = len(source) // SAMPLE + 1
@@ -264,14 +266,14 @@ def fingerprint(source: Source) -> str:
 
 
 def is_elsewhere(source: Source) -> bool:
-    """Whether images lie at an address, from which each would have to be fetched again."""
+    """Whether the images are at an address, from which each would have to be fetched again."""
     return any(map(is_address, getattr(source.store, "files", ())))
 
 
 def content_digest(source: Source) -> str:
-    """A digest of the images themselves, in their order, whatever their names and targets.
-
-    Of more than SAMPLE images only a sample is read, and the names and sizes of all count; of
+    """A digest of the content of the images, in their order, independent of their names and
+    targets. Of more than SAMPLE images only a sample is read, and the names and sizes of all count;
+    of
     images at an address, which would have to be fetched, names and sizes alone. Raises BadImage,
     OSError.
     """
@@ -298,7 +300,7 @@ def content_digest(source: Source) -> str:
 
 
 def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
-    """A file for `without`: the examples to leave out, by index, each with the reason, for a
+    """Write a file for `without`: the examples to leave out, by index, each with a reason for the
     reader. Raises OSError, and ValueError for a file that vitkit did not write."""
     lines = [heading_of_list(source)]
     for i in sorted(why):
@@ -309,7 +311,7 @@ def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
 
 
 def heading_of_list(source: Source) -> str:
-    """The line by which `without` knows whose list a file is."""
+    """The line by which `without` recognises the data set of a list."""
     return _HEADING + fingerprint(source)
 
 

@@ -68,15 +68,15 @@ class Splits:
 
     @property
     def made_fingerprint(self) -> str | None:
-        """By what a test part that had to be made is recognised, wherever its data set is; None if
-        none was made."""
+        """Identifies a test part that had to be made, wherever its data set is; None if none was
+        made."""
         if self.made_test is None or self.test is None:
             return None
         return fingerprint(self.test)
 
 
 class Parts(NamedTuple):
-    """The parts of a data set, as many as it has; none is made."""
+    """The parts that a data set has; no part is made."""
 
     sources: dict[str, Source]
     """"train", "val" and "test", or "" if there are none."""
@@ -97,7 +97,7 @@ def open_splits(
 
     If there is neither a test nor a validation part, a fifth becomes the test part, chosen by seed:
     a fifth of every class, or, if an example's target is not one class, a fifth of all. Images that
-    belong together are on one side.
+    belong together stay on the same side.
 
     groups: which do. "auto" takes the column of groups if `columns` name one, else photographs of one
         burst (bursts.py); "none" takes none; anything else is the name of the column.
@@ -112,7 +112,7 @@ def open_splits(
 
 
 def grouped_columns(columns: Columns, groups: str) -> Columns:
-    """The columns of a table, with the one that `groups` names, as `open_splits` has it."""
+    """The columns of a table, with the column that `groups` names, as in `open_splits`."""
     if groups == "none":
         return replace(columns, group=None)
     if groups != "auto":
@@ -249,13 +249,13 @@ def open_source(where: str, columns: Columns | None = None, split: str | None = 
     into parts.
 
     Class numbers are those of the whole data set. Raises ValueError like open_splits, and for a
-    part that is not there.
+    part that does not exist.
     """
     return part_of(open_parts(where, columns).sources, split, where)
 
 
 def part_of(sources: dict[str, Source], split: str | None, where: str) -> Source:
-    """One of the parts of a data set, as `open_source` chooses it."""
+    """The part of a data set that `open_source` chooses."""
     candidates = (split,) if split else ("test", "val", "", "train")
     for name in candidates:
         if name in sources:
@@ -265,7 +265,7 @@ def part_of(sources: dict[str, Source], split: str | None, where: str) -> Source
 
 
 def open_parts(where: str, columns: Columns | None = None) -> Parts:
-    """The parts of a data set, as many as it has. Raises ValueError like open_splits."""
+    """The parts that a data set has; no part is made. Raises ValueError like open_splits."""
     columns = columns or Columns()
     function = function_in(where)
     if function is None:

@@ -27,24 +27,24 @@ MAX_FILE = 1 << 30  # bytes; larger files are disk images and the like
 
 
 class Store(Protocol):
-    """What every kind of store can do."""
+    """The operations of every kind of store."""
 
     def read(self, row: int) -> bytes | np.ndarray:
         """The image, as a file's bytes or as an array. Raises BadImage, and OSError if reading may
         succeed later."""
 
     def name(self, row: int) -> str:
-        """What a user would call it."""
+        """The name by which a user knows the image."""
 
     def identity(self, row: int) -> str:
-        """What tells it from others without being read: its name below the data set's own folder,
-        and the size of it, or of what it lies in. It is the same on every machine, however the path
+        """Identifies the image without reading it: its name below the data set's own folder, and
+        the size of it, or of what it lies in. It is the same on every machine, however the path
         of that folder is written."""
 
     # What follows is for stores whose rows are read faster together. Others inherit from this class.
 
     def prepare(self, rows: np.ndarray) -> None:
-        """Bring into memory what processes that are forked from this one are to share."""
+        """Load into memory what processes that are forked from this one should share."""
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         """The chunk that each row lies in, int64 (rows,), and how many chunks stay in memory. None
@@ -52,13 +52,13 @@ class Store(Protocol):
         return None
 
     def keeping(self, chunks: int) -> "Store":
-        """The same store, of which a process keeps so many chunks in memory."""
+        """The same store, in which a process keeps this many chunks in memory."""
         return self
 
 
 @dataclass(frozen=True, eq=False)
 class RowRanges:
-    """Which rows of a store belong to each of several tables, that lie in it one after the other.
+    """The rows of a store that belong to each of several consecutive tables.
 
     Legend: T tables.
     """
@@ -68,7 +68,7 @@ class RowRanges:
 
     @classmethod
     def of(cls, counts: Sequence[int]) -> "RowRanges":
-        """Tables of so many rows each."""
+        """Tables with these numbers of rows."""
         return cls(np.cumsum([0, *counts]))
 
     def __len__(self) -> int:
@@ -76,11 +76,12 @@ class RowRanges:
         return int(self.starts[-1])
 
     def tables(self, rows: np.ndarray | int) -> np.ndarray:
-        """The number of the table that each row lies in."""
+        """The number of the table to which each row belongs."""
         return np.searchsorted(self.starts, rows, side="right") - 1
 
     def locate(self, row: int) -> tuple[int, int]:
-        """The number of the table that a row lies in, and which row of this table it is."""
+        """The number of the table to which a row belongs, and the number of the row in this
+        table."""
         table = int(self.tables(row))
         return table, row - int(self.starts[table])
 
@@ -132,11 +133,11 @@ class Arrays(Store):
         return self.array[row]
 
     def name(self, row: int) -> str:
-        """What a user would call it, such as "digits image 3"."""
+        """The name by which a user knows the image, such as "digits image 3"."""
         return f"{self.title} image {row}"
 
     def identity(self, row: int) -> str:
-        """Its name: arrays do not move."""
+        """The name of the image, which identifies it."""
         return self.name(row)
 
 
@@ -157,11 +158,12 @@ class Files(Store):
         return read_file(self.name(row))
 
     def name(self, row: int) -> str:
-        """Its path, as it was written."""
+        """The path of the file, as the user wrote it."""
         return f"{self.root}{os.sep}{self.names[row]}"
 
     def identity(self, row: int) -> str:
-        """Its path below the folder, with its size: a file that was replaced is another one."""
+        """The path of the file below the folder, with its size, so that a replaced file has another
+        identity."""
         try:
             size = os.stat(self.name(row)).st_size  # noqa: PTH116
         except OSError:  # reading it will raise this again
@@ -193,8 +195,8 @@ class ChunkCache:
     """The chunks of a store (row groups of parquet files, ranges of shards) that a process keeps.
 
     A store of at most KEEP bytes is read once, whole, before worker processes are forked, and any
-    order is as good as another. Of a larger one a process keeps a window of chunks, and the order
-    of training goes from window to window (see loading/order.py).
+    order is as good as another. Of a larger store, a process keeps a window of chunks, and the
+    order of training goes from window to window (see loading/order.py).
     """
 
     files: Sequence[str]
@@ -210,14 +212,14 @@ class ChunkCache:
 
     @property
     def window(self) -> int | None:
-        """How many chunks are kept; None if all are."""
+        """The number of chunks that are kept; None if all are kept."""
         if self.bytes <= KEEP:
             return None
         size, count = self.density
         return max(LEAST, WINDOW * count // max(size, 1))
 
     def get(self, number: int, load: Callable[[int], Any]) -> Any:
-        """A chunk, as it is kept, or load(number)."""
+        """A chunk from the cache, or else from load(number)."""
         if number not in self.chunks:
             limit = self.window
             if self.limit is not None:
@@ -241,13 +243,13 @@ class ChunkCache:
             self.get(int(number), load)
 
     def windows(self, numbers: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """What `Store.chunks` says of rows in these chunks."""
+        """The result of `Store.chunks` for rows in these chunks."""
         if self.window is None:
             return None
         return numbers, self.window
 
     def keeping(self, chunks: int) -> "ChunkCache":
-        """An empty one of so many chunks."""
+        """An empty cache with this many chunks."""
         return replace(self, limit=chunks, chunks=OrderedDict())
 
     def clear(self) -> None:
@@ -263,8 +265,8 @@ class ChunkCache:
 
 
 def titles(files: Sequence[str]) -> list[str]:
-    """What to call each file: its name, or if two have the same, its path below the folder that
-    holds all of them."""
+    """The title of each file: its name, or if two have the same, its path below the folder that
+    contains all of them."""
     # A query in an address may hold a signature, which is not for people to read
     paths = [remote.without_query(file).replace(os.sep, "/").split("/") for file in files]
     names = [path[-1] for path in paths]

@@ -43,7 +43,7 @@ MAX_CLASSES = 1_000_000
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table hold the images and the labels; None finds them by their usual
+    """Columns of a table that hold the images and the labels. None: they are found by their usual
     names."""
 
     image: str | None = None
@@ -51,17 +51,17 @@ class Columns:
     label: str | None = None
     """Name of the column with the labels."""
     target: Literal["auto", "class", "classes", "number", "none"] = "auto"
-    """What a label is: the name or number of one class; several classes, as a list, as "cat|dog" or as
-    "cat;dog"; a number to predict; or nothing, which leaves labels unread. auto takes lists for
-    several classes, text too if taken apart it has fewer classes, and fractions for numbers to
-    predict."""
+    """Meaning of a label: class, the name or number of one class; classes, several classes as a
+    list, as "cat|dog" or as "cat;dog"; number, a number to predict; none, labels are not read. auto
+    reads lists as several classes, and text too if splitting it gives fewer classes, and reads
+    fractions as numbers to predict."""
     group: str | None = None
     """Name of a column that says which images belong together, such as those of one plant or one
-    patient: they stay on one side of every split that is made."""
+    patient: vitkit keeps them on the same side of every split that it makes."""
 
 
 class Table(NamedTuple):
-    """A data set as it was read: one row an example, all parts together."""
+    """A data set in the form in which it was read: one row per example, all parts together."""
 
     store: Store
     row_labels: RowLabels
@@ -219,7 +219,7 @@ def without_secret_parts(table: Table) -> Table:
 
 
 class Numbered(NamedTuple):
-    """Targets as a Source has them."""
+    """Targets in the form of a Source."""
 
     target_kind: TargetKind
     targets: np.ndarray | Lists

@@ -106,7 +106,7 @@ RowLabels = np.ndarray | Lists | None
 
 
 def as_row_labels(values: Values, where: str, target: str = "auto") -> RowLabels:
-    """The label of each row, all of one kind, from values as they were read.
+    """The label of each row, all of one kind, from the values of a table.
 
     where: what errors call the file that they come from.
     target: which kind, as Columns.target has it.
@@ -318,7 +318,7 @@ def _refuse_repetitions(lists: Lists, where: str) -> None:
 
 
 def concatenate_values(several: Sequence[Values]) -> Values:
-    """Values of several files as those of one, before `as_row_labels`."""
+    """The values of several files, joined before `as_row_labels`."""
     types = {type(values) for values in several}
     if types in ({Lists}, {np.ndarray}):
         return concatenate(several)

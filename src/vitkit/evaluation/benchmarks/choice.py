@@ -36,7 +36,7 @@ class Choice:
     """What a reader of the numbers should know, a sentence each."""
 
     def to(self, device: torch.device | str) -> "Choice":
-        """The same on a device."""
+        """The same choice on a device."""
         return replace(self, answer_of=self.answer_of.to(device), truth=self.truth.to(device))
 
     @cached_property
@@ -67,7 +67,7 @@ class Choice:
         return logits[:, self.columns]
 
     def own_column(self, logits: Tensor, truth: Tensor) -> Tensor:
-        """(B, A), (B,) -> the likeliest column that is the right answer, (B,)."""
+        """(B, A), (B,) -> the most likely column that is the right answer, (B,)."""
         if self.is_of_all_classes:
             return truth
         is_right = self.answers == truth[:, None]  # (B, A)
@@ -78,7 +78,7 @@ class Choice:
         return torch.isin(self.answers, answers).nonzero()[:, 0]
 
     def confidence(self, probabilities: Tensor) -> Tensor:
-        """(B, A) -> the probability of the likeliest answer, over all of its classes, (B,)."""
+        """(B, A) -> the probability of the most likely answer, over all of its classes, (B,)."""
         highest, column = probabilities.max(-1)
         if not self.joins_classes:
             return highest
@@ -97,13 +97,15 @@ class Choice:
 def among_all(
     data: Sequence[str], model: Sequence[str], needed: Container[int] | None = None
 ) -> Choice:
-    """Every class of the model may be answered. `needed` and errors: as for `align`."""
+    """A choice in which every class of the model counts as an answer. `needed` and errors: as for
+    `align`."""
     met = align(data, model, needed)
     return Choice(tuple(model), torch.arange(len(model)), met.classes, met.notes)
 
 
 def among_the_datas(data: Sequence[str], model: Sequence[str]) -> Choice:
-    """Only the data's classes may be answered. Raises ValueError as `align` does."""
+    """A choice in which only the data's classes count as answers. Raises ValueError as `align`
+    does."""
     met = align(data, model)
     return Choice(
         labels=tuple(model[k] for k in met.classes.tolist()),

@@ -86,7 +86,7 @@ def prepare_once(
 class Corrupted:
     """The images of a source as a model gets them, corrupted: a Store.
 
-    What is drawn for an image follows from (seed, example) alone, and is the same at all
+    The random numbers for an image follow only from (seed, example), and are the same at all
     severities.
     """
 
@@ -181,7 +181,7 @@ def check_can_corrupt(preprocessing: Preprocessing) -> None:
 
 
 class Robustness(NamedTuple):
-    """How accuracy falls with corruption."""
+    """The accuracy of a model under corruptions."""
 
     clean: Metric | None
     """top1 on the images as they are; None if it was not measured."""
@@ -206,7 +206,7 @@ class Robustness(NamedTuple):
         return [*self.errors[:1], self.mean, *self.by_severity, *cells, *self.errors[1:]]
 
     def to_json(self) -> dict:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         metrics = self.metrics
         if self.clean is not None:
             metrics = [self.clean, *metrics]

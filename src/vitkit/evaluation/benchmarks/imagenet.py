@@ -77,7 +77,7 @@ def find_labels(where: str) -> tuple[np.ndarray, Path]:
 
 def read_ground_truth(path: Path) -> np.ndarray:
     """ILSVRC2012_validation_ground_truth.txt of the development kit: a line for each image, with
-    the challenge's own number of its class, from 1. What these numbers mean is in meta.mat."""
+    the challenge's own number of its class, from 1. meta.mat explains these numbers."""
     synsets = _challenge_synsets(path.with_name("meta.mat"))
     values = _lines(path)
     _check_count(path, len(values))
@@ -92,8 +92,8 @@ def read_ground_truth(path: Path) -> np.ndarray:
 
 
 def read_synsets(path: Path) -> np.ndarray:
-    """imagenet_2012_validation_synset_labels.txt, as TensorFlow's tools have it: a line for each
-    image, with WordNet's name of its class."""
+    """imagenet_2012_validation_synset_labels.txt, as in TensorFlow's tools: a line for each image,
+    with WordNet's name of its class."""
     names = _lines(path)
     _check_count(path, len(names))
     return _classes(path, names)
@@ -258,7 +258,7 @@ def read_real(path: Path | str) -> Lists:
 
 
 def read_json(path: Path) -> Any:
-    """What somebody else's JSON file holds. Raises ValueError for a file that cannot be read."""
+    """The content of a stranger's JSON file. Raises ValueError for a file that cannot be read."""
     _check_size(path)
     try:
         return parse_json(path.read_bytes())
@@ -269,7 +269,7 @@ def read_json(path: Path) -> Any:
 
 
 def real_accuracy(given: Answers, source: Source, lists: Lists) -> list[Metric]:
-    """real/top1: how often the likeliest class is in an image's list; and real/seen, the images that
+    """real/top1: how often the most likely class is in an image's list; and real/seen, the images that
     have a label: the others are left out.
 
     The images are known by the numbers in their names, in whatever folders they lie. Raises

@@ -58,7 +58,7 @@ class Corrupted(NamedTuple):
 
     @property
     def images(self) -> int:
-        """How many there are at each severity."""
+        """The number of images at each severity."""
         return len(self.severities[0].source)
 
 
@@ -88,7 +88,8 @@ def is_imagenet_c(where: str) -> bool:
 
 
 def open_imagenet_c(where: str) -> tuple[list[Corrupted], tuple[str, ...]]:
-    """The corruptions that are there; and sentences on the protocol, and on what is missing. Raises
+    """The corruptions in a folder; and sentences on the protocol, and on missing corruptions.
+    Raises
     ValueError if none of the fifteen is there, if two have other images, and as `open_corruption`
     does."""
     found = []

@@ -19,7 +19,7 @@ SHOWN = 5  # names in a sentence
 
 
 class Alignment(NamedTuple):
-    """Where the data's classes are among the model's."""
+    """The positions of the data's classes among the model's."""
 
     classes: Tensor
     """The number that each of the data's C classes has in the model: int64 (C,)."""
@@ -34,8 +34,8 @@ def align(
 
     Names may be WordNet's on one side and ImageNet's on the other ("n01440764" is "tench"). They
     may differ in case, spaces, hyphens and underscores ("English_springer"), and be one of several
-    that are written with commas ("tench, Tinca tinca"). Each of these is said in a note. Only
-    numbers of which none is a name of the model's are positions.
+    that are written with commas ("tench, Tinca tinca"). A note mentions each of these. Only numbers
+    of which none is a name of the model's are positions.
 
     needed: the numbers of those of the data's classes that some image has, all by default. Another
     that the model does not have is -1.
@@ -62,7 +62,7 @@ def align(
 
 
 def unknown(data: Sequence[str], model: Sequence[str]) -> list[int]:
-    """Which of the data's classes the model does not have, by their numbers, ascending."""
+    """The data's classes that the model does not have, by number, ascending."""
     if by_position(data, model):
         return []
     numbers, *_ = _meeting(data, model)

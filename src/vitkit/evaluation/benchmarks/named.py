@@ -97,7 +97,7 @@ CLASSES = "objectnet_to_imagenet_1k.json"
 
 
 class Named(NamedTuple):
-    """A named data set as it is on this machine."""
+    """A named data set on this machine."""
 
     source: Source
     """Its images, with WordNet's names as classes, or ObjectNet's."""
@@ -109,7 +109,8 @@ class Named(NamedTuple):
     """The WordNet names that are right for each class, if they are several."""
 
     def choice(self, model: Sequence[str]) -> Choice:
-        """What a model may answer. Raises ValueError if it does not know a class of the data."""
+        """The answers that count. Raises ValueError if the model does not know a class of the
+        data."""
         labels = self.source.labels
         if self.right:
             _check_known(list(chain.from_iterable(self.right)), model)

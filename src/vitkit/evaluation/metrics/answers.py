@@ -38,17 +38,17 @@ class Answers:
     truth: np.ndarray
     """The true class: int64 (N,)."""
     predicted: np.ndarray
-    """The likeliest class; the first of several that are equally likely: int64 (N,)."""
+    """The most likely class; the first of several that are equally likely: int64 (N,)."""
     rank: np.ndarray
     """How many classes come before the true one, so 0 is right: int64 (N,)."""
     rank_in_data: np.ndarray
     """The same among the classes that any of the images has: int64 (N,)."""
     confidence: np.ndarray
-    """The probability of the likeliest class: float64 (N,)."""
+    """The probability of the most likely class: float64 (N,)."""
     loss: np.ndarray
     """The softmax loss, in nats: float64 (N,)."""
     tied: np.ndarray
-    """Whether several classes are the likeliest: bool (N,)."""
+    """Whether several classes are the most likely: bool (N,)."""
     finite: np.ndarray
     """Whether all logits are numbers; if not, the other values mean nothing: bool (N,)."""
     logits: np.ndarray | None = None
@@ -59,7 +59,7 @@ class Answers:
 
     @cached_property
     def right(self) -> np.ndarray:
-        """Whether the likeliest class is the true one: bool (N,)."""
+        """Whether the most likely class is the true one: bool (N,)."""
         return self.rank == 0
 
     @cached_property
@@ -74,7 +74,7 @@ def answers(
     """Run a model on images, once. The data's classes are found among the model's by their names,
     and the model may answer any of its own, unless a choice says otherwise.
 
-    Of several ranks each has the answers to all images. Raises ValueError for a model without
+    With several ranks, each gets the answers to all images. Raises ValueError for a model without
     classes, for classes that it does not know, for a target that has no class, and if there is no
     image.
     """
@@ -199,7 +199,7 @@ def check_targets(source: Source) -> None:
 
 
 class Kept(NamedTuple):
-    """Answers, and when and to what they were given."""
+    """Answers to a part of the data, at a step of the training."""
 
     answers: Answers
     part: str
@@ -227,7 +227,8 @@ def write_answers(path: Path, kept: Kept) -> None:
 
 
 def read_answers(path: Path) -> Kept | None:
-    """What `write_answers` wrote; None if there is no such file, or if it is damaged."""
+    """The answers that `write_answers` wrote; None if there is no such file, or if it is
+    damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:

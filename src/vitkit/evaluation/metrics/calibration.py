@@ -1,6 +1,6 @@
 """Calibration: whether of the answers given with a probability of 80 % four in five are right.
 
-A confidence is the probability of the likeliest class. The calibration error and the bins are those
+A confidence is the probability of the most likely class. The calibration error and the bins are those
 of Guo et al. 2017, "On Calibration of Modern Neural Networks"; so is the temperature, one number
 that all logits are divided by.
 
@@ -52,7 +52,7 @@ class Bin(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """What the accuracy is if only the most confident answers are given."""
+    """The accuracy if only the most confident answers are given."""
 
     coverage: float
     """The share of the images that get an answer."""
@@ -142,8 +142,8 @@ def calibration_interval(
 
 
 def perfect_error(confidence: np.ndarray) -> float:
-    """What the calibration error of a perfectly calibrated model would not exceed in 39 of 40 cases,
-    on so many images with these confidences. A smaller error proves nothing."""
+    """The calibration error that a perfectly calibrated model would not exceed in 39 of 40 cases,
+    on this many images with these confidences. A smaller error proves nothing."""
     random = np.random.Generator(np.random.PCG64(0))
     errors = []
     for _ in range(RESAMPLES):
@@ -162,9 +162,9 @@ def fit_temperature(
     """The temperature T at which softmax(logits / T) fits the true classes best: (N, K), int64 (N,)
     -> T.
 
-    What is minimised is the cross-entropy, which is convex in 1 / T. As in Platt scaling the true
-    class counts (N + 1) / (N + 2), not 1: otherwise T would be 0 if every answer is right. The rest
-    counts for the likeliest of the other classes; spread over a thousand, most of it would be where
+    It minimises the cross-entropy, which is convex in 1 / T. As in Platt scaling the true class
+    counts (N + 1) / (N + 2), not 1: otherwise T would be 0 if every answer is right. The rest
+    counts for the most likely of the other classes; spread over a thousand, most of it would be where
     no answer ever is, and T too large. If the answers are no better than chance, T is so large that
     all classes are equally likely.
 

@@ -1,4 +1,4 @@
-"""Images of one class each: how often the likeliest class is the right one, all other numbers that answers
+"""Images of one class each: how often the most likely class is the right one, all other numbers that answers
 are judged by, and which classes are taken for which.
 
 Only classes that any of the images has are judged. An answer outside of them is wrong.
@@ -44,8 +44,8 @@ RESAMPLED = {
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often the likeliest class is the right one (top1), and how often one of the five
-    likeliest is (top5, if there are ten classes or more); and if the classes are of unequal size,
+    """How often the most likely class is the right one (top1), and how often one of the five
+    most likely is (top5, if there are ten classes or more); and if the classes are of unequal size,
     the mean of their own accuracies."""
 
     figures: ClassVar = ("top1", "top5", "balanced_accuracy", "loss")
@@ -61,7 +61,7 @@ class Accuracy:
         by their names.
 
         The loss is the softmax's for a model of yes-or-no questions (sigmoid) too: it says how well
-        the logits choose one class. Of several classes with the same logit the first comes first.
+        the logits choose one class. If several classes have the same logit, the first comes first.
         If any logit is not finite, top1 and top5 are NaN.
 
         Raises ValueError for a model without a head, for one whose outputs are not classes, for
@@ -166,7 +166,7 @@ def figures_of(given: Answers) -> Callable[[np.ndarray], np.ndarray]:
 
 
 class ClassScore(NamedTuple):
-    """How one class fared."""
+    """The scores of one class."""
 
     name: str
     images: int
@@ -198,7 +198,7 @@ def weakest(scores: Sequence[ClassScore]) -> str | None:
 
 
 class Confused(NamedTuple):
-    """Images of one class that were taken for another."""
+    """Images of one class that were classified as another."""
 
     true: str
     predicted: str
@@ -280,8 +280,8 @@ def unbalanced(counts: np.ndarray) -> bool:
 
 
 def balanced_weights(counts: np.ndarray) -> np.ndarray:
-    """How many images each class has, (K,) -> what an image of it counts, float64 (K,): all classes
-    with images count alike, and images 1 on average."""
+    """The number of images of each class, (K,) -> the weight of an image of the class, float64
+    (K,): all classes with images have equal weight, and the mean weight of an image is 1."""
     present = np.count_nonzero(counts)
     return counts.sum() / (np.maximum(counts, 1) * max(present, 1))
 

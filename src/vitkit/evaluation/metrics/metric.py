@@ -24,7 +24,7 @@ Z_95 = 1.959963984540054
 
 @dataclass(frozen=True)
 class Unit:
-    """What a value is a number of, and so how it is shown and compared."""
+    """The unit of a value, which decides how the value is shown and compared."""
 
     name: str
     """Its name in files."""

@@ -51,7 +51,7 @@ class Disagreement(NamedTuple):
 
 
 class Paired(NamedTuple):
-    """Two models on the same images."""
+    """The comparison of two models on the same images."""
 
     differences: tuple[Difference, ...]
     both: int
@@ -67,7 +67,7 @@ class Paired(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What the test says, in plain words."""
+        """The result of the test, in plain words."""
         verdict = "chance alone would explain such a difference"
         if self.p_value < 0.05:
             verdict = "chance alone hardly explains such a difference"

@@ -1,1 +1,1 @@
-"""What features are worth: closed forms, few shots, neighbours, memories that learn."""
+"""How good features are: closed forms, few-shot classifiers, neighbours, memories that learn."""

@@ -47,7 +47,7 @@ def ridge(x: Tensor, y: Tensor) -> Ridge:
 
 
 def from_products(xx: Tensor, xy: Tensor) -> Ridge:
-    """The fit by XᵀX, (D, D), and XᵀY, (D, K)."""
+    """The fit from XᵀX, (D, D), and XᵀY, (D, K)."""
     eigenvalues, q = eigh(xx)
     return Ridge(q, eigenvalues.clamp(min=0), q.mT @ xy)
 

@@ -53,10 +53,10 @@ def features(
     batches: Iterable[Batch] | None = None,
     cached: bool = True,
 ) -> Features:
-    """What the head reads of every image of the source, exactly one row an image.
+    """The features of every image of the source, which the head reads: exactly one row per image.
 
-    The images are decoded by other processes while the model computes. Of several ranks each
-    computes its share, in batches that are the same for any number of them; all get all rows.
+    The images are decoded by other processes while the model computes. With several ranks, each
+    computes its share, in batches that are the same for any number of ranks; all get all rows.
 
     The rows are kept in the cache, under a digest of the weights below the head, the preprocessing,
     the arithmetic and the images (`content_digest`), so that they are computed once.
@@ -180,7 +180,7 @@ def add_weights(digest: "hashlib._Hash", weights: Mapping[str, Tensor]) -> None:
 
 
 def architecture(classifier: Classifier) -> dict:
-    """What decides features beside the weights: configuration and preprocessing."""
+    """What determines features besides the weights: configuration and preprocessing."""
     if not hasattr(classifier.model, "config"):  # another runtime computes it
         raise ValueError(
             "an exported file gives logits alone; the features, what the head reads, are computed by "
@@ -199,7 +199,7 @@ def architecture(classifier: Classifier) -> dict:
 
 
 def arithmetic(classifier: Classifier) -> dict:
-    """The architecture, and what computes it: device and precision."""
+    """The architecture with its arithmetic: device and precision."""
     device = classifier.device.type
     precision = "float32"
     if torch.is_autocast_enabled(device):

@@ -162,7 +162,7 @@ def predictions(
     exponents: Sequence[int],
     dtype: type[np.floating] = np.float64,
 ) -> np.ndarray:
-    """The likeliest of `count` classes for test features (M, D), for each l2 = 2^exponent, by
+    """The most likely of `count` classes for test features (M, D), for each l2 = 2^exponent, by
     features (N, D) with classes (N,): int64 (L, M).
 
     Features are standardised by those learned from, and get a constant one as their bias.
@@ -187,7 +187,7 @@ def predictions(
 
 def best_ranked(accuracies: np.ndarray) -> int:
     """The exponent of l2 with the highest mean rank over data sets, by accuracies (data sets, L) on
-    GRID. Of equal accuracies that of the larger l2 ranks higher.
+    GRID. Among equal accuracies, that of the larger l2 ranks higher.
 
     The accuracies are those of test images, so the best of 30 flatters the model a little.
     """

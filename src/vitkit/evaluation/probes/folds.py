@@ -20,7 +20,7 @@ FOLD = 256
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """Which examples are left out together."""
+    """The examples that are left out together."""
 
     members: Tensor
     """The examples of each fold, int64 (M, B); -1 for none. An example may be in several: of a small

@@ -62,8 +62,8 @@ class _Directions(NamedTuple):
 class LeaveOut:
     """A fit, and the exact answers to examples by fits without their folds.
 
-    Of more features than rows it is solved for by the products of the rows, which no fit of some of
-    them, or of other weights, needs to compute again.
+    If there are more features than rows, it is computed from the products of the rows, which no fit
+    of some of them, or of other weights, needs to compute again.
     """
 
     def __init__(
@@ -100,7 +100,8 @@ class LeaveOut:
 
     @cached_property
     def products(self) -> Tensor:
-        """Those of each two rows, of the views of all examples, then of what is asked about."""
+        """The products of each two rows: of the views of all examples, then of the images to
+        classify."""
         rows = self.x.flatten(0, 1)
         if self.asked is not None:
             rows = torch.cat([rows, self.asked.to(rows)])
@@ -137,7 +138,7 @@ class LeaveOut:
 
     @cached_property
     def scale(self) -> float:
-        """The fit's mean eigenvalue, which needs no fit."""
+        """The mean eigenvalue of the fit, which can be computed without a fit."""
         count, views, width = self.x.shape
         if self._is_wide:
             products, roots = self._centred_products(self.weights)
@@ -275,7 +276,7 @@ class LeaveOut:
 
 
 class Judged(NamedTuple):
-    """Left-out answers, brought to the scale of what they mean."""
+    """Leave-one-out answers, scaled to logits or to the unit of the targets."""
 
     losses: Tensor
     """Of each example, (N,)."""
@@ -290,7 +291,7 @@ Judge = Callable[[Tensor, Tensor], Judged]
 
 
 def best_left_out(fit: LeaveOut, judge: Judge) -> tuple[float, Judged]:
-    """The l2 whose left-out answers have the least loss; and the left-out answers, judged.
+    """The l2 whose leave-one-out answers have the lowest loss; and these answers, judged.
 
     No answer has a say in the l2 that it is given by, or it would be too good: of few examples, those of
     a fifth of the folds are by the l2 that all others choose among themselves; of many, where it hardly

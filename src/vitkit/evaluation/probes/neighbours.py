@@ -45,7 +45,7 @@ class Neighbours:
         """Yields neighbours/top1, how often the vote is right, and neighbours/seen, the number of
         images.
 
-        Of classes with equal votes the one with the smallest number wins. If any feature is not
+        Among classes with equal votes, the one with the smallest number wins. If any feature is not
         finite, neighbours/top1 is NaN. Raises ValueError if there are fewer than two images.
         """
         classifier = subject.classifier

@@ -66,7 +66,7 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """What a probe learns from."""
+    """The examples from which a probe learns."""
 
     x: Tensor
     """Features, (N, D)."""
@@ -82,13 +82,13 @@ class Examples:
     """Of each two rows of x, as `row_products` has them; None if they were not computed."""
 
     def folds(self, most: int | None = None) -> Folds:
-        """Which are left out together, in whatever order they come."""
+        """The examples that are left out together, whatever their order."""
         keys = np.array([crc32(row.tobytes()) for row in self.x.numpy()])
         return balanced_folds(self.classes.numpy(), self.groups, most, keys)
 
     @property
     def weights(self) -> Tensor | None:
-        """What each example counts, (N,); None for all alike."""
+        """The weight of each example, (N,); None for equal weights."""
         if not self.balanced:
             return None
         counts = np.bincount(self.classes, minlength=self.count)
@@ -202,7 +202,8 @@ def probe(
     groups: np.ndarray | None = None,
     products: Tensor | None = None,
 ) -> Probe:
-    """Fit a head to features (N, D) and classes (N,), of `count` classes in all, which count alike if
+    """Fit a head to features (N, D) and classes (N,), of `count` classes in all, which have equal
+    weight if
     `balanced`. Examples of one group, by its number (N,), are left out together. `products`: of each two
     rows, if they were computed (`row_products`).
 

@@ -45,7 +45,7 @@ ACTIVATIONS: dict[TargetKind, Activation] = {
 
 @dataclass(frozen=True, eq=False)
 class Probing:
-    """What the head of a probe answers."""
+    """The targets and outputs of a probe's head."""
 
     kind: TargetKind
     """What the target of an image is."""
@@ -58,7 +58,8 @@ class Probing:
 
     @classmethod
     def of(cls, source: Source) -> "Probing":
-        """What can be learned from these images. Raises ValueError for fewer than two classes, if an
+        """The probing for these images: what can be learned from them. Raises ValueError for fewer
+        than two classes, if an
         image has one; for none, if it may have several; and for images without labels."""
         kind = source.target_kind
         if kind == "none":
@@ -128,7 +129,7 @@ class Probing:
         return number_probe(learned.x, learned.y, groups, products)
 
     def quality(self, name: str, answers: Tensor, y: np.ndarray) -> list[Metric]:
-        """How good answers (N, K) are, under this name. They are judged by the first metric."""
+        """The metrics of answers (N, K), under this name. They are judged by the first metric."""
         if self.kind == "class":
             metrics = quality(name, answers, y)
             if self.balanced and metrics:
@@ -143,7 +144,7 @@ class Probing:
     def left_out_quality(
         self, fitted: Probe, y: np.ndarray, groups: np.ndarray | None = None
     ) -> list[Metric]:
-        """How good the left-out answers are. Those of one group, by its number (N,), are not
+        """The metrics of the leave-one-out answers. Those of one group, by its number (N,), are not
         independent. They are judged by the first metric."""
         if self.kind == "class":
             return left_out_quality(fitted, y, self.balanced, groups)
@@ -252,7 +253,7 @@ def _each(count: int, groups: np.ndarray | None) -> Folds:
 
 
 class Platt(NamedTuple):
-    """Log-odds as a line of scores."""
+    """Log-odds as a linear function of scores."""
 
     slope: float
     offset: float

@@ -39,7 +39,8 @@ LATEST = HALF  # a larger number is a later vitkit's
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
-    """Features as float16 holds them, float32 (N, D). Those of many blocks are rounded before a head is
+    """Features rounded to float16, as float32 (N, D). Those of many blocks are rounded before a
+    head is
     solved for on them, so that a model remembers them in half the room, to the bit."""
     most = np.finfo(np.float16).max
     return np.clip(x, -most, most).astype(np.float16).astype(np.float32)
@@ -82,7 +83,7 @@ class NewExamples(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What a taught classifier remembers. A change makes a new one."""
+    """The memory of a taught classifier. A change makes a new one."""
 
     x: np.ndarray
     """The features of all examples: float32 (M, D)."""
@@ -97,7 +98,7 @@ class Memory:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """The examples that are there: int64 (N,)."""
+        """The examples that have not been removed: int64 (N,)."""
         there = [i for i, example in enumerate(self.examples) if not example.removed]
         return np.array(there, dtype=np.int64)
 
@@ -113,13 +114,14 @@ class Memory:
 
     @property
     def targets(self) -> np.ndarray:
-        """The class of each example that is there: int64 (N,)."""
+        """The class of each example that has not been removed: int64 (N,)."""
         labels = np.array([self.examples[i].label for i in self.rows], dtype=np.int64)
         return np.searchsorted(self.known, labels)
 
     @property
     def balanced(self) -> bool:
-        """Whether classes count alike, because some have many times the examples of others."""
+        """Whether classes have equal weight, because some have many times as many examples as
+        others."""
         return unbalanced(np.bincount(self.targets))
 
     def members(self, label: str) -> list[int]:
@@ -141,14 +143,14 @@ class Memory:
 
 
 def digest_of(image: bytes | np.ndarray) -> str:
-    """By what an image is known, whatever its name: its file's bytes, or an array of pixels."""
+    """Identifies an image, whatever its name, by the bytes of its file or its array of pixels."""
     if isinstance(image, np.ndarray):
         image = f"{image.shape} {image.dtype}".encode() + image.tobytes()
     return hashlib.sha256(image).hexdigest()[:32]
 
 
 def remembered(source: Source, learned: Features, labels: Sequence[str], precision: str) -> Memory:
-    """What a classifier remembers whose head was solved at once, from the features of a source and
+    """The memory of a classifier whose head was fitted at once, from the features of a source and
     their classes, numbers of `labels`. There is nothing to undo. Raises BadImage, OSError."""
     examples = []
     for i, label in enumerate(learned.y.tolist()):
@@ -166,7 +168,7 @@ def changed(
     add: Sequence[NewExamples] = (),
 ) -> Memory:
     """The memory after a change, in this order: examples removed, by number; classes renamed, as
-    (old, new); photographs added. Raises ValueError for a class that is not there, and for a new
+    (old, new); photographs added. Raises ValueError for a class that does not exist, and for a new
     name that another class has."""
     number = len(memory.changes) + 1
 
@@ -240,7 +242,7 @@ def forgotten(memory: Memory) -> Memory:
 
 
 def fit(memory: Memory) -> Probe:
-    """The head of what is remembered, and its answer to each example by a fit without it. Raises
+    """The head for a memory, and the answer to each example by a fit without it. Raises
     ValueError for fewer than two classes."""
     if len(memory.known) < 2:
         names = " and ".join(memory.classes) or "no class"
@@ -372,7 +374,7 @@ def backbone_digest(classifier: Classifier) -> str:
 
 
 def head_digest(classifier: Classifier) -> str:
-    """By what one knows a head, and the names of its classes."""
+    """Identifies a head and the names of its classes."""
     digest = hashlib.sha256(json.dumps(classifier.labels).encode())
     add_weights(digest, classifier.model.head.state_dict())
     return digest.hexdigest()

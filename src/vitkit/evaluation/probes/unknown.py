@@ -86,7 +86,7 @@ def fit_unknown(
 
 
 def last_token(classifier: Classifier) -> tuple[int, int] | None:
-    """Of features of several states, where the first of the last block is, the class token, for
+    """For features of several states: the position of the class token of the last block, for
     `fit_unknown`; None if the features are one state."""
     config = classifier.model.config
     if not isinstance(config, ViTConfig) or config.pooled_width == config.width:
@@ -96,7 +96,8 @@ def last_token(classifier: Classifier) -> tuple[int, int] | None:
 
 
 def open_classes(labels: Sequence[str], counts: Sequence[int]) -> str | None:
-    """A sentence about classes of so many images, (K,), that every answer leaves open; None if there is
+    """A sentence about classes with this many images, (K,), that every answer leaves open; None if
+    there is
     none."""
     few = [label for label, count in zip(labels, counts, strict=True) if count < ENOUGH]
     if not few:

@@ -82,7 +82,7 @@ def write_report(path: Path, report: Report, source: Source) -> Path:
 
 
 def headline(first: Metric) -> list[Block]:
-    """What a page leads with: "88.0 % right", and how sure that is."""
+    """The headline of a page: "88.0 % right", with its interval."""
     value = first.unit.text(first.value)
     interval = first.name
     if first.name.rpartition("/")[2] == "top1":
@@ -203,7 +203,7 @@ def _probabilities(report: Report) -> Block:
 
 
 def calibration_sentence(report: Report) -> str:
-    """What a fitted temperature changes."""
+    """A sentence about the effect of a fitted temperature."""
     calibration = report.calibration
     warning = ""
     if calibration.loss_after > calibration.loss_before:

@@ -50,7 +50,8 @@ class Mistake(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a model's answers tell. If any output is not finite there are metrics and notes alone."""
+    """What a model's answers show. If any output is not finite, there are only metrics and
+    notes."""
 
     model: str
     images: str

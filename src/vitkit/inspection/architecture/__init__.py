@@ -1,1 +1,1 @@
-"""A model's architecture as a picture, as Figure 1 of the paper has it."""
+"""A picture of a model's architecture, like Figure 1 of the paper."""

@@ -78,7 +78,7 @@ class Line:
 
 @dataclass
 class Scene:
-    """What is on a page, in the order in which it is drawn."""
+    """The content of a page, in the order in which it is drawn."""
 
     width: float
     title: str
@@ -121,7 +121,7 @@ LINE = 15.0  # from one line of text to the next
 
 
 def box_height(lines: Sequence[str]) -> float:
-    """The height of a box with so many lines of text."""
+    """The height of a box with this many lines of text."""
     return LINE * len(lines) + 10
 
 
@@ -129,7 +129,8 @@ def box_height(lines: Sequence[str]) -> float:
 
 
 def svg(scene: Scene) -> str:
-    """The page as SVG, with letters as text; light or dark as the reader's system has it."""
+    """The page as SVG, with letters as text; it follows the light or dark theme of the reader's
+    system."""
     top, bottom = scene.extent()
     top -= 10
     height = bottom + 10 - top

@@ -1,1 +1,2 @@
-"""What is measured inside a model, and drawn: from a model and images to arrays, and to a figure."""
+"""Measurements inside a model and their figures: from a model and images to arrays, and to a
+drawing."""

@@ -27,7 +27,7 @@ FEWEST = 4  # the unbiased estimate has n - 3 in a denominator
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """How much alike layers are."""
+    """The similarity of layers."""
 
     values: Tensor
     """float64 (L + 1, L' + 1): 1 is the same but for a rotation and a scale, 0 nothing in common. As

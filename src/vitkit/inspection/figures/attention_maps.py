@@ -35,7 +35,8 @@ from vitkit.weights import Classifier
 
 
 def rollout(classifier: Classifier, images: Tensor) -> Tensor:
-    """Attention Rollout: how much of each patch reaches what the head reads, through all layers.
+    """Attention Rollout: how much each patch contributes to the tokens that the head reads, through
+    all layers.
 
     Prepared images, uint8 (B, 3, H, W) -> float32 (B, h, w) on the CPU.
 
@@ -44,7 +45,8 @@ def rollout(classifier: Classifier, images: Tensor) -> Tensor:
         Â_L ... Â_2 Â_1,   Â_l = (A_l + I), each row divided by its sum
 
     (Abnar and Zuidema 2020; the identity is the residual connection). The row sums to one over all
-    tokens. What reaches the tokens before the patches is left out here, so a map sums to less.
+    tokens. The contribution of the tokens before the patches is left out here, so a map sums to
+    less.
 
     Raises ValueError for a model without attention among patches, and for one that answers for each
     of its tokens.
@@ -64,7 +66,7 @@ def logits_and_rollout(classifier: Classifier, images: Tensor) -> tuple[Tensor, 
 
 
 class Rolled(NamedTuple):
-    """What one pass tells of attention through all layers; all on the model's device."""
+    """The rolled-out attention of one pass through all layers; all on the model's device."""
 
     logits: Tensor
     """Classifier.logits: float32 (B, K), or (B, T, K) of a model that answers for each token."""
@@ -91,7 +93,7 @@ def rolled(classifier: Classifier, images: Tensor) -> Rolled:
 
 @dataclass
 class Rolling:
-    """Attention Rollout of the pass that runs within `rolling`."""
+    """Collects Attention Rollout during a pass within `rolling`."""
 
     config: ViTConfig
     tokens: int
@@ -136,16 +138,16 @@ def raw_attention(
     head: int | None = None,
     query: tuple[int, int] | None = None,
 ) -> Tensor:
-    """Raw attention of one layer: how much one token looks at each patch.
+    """Raw attention of one layer: how much one token attends to each patch.
 
     Prepared images, uint8 (B, 3, H, W) -> float32 (B, h, w) on the CPU. A map sums to one together
-    with the token's look at the tokens before the patches.
+    with the attention of the token to the tokens before the patches.
 
     layer: which of `layer_names`, from 0. head: from 0, or None for the mean of all. query: the
     patch that looks, (row, column) from 0, or None for what the head reads: in the paper's models
     the class token.
 
-    Raises ValueError for a layer, head or patch that is not there, and as `rollout` does.
+    Raises ValueError for a layer, head or patch that does not exist, and as `rollout` does.
     """
     config = check_has_attention(classifier)
     grid = classifier.model.grid(images)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class AttentionDistance:
-    """How far the heads look, averaged over queries and images."""
+    """The attention distance of the heads, averaged over queries and images."""
 
     plain: Tensor
     """Pixels, float64 (L, H). What a patch gives to the tokens before the patches, which are
@@ -69,9 +69,9 @@ def attention_distance(classifier: Classifier, images: Images) -> AttentionDista
     patches q and all images. The paper does not say what the class token does to it: it is no
     query here, and as a key it is treated in both ways (`plain`, `renormalised`).
 
-    Of a hybrid, a patch is what lies under it in the image: the patch size times the ResNet's
-    stride. An axial layer looks along rows, or columns. A MAP head's query is nowhere, so its
-    layer is left out.
+    In a hybrid, a patch is the region of the image under it: the patch size times the ResNet's
+    stride. An axial layer looks along rows, or columns. A MAP head's query is nowhere, so its layer
+    is left out.
 
     Raises ValueError for a model without attention among patches, if there are no images, and for
     images of several sizes.
@@ -163,7 +163,7 @@ def draw_distance(distance: AttentionDistance, theme: Theme = LIGHT) -> "Figure"
 
 @dataclass(frozen=True, eq=False)
 class AttentionEntropy:
-    """How evenly the heads look, averaged over queries and images."""
+    """The attention entropy of the heads, averaged over queries and images."""
 
     nats: Tensor
     """float64 (L, H). From 0, all attention on one token, to `highest`, all tokens alike; e to its

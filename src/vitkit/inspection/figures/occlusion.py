@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Occlusion:
-    """How the answer to images goes as more and more of them is covered, or shown."""
+    """How the model's answer changes as more and more of the images is covered, or shown."""
 
     shares: Tensor
     """float64 (S + 1,), from 0 to 1: how many of the patches are covered, or shown."""
@@ -39,7 +39,7 @@ class Occlusion:
 
     @staticmethod
     def area(curve: Tensor) -> Tensor:
-        """The area under curves, by trapezoids: (B, S + 1) -> (B,). Of a good map it is small for
+        """The area under curves, by trapezoids: (B, S + 1) -> (B,). For a good map it is small for
         deletion and large for insertion."""
         return torch.trapezoid(curve, dx=1 / (curve.shape[1] - 1), dim=1)
 
@@ -64,7 +64,7 @@ def occlusion_curves(
 
     images: prepared, uint8 (B, 3, H, W). maps: (B, h, w), any numbers, the highest first; H and W
     are multiples of h and w, which maps of overlapping patches become by `over_image`. target: the
-    class, or one for each image (B,); None is the class that is likeliest for the whole image. steps:
+    class, or one for each image (B,); None is the class that is most likely for the whole image. steps:
     how often patches are covered, at most h·w. orders: random orders, the same in every call.
 
     A covered patch has the image's mean colour. It computes B · (steps + 1) · 2 · (1 + orders)

@@ -45,9 +45,9 @@ def class_relevance(
     where ⁺ sets what is negative to 0. Where the head reads is as in `rollout`; of a MAP head it
     is the row of Ā of its own attention.
 
-    target: the class, from 0, or one for each image (B,); None is the likeliest class.
+    target: the class, from 0, or one for each image (B,); None is the most likely class.
 
-    Raises ValueError for a class that is not there, for a model without a head, and as `rollout`
+    Raises ValueError for a class that does not exist, for a model without a head, and as `rollout`
     does.
     """
 

@@ -124,8 +124,8 @@ def patch_similarity(
     patch: tuple[int, int] | None = None,
     layer: int = -1,
 ) -> Tensor:
-    """The cosine similarity of every patch's state with that of a chosen patch, from -1 to 1: what
-    else in the image is the same to the model.
+    """The cosine similarity of every patch's state with that of a chosen patch, from -1 to 1: it
+    shows which parts of the image the model represents alike.
 
     Prepared images, uint8 (B, 3, H, W), or batches of them -> float32 (B, h, w) on the CPU.
 

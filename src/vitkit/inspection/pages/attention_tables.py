@@ -38,7 +38,7 @@ SCALE = 4  # bytes of a row's scale
 
 @dataclass(frozen=True)
 class Detail:
-    """How much of the attention is kept."""
+    """The detail in which the attention is kept."""
 
     block: int = 1
     """Patches along the side of a cell."""
@@ -69,7 +69,7 @@ DETAILS = tuple(
 
 @dataclass(frozen=True)
 class Layer:
-    """One place of the slider."""
+    """One position of the slider."""
 
     name: str
     heads: int

@@ -103,7 +103,7 @@ def _data(
 
 
 def chosen_detail(config: ViTConfig, grid: Grid, photographs: int, megabytes: float) -> Detail:
-    """The finest detail that keeps so many photographs below a limit. Raises ValueError if none
+    """The finest detail that keeps this many photographs below a limit. Raises ValueError if none
     does."""
     for detail in DETAILS:
         total = photographs * (most_bytes(config, grid, detail) + PHOTOGRAPH_BYTES)
@@ -116,7 +116,7 @@ def chosen_detail(config: ViTConfig, grid: Grid, photographs: int, megabytes: fl
 
 
 def prefix_names(config: ViTConfig) -> list[str]:
-    """What the tokens before the patches are called."""
+    """The names of the tokens before the patches."""
     names = []
     if config.has_class_token:
         names.append("class token")
@@ -149,7 +149,7 @@ def _text(data: bytes) -> str:
 
 
 def _answers(classifier: Classifier, logits: Tensor) -> list[tuple[str, str]]:
-    """The likeliest classes and their probabilities, as text; none of a model that names no classes
+    """The most likely classes and their probabilities, as text; none of a model that names no classes
     for an image."""
     if not classifier.labels or logits.ndim != 1:
         return []

@@ -36,7 +36,7 @@ MARGIN = 6  # pixels of a figure that stay empty above and below what is drawn
 
 
 class Block(str):
-    """A piece of a page that is HTML already, and so is not escaped again."""
+    """A piece of a page that is already HTML, and so is not escaped again."""
 
 
 def block(content: str) -> Block:
@@ -55,23 +55,23 @@ def tag(name: str, content: str, style: str = "") -> Block:
 
 
 def join(texts: Iterable[str]) -> Block:
-    """Blocks, or texts that are escaped, one after the other."""
+    """Join blocks, or texts that are escaped, one after the other."""
     return Block("".join(block(text) for text in texts))
 
 
 def part(file: str) -> Block:
-    """What a file beside this one holds."""
+    """The content of a file beside this one."""
     return Block(Path(__file__).with_name(file).read_text("utf-8"))
 
 
 def working_style() -> str:
-    """The CSS that pages on which people work have in common: colours, buttons, light and dark."""
+    """The CSS that interactive pages share: colours, buttons, light and dark themes."""
     return part("working.css")
 
 
 @dataclass(frozen=True)
 class Active:
-    """What makes a page answer to its reader."""
+    """A script that makes a page interactive."""
 
     script: str
     """JavaScript. It may read `data` from the element of that id."""
@@ -88,7 +88,8 @@ def marking(
     images: Mapping[str, tuple[str, str]],
     classes: Sequence[str],
 ) -> Active:
-    """What lets a reader decide on photographs and save the decisions as a list: to be left out, or of
+    """The controls with which a reader decides on photographs and saves the decisions as a list: to
+    be left out, or of
     another of the classes. heading: its first line. file: its name. following: what to do with it
     then. images: the part of the data set and the class of each photograph, by name."""
     data = {"heading": heading, "file": file, "next": following}

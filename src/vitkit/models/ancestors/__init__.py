@@ -1,1 +1,2 @@
-"""What came before, and beside: ResNets and the stems of hybrids, LeNet, axial and local attention."""
+"""Models that came before ViT, or beside it: ResNets and the stems of hybrids, LeNet, axial and
+local attention."""

@@ -107,7 +107,7 @@ class Backbone:
         return 4 * 2 ** max(len(self.units) - 1, 0)
 
     def mixes(self, stage: int) -> str:
-        """What mixes the feature map of this stage, counted from 0.
+        """The kind of layer that mixes the feature map of this stage, counted from 0.
 
         Attention to all of the first stage's large map would cost too much (Bello et al.).
         """
@@ -209,7 +209,7 @@ class ResNetConfig:
         return replace(self, image=tuple(image))
 
     def with_head(self, classes: int) -> "ResNetConfig":
-        """The same model with a new head of so many classes; 0 is none."""
+        """The same model with a new head for this many classes; 0 is none."""
         return replace(self, classes=classes, head_bias=0.0)
 
 

@@ -17,7 +17,7 @@ from vitkit.models.tiling import Grid
 
 @dataclass(frozen=True)
 class LeNetConfig:
-    """What decides LeNet-5; its images are 32 x 32 pixels."""
+    """The configuration of LeNet-5, whose images are 32 x 32 pixels."""
 
     kind: ClassVar[str] = "lenet"
     """The name of this sort of model in JSON."""
@@ -65,7 +65,7 @@ class LeNetConfig:
         return self
 
     def with_head(self, classes: int) -> "LeNetConfig":
-        """The same model with a new head of so many classes; 0 is none."""
+        """The same model with a new head for this many classes; 0 is none."""
         return replace(self, classes=classes, head_bias=0.0)
 
 
@@ -97,7 +97,7 @@ class LeNet(nn.Module):
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head reads: (B, C, H, W) -> (B, 84)."""
+        """The features, which the head reads: (B, C, H, W) -> (B, 84)."""
         x = self.encode(images)[:, 0]  # (B, 120)
         return torch.tanh(self.representation(x))  # (B, 84)
 

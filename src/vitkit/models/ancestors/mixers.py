@@ -57,7 +57,8 @@ class AxialBlock(nn.Module):
 
 
 class AxialMixer(nn.Module):
-    """What a 3 x 3 convolution becomes in Axial-ResNet: attention along rows, then along columns.
+    """The replacement of a 3 x 3 convolution in Axial-ResNet: attention along rows, then along
+    columns.
 
     Each has relative positions (App. D.4) along its axis. A stride of 2 is a 2 x 2 mean at the end.
     There is no norm here, as the residual unit around it has its own.
@@ -225,7 +226,7 @@ def split_heads(x: Tensor) -> Tensor:
 
 
 def split_channels(channels: int) -> tuple[int, int]:
-    """Of an attention-augmented convolution: channels of all keys, and of all values."""
+    """For an attention-augmented convolution: channels of all keys, and of all values."""
     return channels // 4, channels // 8
 
 

@@ -51,7 +51,8 @@ class ResNet(nn.Module):
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head reads, the mean of the last feature map: (B, C, H, W) -> (B, D).
+        """The features, which the head reads: the mean of the last feature map, (B, C, H, W) -> (B,
+        D).
 
         `pool="none"` gives every position of it, (B, N, D).
         """
@@ -123,7 +124,7 @@ class ResNetStem(nn.Module):
         return self.project(x)  # E of Eq. 1, on a feature map
 
     def init_weights(self) -> None:
-        """As the patches of an image."""
+        """The same initialisation as for the patches of an image."""
         lecun_normal_(self.project.weight)
         nn.init.zeros_(self.project.bias)
 
@@ -227,7 +228,7 @@ class Unit(nn.Module):
         return F.relu(y + x, inplace=True)
 
     def forward_pre(self, x: Tensor) -> Tensor:
-        """ResNet v2, as BiT has it: norm, ReLU, convolution."""
+        """ResNet v2, as in BiT: norm, ReLU, convolution."""
         y = F.relu(self.norm1(x), inplace=True)
         if self.shortcut is not None:
             x = self.shortcut(y)  # of what is normalised already
@@ -242,7 +243,7 @@ class Unit(nn.Module):
 
 
 def mixer(channels: int, stride: int, grid: Grid, config: Backbone) -> nn.Module:
-    """What mixes the positions of a unit: a 3 x 3 convolution, or a sort of attention."""
+    """The layer that mixes the positions of a unit: a 3 x 3 convolution, or a kind of attention."""
     if config.mixer == "axial":
         return AxialMixer(channels, stride, grid)
     if config.mixer == "local":
@@ -266,7 +267,7 @@ def normalise(channels: int, config: Backbone) -> nn.Module:
 
 class Conv(nn.Module):
     """A convolution without bias whose kernel is standardised in every pass (weight
-    standardisation, as BiT has it)."""
+    standardisation, as in BiT)."""
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int, config: Backbone):
         super().__init__()

@@ -1,1 +1,1 @@
-"""The server: connections, requests, answers in batches, processes."""
+"""The HTTP server: connections, requests, responses in batches, processes."""

@@ -1,6 +1,6 @@
 """A model behind HTTP: what is asked, what is answered, and what is refused with a sentence.
 
-    POST /predict   images -> their likeliest classes
+    POST /predict   images -> their most likely classes
     GET  /model     what is served: its classes, and how it prepares an image
     GET  /health    whether the process is well     GET /ready    whether it takes requests
     GET  /metrics   for Prometheus                  GET /docs     these pages, from /openapi.json

@@ -45,7 +45,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a server takes from whom."""
+    """The limits of a request."""
 
     size: int = 32 << 20
     """Bytes of a request."""
@@ -112,7 +112,7 @@ async def let_finish(request: "Request") -> bool:
 
 
 def kind_of(request: "Request") -> str:
-    """What a body is: RAW, FORM or JSON. Raises Refused for any other content type, and for a
+    """The kind of a body: RAW, FORM or JSON. Raises Refused for any other content type, and for a
     compressed body."""
     encoding = request.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):

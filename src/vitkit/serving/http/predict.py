@@ -26,7 +26,7 @@ def add_predict(app: "FastAPI", service: Service) -> None:
         request: Request,
         top: int = Query(service.settings.top, ge=1, description="Classes to name for each image."),
     ) -> Response:
-        """The likeliest classes of one image or several, best first. Of several, one that cannot be
+        """The most likely classes of one image or several, best first. Of several, one that cannot be
         read has an `error` in its place."""
         check_token(request, service.settings.token)
         kind = kind_of(request)

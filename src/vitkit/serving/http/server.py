@@ -47,7 +47,7 @@ UNFINISHED = 1  # its exit status then
 
 @dataclass(frozen=True)
 class Plan:
-    """What a server needs to begin."""
+    """The settings with which a server starts."""
 
     name: str
     """What clients know the model by."""
@@ -99,7 +99,7 @@ def prepare_process() -> None:
 
 
 class Server:
-    """A process's server. Others of its machine may share its socket."""
+    """The server of one process. Others of its machine may share its socket."""
 
     def __init__(self, plan: Plan, bound: socket.socket, tell: Callable[[str], None]):
         """Opens the model, and computes with it once. Raises what that raises.
@@ -128,7 +128,7 @@ class Server:
         self.bound = Listener(bound)
 
     def run(self) -> None:
-        """Answer until a signal ends it."""
+        """Serve until a signal ends the server."""
         with self.bound:
             asyncio.run(self._run())
         self.service.answering.close()
@@ -212,7 +212,7 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, self.reload)
 
     def stop(self) -> None:
-        """Begin to end, in the loop's thread."""
+        """Start the shutdown, in the thread of the loop."""
         if self.stopping is not None:
             return
         log("ending", {"images": self.service.room.held_images})
@@ -222,7 +222,7 @@ class Server:
         self.stopping = asyncio.create_task(drain(self.server, self.bound))
 
     def interrupt(self) -> None:
-        """As `stop`; the second time, wait for nobody."""
+        """As `stop`; the second time, without waiting for open connections."""
         if self.stopping is not None:
             self.server.should_exit = True
             self.server.force_exit = True
@@ -337,7 +337,7 @@ class Listener(socket.socket):
 
 
 def most_connections() -> int:
-    """How many this process may have open at once."""
+    """The number of connections that this process may have open at once."""
     if os.name != "posix":
         return CONNECTIONS
     import resource

@@ -18,7 +18,7 @@ STUCK = 60.0  # seconds beyond a request's that one batch may take before the pr
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server answers."""
+    """The settings of a server."""
 
     limits: Limits
     token: str | None = field(default=None, repr=False)
@@ -34,7 +34,7 @@ class Settings:
 
 
 class Service:
-    """What all requests share: the model that is served now, and what is held."""
+    """The state that all requests share: the current model, and the requests that are held."""
 
     def __init__(self, settings: Settings, room: Room, decoders: Executor):
         self.settings = settings
@@ -46,7 +46,7 @@ class Service:
         """Whether the server is about to end."""
 
     def serve(self, served: Served) -> Answering | None:
-        """Answer by this model from now on. Returns the one before it, which is to be closed."""
+        """Serve this model from now on. Returns the one before it, which is to be closed."""
         before = self.answering
         settings = self.settings
         self.answering = Answering(
@@ -55,7 +55,7 @@ class Service:
         return before
 
     def is_well(self) -> bool:
-        """Whether the model still computes: its thread lives, and is in no batch for ever."""
+        """Whether the model still computes: its thread is alive and not stuck in a batch."""
         batcher = self.answering.batcher
         since = batcher.busy_since
         allowed = self.settings.limits.seconds + STUCK

@@ -24,7 +24,8 @@ ID = 64  # characters of a request's number that a client may choose
 
 
 class Metrics:
-    """What is counted. One for each server, so that several may be in a process."""
+    """The metrics of a server. There is one object per server, so that a process may run
+    several."""
 
     def __init__(self, room: Room):
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -71,12 +72,12 @@ class Metrics:
             ProcessCollector(registry=self.registry)  # memory, CPU time, open files
 
     def computed(self, images: int, seconds: float) -> None:
-        """A batch was computed."""
+        """Record that a batch was computed."""
         self.batch_images.observe(images)
         self.batch_seconds.observe(seconds)
 
     def held(self, images: int, size: int) -> None:
-        """So many images are held now, with so many bytes."""
+        """Record how many images are held now, and their bytes."""
         self.held_images.set(images)
         self.held_bytes.set(size)
 

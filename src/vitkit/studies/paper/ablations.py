@@ -79,21 +79,22 @@ def _positions_draw(results: Results) -> Figure:
 
 POSITIONS = Study(
     name="positions",
-    summary="which position embedding, and where it enters (Table 8)",
+    summary="kinds of position embeddings, and where they enter the model (Table 8)",
     measures=(
-        "Eight models that differ by their position embeddings alone: none, 1-D, 2-D and relative, "
-        "entering at the stem, at every layer with tables of its own, or at every layer with one "
-        "table."
+        "Eight models that differ only in their position embeddings: none, 1-D, 2-D and relative, "
+        "entering at the stem, at every layer with its own tables, or at every layer with one "
+        "shared table."
     ),
     found=(
-        "Table 8 (ViT-B/16, JFT, 5-shot on ImageNet): without positions 61.4 %, with any of them "
-        "64.0 to 64.3 %: that there are positions matters, which and where does not."
+        "Table 8 (ViT-B/16, JFT, 5-shot on ImageNet): 61.4 % without positions, 64.0 to 64.3 % "
+        "with any of them. So it matters that there are positions, but not which kind or where "
+        "they enter."
     ),
     limits=(
-        "A short run shows the gap between none and any, which is the large one. The others lie "
-        "within 0.3 points in the paper: to tell those apart takes hundreds of seeds, or the "
-        "paper's compute. Early in training the kinds also differ by how fast they are learned, "
-        "which longer runs level."
+        "A short run can show the large gap between none and any. The others are within 0.3 points "
+        "in the paper: to distinguish those takes hundreds of seeds, or the paper's compute. Early "
+        "in training, the kinds also differ in how fast they are learned, which evens out in "
+        "longer runs."
     ),
     cells=_positions_cells,
     table=_positions_table,
@@ -163,17 +164,17 @@ POOLING = Study(
     name="pooling",
     summary="class token or mean of the patches, at two learning rates (Figure 9)",
     measures=(
-        "The class token and the mean of the patches before the head, each at the recipe's "
-        "learning rate and at 3/8 of it, measured seven times on the way."
+        "The class token and the mean of the patches as input of the head, each at the recipe's "
+        "learning rate and at 3/8 of it, measured seven times during training."
     ),
     found=(
-        "Figure 9: the mean of the patches seemed to be worse than the class token, and is as good "
-        "with a learning rate of 3e-4 instead of 8e-4: each has its own."
+        "Figure 9: the mean of the patches seemed to be worse than the class token, but is as good "
+        "with a learning rate of 3e-4 instead of 8e-4: each needs its own learning rate."
     ),
     limits=(
-        "Which rate is best depends on the length of the run: with a small budget higher rates "
-        "win, as they learn faster, and the paper's finding need not show. Two rates are no "
-        "search; for one, take vitkit finetune --rates, or recipes of your own."
+        "The best learning rate depends on the length of the run: with a small budget higher rates "
+        "win, because they learn faster, and the paper's finding may not appear. Two rates are not "
+        "a search; for a search, use vitkit finetune --rates, or recipes of your own."
     ),
     cells=_pooling_cells,
     table=_pooling_table,
@@ -242,8 +243,8 @@ OPTIMIZER = Study(
     name="optimizer",
     summary="Adam or SGD for ResNets (Table 7)",
     measures=(
-        "A small and a large ResNet, trained with Adam, and with SGD by BiT's rate and weight "
-        "decay."
+        "A small and a large ResNet, each trained with Adam, and with SGD at BiT's learning rate "
+        "and weight decay."
     ),
     found=(
         "Table 7, after seven epochs of JFT: Adam is a little better on average (89.3 and 88.8 % "
@@ -251,9 +252,9 @@ OPTIMIZER = Study(
         "trained with Adam."
     ),
     limits=(
-        "One rate each: in a short run the better suited rate wins, which is no verdict on an "
-        "optimiser. Recipes of your own can change it. The paper's differences are half a point, "
-        "on five transfers."
+        "There is one learning rate for each optimiser: in a short run the better suited rate "
+        "wins, which says little about the optimiser. Recipes of your own can change it. The "
+        "paper's differences are half a point, on five transfer tasks."
     ),
     cells=_optimizer_cells,
     table=_optimizer_table,

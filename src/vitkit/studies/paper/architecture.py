@@ -118,18 +118,18 @@ SHAPE = Study(
     name="shape",
     summary="depth, width, MLP width and patch size, one at a time (Figure 8)",
     measures=(
-        "The recipe's model with half and twice its depth, its width, its MLP's width and its "
-        "tokens along a side, and with all of them half as large again; accuracy against relative "
+        "The recipe's model with half and twice its depth, its width, its MLP width and its number "
+        "of tokens along a side, and with all of them increased by half; accuracy against relative "
         "compute."
     ),
     found=(
-        "Figure 8: depth gains most, up to 64 layers, though less from 16 on; width changes least; "
-        "smaller patches gain without more parameters; growing all dimensions together gains "
-        "steadily."
+        "Figure 8: depth helps most, up to 64 layers, though less from 16 layers on; width changes "
+        "least; smaller patches help without more parameters; scaling all dimensions together "
+        "helps steadily."
     ),
     limits=(
-        "With the same number of steps for all, deep and wide models are trained less far for "
-        "their size, so that a short run favours small ones. The paper's lines span a factor of "
+        "All models train for the same number of steps, so deep and wide models are undertrained "
+        "for their size, and a short run favours small models. The paper's lines span a factor of "
         "ten in compute, these about four."
     ),
     cells=_shape_cells,
@@ -235,14 +235,14 @@ AXIAL = Study(
         "against the images per second of inference."
     ),
     found=(
-        "Figure 13: Axial-ViT-B/32 and B/16 are better than their counterparts at more operations, "
-        "since each block is two; AxialResNet50 looks well by operations and is very slow by the "
-        "clock."
+        "Figure 13: Axial-ViT-B/32 and B/16 are better than their counterparts, at more "
+        "operations, because each of their layers has two blocks; AxialResNet50 does well by "
+        "operations and is very slow in practice."
     ),
     limits=(
-        "Axial blocks have twice the layers, so part of a gain is depth; and with an 8 x 8 grid "
-        "there is little that axial attention saves. Speeds are of this machine, whatever else it "
-        "does meanwhile."
+        "Axial models have twice as many blocks, so part of a gain comes from depth; and with an 8 "
+        "x 8 grid axial attention saves little. Speeds are those of this machine, including "
+        "whatever else it does meanwhile."
     ),
     cells=_axial_cells,
     table=_axial_table,

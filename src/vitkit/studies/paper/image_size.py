@@ -45,7 +45,7 @@ class AtSize:
     """How positions are resampled."""
 
     def measure(self, device: str) -> list[Metric]:
-        """top1 and more. Raises ValueError if the run has no model."""
+        """Yields top1 and the other metrics. Raises ValueError if the run has no model."""
         with process_group(device) as own_device:
             classifier = load(self.run_dir, quiet=True)
             size = (self.side, self.side)
@@ -61,7 +61,7 @@ class AtSize:
         return metrics
 
     def passes(self, before: Recipe) -> Passes:
-        """One of every image of the test part."""
+        """One pass over every image of the test part."""
         splits = open_splits(self.data)
         source = splits.test or splits.val
         return Passes(_resized(before, self.side, self.method), len(source))
@@ -152,21 +152,22 @@ def _resolution_draw(results: Results) -> Figure:
 
 RESOLUTION = Study(
     name="resolution",
-    summary="fine-tuning and inference at other image sizes, every resampling of positions (3.2)",
+    summary="fine-tuning and inference at other image sizes, resampling of positions (3.2)",
     measures=(
         "Published weights, fine-tuned at their own image size and at others, with positions "
-        "resampled as Google, timm, Hugging Face, torchvision and SigLIP 2 do; and the model that "
-        "was fine-tuned at its own size, only tested at the others."
+        "resampled as in Google's code, timm, Hugging Face, torchvision and SigLIP 2; and the "
+        "model that was fine-tuned at its own size, tested at the other sizes without further "
+        "training."
     ),
     found=(
         "Section 3.2: fine-tuning at a higher resolution than that of pre-training helps, so "
-        "Tables 2 and 5 are at 384 to 518 pixels; positions are interpolated in two dimensions. "
-        "The paper does not compare ways to do that."
+        "Tables 2 and 5 use 384 to 518 pixels; positions are interpolated in two dimensions. The "
+        "paper does not compare ways to resample."
     ),
     limits=(
-        "Small images are enlarged for larger sizes, which adds tokens and no detail: then "
-        "accuracy grows little beyond the images' own size. The methods differ mostly where a "
-        "model is not fine-tuned; a few hundred steps of fine-tuning level them."
+        "Small images are enlarged for larger sizes, which adds tokens but no detail, so accuracy "
+        "grows little beyond the images' own size. The ways to resample differ mostly without "
+        "fine-tuning; a few hundred steps of fine-tuning remove the difference."
     ),
     cells=_resolution_cells,
     table=_resolution_table,
@@ -271,20 +272,20 @@ SPEED = Study(
     name="speed",
     summary="images per second and the largest batch against the image size (Figure 12)",
     measures=(
-        "Inference of each model at each image size: the most images per second over all sizes of "
-        "batch, and the largest batch that fits into memory, found by doubling and halving. On a "
-        "CPU a batch may take --memory GiB, on a GPU what the GPU has. Random images, in the "
-        "arithmetic that suits the device."
+        "Inference of each model at each image size: the highest number of images per second over "
+        "all batch sizes, and the largest batch that fits into memory, found by doubling and "
+        "halving. A batch may take --memory GiB on a CPU, or all memory of a GPU. The images are "
+        "random, and the precision is the one that suits the device."
     ),
     found=(
-        "Figure 12, on a core of a TPUv3: the growth of the cost with the fourth power of the side "
-        "begins to show for the largest models at the largest sizes alone; Vision Transformers are "
-        "about as fast as ResNets, and fit larger batches."
+        "Figure 12, on one core of a TPUv3: the cost grows with the fourth power of the side, "
+        "which begins to show only for the largest models at the largest sizes; Vision "
+        "Transformers are about as fast as ResNets, and fit larger batches."
     ),
     limits=(
-        "It needs a machine that does nothing else: other work on it halves the numbers, and not "
-        "evenly. A CPU is at its best with small batches, where a TPU or a GPU is not. Nothing is "
-        "trained; training costs about three times as much."
+        "The study needs a machine that does nothing else: other work halves the numbers, and "
+        "unevenly. A CPU is fastest with small batches, unlike a TPU or a GPU. Nothing is trained; "
+        "training costs about three times as much."
     ),
     cells=_speed_cells,
     table=_speed_table,

@@ -162,19 +162,20 @@ TRANSFER = Study(
     summary="models and pre-training sets, transferred to other data (Tables 2 and 5, Figure 3)",
     measures=(
         "A Vision Transformer and a ResNet, pre-trained on --data and on each of --pretrain, or "
-        "without those on a tenth and on all images of --data; then fine-tuned on each of "
-        "--targets; the same from scratch; and the published weights of --model, if they are "
-        "given. Mean and standard deviation of the fine-tuning runs, as in Table 2."
+        "without --pretrain on a tenth and on all images of --data, then fine-tuned on each of "
+        "--targets; the same models from scratch; and the published weights of --model, if you "
+        "give them. The table shows mean and standard deviation of the fine-tuning runs, as in "
+        "Table 2."
     ),
     found=(
         "Table 5 and Figure 3: the larger the pre-training set, the better; large models need the "
-        "larger sets, and on ImageNet alone ViT-L is no better than ViT-B. Table 2: the best of "
-        "them beat the best ResNets, at a quarter of the compute or less."
+        "larger sets, and with ImageNet alone ViT-L is no better than ViT-B. Table 2: the best "
+        "Vision Transformers beat the best ResNets, with a quarter of the compute or less."
     ),
     limits=(
-        "One pre-trained model of each kind, as in the paper: the deviation is that of fine-tuning "
-        "alone. A small pre-training set helps small targets, and says nothing about sets a "
-        "thousand times larger."
+        "There is one pre-trained model of each kind, as in the paper, so the deviation is that of "
+        "fine-tuning only. A small pre-training set helps small targets, and says nothing about "
+        "sets a thousand times larger."
     ),
     cells=_transfer_cells,
     table=_transfer_table,
@@ -254,20 +255,20 @@ def _masked_draw(results: Results) -> Figure:
 
 SELF_SUPERVISION = Study(
     name="self-supervision",
-    summary="masked patch prediction, beside scratch and supervised pre-training (4.6)",
+    summary="masked patch prediction, compared with scratch and supervised pre-training (4.6)",
     measures=(
-        "Fine-tuning with a tenth of the labels, drawn anew for every seed: from scratch, after "
+        "Fine-tuning with a tenth of the labels, drawn again for every seed: from scratch, after "
         "masked patch prediction on all images without labels, and after supervised training on "
         "all labels, which is an upper bound. Fine-tuning is half as long as pre-training."
     ),
     found=(
         "Section 4.6: ViT-B/16 with masked patch prediction on JFT reaches 79.9 % on ImageNet, two "
-        "points above training from scratch, four below supervised pre-training; from 100,000 "
-        "steps on it gains little."
+        "points above training from scratch and four below supervised pre-training; after 100,000 "
+        "steps, more pre-training gains little."
     ),
     limits=(
-        "The paper pre-trains for up to a million steps. In some hundred steps the masked model "
-        "learns colours and little more, and what it gains may be nothing."
+        "The paper pre-trains for up to a million steps. In some hundred steps, the masked model "
+        "learns little more than colours, and may gain nothing."
     ),
     cells=_masked_cells,
     table=_masked_table,

@@ -185,24 +185,25 @@ def _images_predict(results: Results, question: str) -> list[str]:
 
 DATA_SIZE = Study(
     name="data-size",
-    summary="accuracy against the number of training images, with a law fitted (Figures 3, 4)",
+    summary="accuracy against the number of training images, with a fitted law (Figures 3, 4)",
     measures=(
-        "A Vision Transformer, one of half its width and a ResNet, each on all training images, on "
-        "30, 10 and 3 percent of them, drawn anew for every seed, with the same number of steps. A "
-        "law, error = floor + scale times images to the power of -p, is fitted to each; --predict "
-        "asks it about other numbers of images. With --regularise weight decay, dropout and label "
-        "smoothing are chosen on held-out images for each model on each smaller part (Figure 3)."
+        "A Vision Transformer, one of half its width and a ResNet, each on all training images and "
+        "on 30, 10 and 3 percent of them, drawn again for every seed, with the same number of "
+        "steps. A law, error = floor + scale times images to the power of -p, is fitted to each "
+        "model; --predict asks for the error at other numbers of images. With --regularise, weight "
+        "decay, dropout and label smoothing are chosen on held-out images for each model and each "
+        "smaller part (Figure 3)."
     ),
     found=(
-        "Figure 4: with 9 million images of JFT a ResNet is better than a Vision Transformer of "
-        "the same cost, with 90 million and more it is the other way round. No regularisation was "
-        "added for the small parts there; in Figure 3 it was chosen for each smaller set."
+        "Figure 4: with 9 million images of JFT, a ResNet is better than a Vision Transformer of "
+        "the same cost; with 90 million and more, the Vision Transformer is better. Figure 4 adds "
+        "no regularisation for the smaller parts; Figure 3 chooses it for each smaller data set."
     ),
     limits=(
-        "With few steps a run sees few images more than once, so that more images cannot help: "
-        "below about one epoch of all images the curves are flat at their right end, and say "
-        "nothing about the data. The crossing of the paper needs millions of images. The law holds "
-        "for this length of runs alone."
+        "With few steps a run sees few images more than once, so more images cannot help: below "
+        "about one epoch of all images, the curves are flat at their right end, and say nothing "
+        "about the data. The crossing of the paper needs millions of images. The law holds only "
+        "for runs of this length."
     ),
     cells=_images_cells,
     table=_images_table,
@@ -364,21 +365,21 @@ COMPUTE = Study(
     name="compute",
     summary="accuracy against the operations of training: ViT, hybrid, ResNet (Figure 5, Table 6)",
     measures=(
-        "Three Vision Transformers, two hybrids and three ResNets, each trained for half and for "
-        "the whole length; accuracy against the operations of their training. A law, error = floor "
-        "+ scale times exaFLOPs to the power of -p, is fitted to each family; --predict asks it "
-        "about other exaFLOPs, or about a model by its name."
+        "Three Vision Transformers, two hybrids and three ResNets, each trained for half of the "
+        "length and for all of it; accuracy against the operations of their training. A law, error "
+        "= floor + scale times exaFLOPs to the power of -p, is fitted to each family; --predict "
+        "asks for the error at other exaFLOPs, or of a named model."
     ),
     found=(
         "Figure 5: Vision Transformers need two to four times less compute than ResNets for the "
-        "same accuracy; hybrids are a little better at small compute, and the difference goes with "
-        "larger models; nothing saturates yet."
+        "same accuracy; hybrids are a little better at small compute, and the difference vanishes "
+        "for larger models; nothing saturates yet."
     ),
     limits=(
-        "The paper's ranking is one of large data. With a few thousand steps on a small set "
-        "ResNets win, as their convolutions know what a Vision Transformer has to learn; the "
-        "slopes can be compared, the order says nothing about JFT. One rate and one schedule for "
-        "all models."
+        "The paper's ranking holds for large data sets. With a few thousand steps on a small set "
+        "ResNets win, because their convolutions build in what a Vision Transformer has to learn; "
+        "the slopes can be compared, but the order says nothing about JFT. All models have the "
+        "same learning rate and schedule."
     ),
     cells=_compute_cells,
     table=_compute_table,

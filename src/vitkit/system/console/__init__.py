@@ -1,1 +1,1 @@
-"""What is said while something works: sentences, bars, tables."""
+"""Console output while a command works: messages, progress bars, tables."""

@@ -22,7 +22,7 @@ LINE = 120  # columns of a line that a listener is told
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a stage of the work is."""
+    """The progress of a stage of the work."""
 
     stage: str
     """What is done, such as "computing features"."""
@@ -60,7 +60,7 @@ def is_first() -> bool:
 
 
 def say(sentence: str) -> None:
-    """Tell a sentence; of several ranks, rank 0 tells it."""
+    """Send a sentence to the listener; with several ranks, only rank 0 sends it."""
     if is_first():
         _listener.get()(sentence)
 
@@ -69,7 +69,7 @@ _details: ContextVar[bool] = ContextVar("details", default=True)
 
 
 def say_detail(sentence: str) -> None:
-    """Tell a sentence that most can do without, unless the block that goes on is to be brief."""
+    """Tell a sentence that most users do not need, unless the current block should be brief."""
     if _details.get():
         say(sentence)
 
@@ -90,7 +90,7 @@ def announce(sentence: str) -> None:
 
 
 def progress_of(stage: str, done: int, total: int) -> None:
-    """Tell how far a stage is."""
+    """Report the progress of a stage."""
     _listener.get()(Progress(stage, done, total))
 
 
@@ -100,7 +100,7 @@ def current_listener() -> Listener:
 
 
 def bars_are_shown(listener: Listener | None = None) -> bool:
-    """Whether progress is shown as a bar, because nobody takes it."""
+    """Whether progress is shown as a bar, because no listener takes it."""
     listener = listener or _listener.get()
     if listener in (to_standard_error, to_standard_output):
         return True

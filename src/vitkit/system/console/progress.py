@@ -96,7 +96,7 @@ def counted(text: str, total: int, count: Callable[[], int]) -> Iterator[None]:
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """A block whose end nobody knows: a terminal shows that something goes on."""
+    """A block of unknown length: a terminal shows that work is in progress."""
     if not (bars_are_shown() and _is_terminal()):
         yield
         return

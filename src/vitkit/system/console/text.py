@@ -77,7 +77,7 @@ def as_word(path: Path | str) -> str:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal, or of $COLUMNS; at least 40."""
+    """The width of the terminal, or $COLUMNS; at least 40."""
     return max(get_terminal_size().columns, 40)
 
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class World(NamedTuple):
-    """Which of how many processes of a run this is."""
+    """The rank of this process, and the number of processes of the run."""
 
     rank: int
     world_size: int
@@ -245,7 +245,7 @@ def local_tensor(tensor: Tensor) -> Tensor:
 
 
 class Part(NamedTuple):
-    """What this rank holds of a tensor."""
+    """The part of a tensor that this rank holds."""
 
     values: Tensor
     """Detached, not copied."""
@@ -256,7 +256,8 @@ class Part(NamedTuple):
 
 
 def part_of(tensor: Tensor) -> Part:
-    """What this rank holds of a tensor: its shard, or all of one that is not sharded."""
+    """The part of a tensor that this rank holds: its shard, or the whole tensor if it is not
+    sharded."""
     tensor = tensor.detach()
     if not hasattr(tensor, "placements"):
         return Part(tensor, (0,) * tensor.ndim, on_rank_0())

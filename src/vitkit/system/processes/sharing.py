@@ -16,7 +16,7 @@ LAST_LOOK = 1.0  # up to this
 
 
 def ranks_sharing() -> int:
-    """How many processes may do each other's work."""
+    """The number of processes that may share work."""
     if watchdog.store is None:
         return 1
     return watchdog.world_size

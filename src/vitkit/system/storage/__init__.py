@@ -1,1 +1,1 @@
-"""Files and remote addresses: whole or not at all."""
+"""Files and remote addresses, written completely or not at all."""

@@ -26,7 +26,7 @@ RANGE_NOT_SATISFIABLE = 416
 
 
 class Expected(NamedTuple):
-    """What the server says about the whole file."""
+    """The server's description of the whole file."""
 
     size: int
     """In bytes."""
@@ -35,8 +35,8 @@ class Expected(NamedTuple):
 
 
 def download(url: str, target: Path) -> Path:
-    """Downloads a file to `target`, with a progress bar, and returns `target`. A file that is there
-    already is not downloaded again.
+    """Downloads a file to `target`, with a progress bar, and returns `target`. An existing file is
+    not downloaded again.
 
     Until it is complete it is called *.part; a later call continues it. Raises FileNotFoundError if
     the server has no such file, OSError for a download that breaks off or arrives damaged.

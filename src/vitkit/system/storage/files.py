@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def cache_dir() -> Path:
-    """Where downloads and indices are kept: $VITKIT_CACHE, or vitkit in the user's cache
+    """The folder for downloads and indices: $VITKIT_CACHE, or vitkit in the user's cache
     directory."""
     if own := os.environ.get("VITKIT_CACHE"):
         return Path(own)
@@ -96,7 +96,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, whole or not at all. Raises OSError."""
+    """Write a file, completely or not at all. Raises OSError."""
     with whole(path) as new:
         new.write_bytes(data)
 
@@ -158,8 +158,9 @@ def check_can_be_made(path: Path) -> None:
 
 
 def write_where_said(path: Path, data: bytes) -> None:
-    """Write a file where the user says, whole or not at all, through a link if it is one; folders
-    above it are made. Raises OSError, and ValueError for a file that vitkit did not write."""
+    """Write a file where the user says, completely or not at all, through a link if it is one;
+    folders above it are made. Raises OSError, and ValueError for a file that vitkit did not
+    write."""
     check_replaceable(path)
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,7 +207,7 @@ def check_types(values: dict, types: Types) -> None:
 
 
 def write_json(path: Path, value: dict) -> None:
-    """Write a JSON file, whole or not at all. Raises OSError."""
+    """Write a JSON file, completely or not at all. Raises OSError."""
     write_whole(path, json.dumps(value, indent=1, ensure_ascii=False).encode())
 
 

@@ -89,7 +89,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _statuses(error: BaseException) -> Iterator[Any]:
-    """What may be a status, the likeliest first, by the names that libraries have for it."""
+    """What may be a status, the most likely first, by the names that libraries have for it."""
     yield getattr(error, "status", None)  # aiohttp's, below https
     yield getattr(error, "status_code", None)  # Azure's
     response = getattr(error, "response", None)

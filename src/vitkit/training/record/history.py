@@ -67,8 +67,8 @@ class Recorded:
         return max((line["step"] for line in self.lines), default=0)
 
     def cost(self) -> dict[str, str]:
-        """What the run cost so far, in words: steps, time, images, operations of the model; and
-        when it began. What earlier code did not write down is left out."""
+        """The cost of the run so far, in words: steps, time, images, operations of the model; and
+        when it began. Values that earlier code did not record are left out."""
         # A quick run: a head is solved for, and what was fine-tuned is a run of its own
         if isinstance(self.begun.get("seconds"), float):
             begun = str(self.begun.get("date", "at an unknown time"))
@@ -136,7 +136,8 @@ def _record(file: Path, types: Types) -> Record:
 
 
 def run_names(runs: Sequence[Recorded]) -> list[str]:
-    """What to call runs: their directories' names, or their paths if two of those are the same."""
+    """The names of runs: those of their directories, or their paths if two of those are the
+    same."""
     names = [run.run_dir.name for run in runs]
     if len(set(names)) == len(names):
         return names

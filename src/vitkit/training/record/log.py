@@ -26,7 +26,7 @@ SLOW_DATA = 0.1  # share of the time spent waiting for data from which it is wor
 
 
 class Pace(NamedTuple):
-    """How fast a run is."""
+    """The speed of a run."""
 
     images_per_second: float
     data_wait: float
@@ -35,7 +35,7 @@ class Pace(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What there is to compute, in 10^12 operations: 0 where it is not known."""
+    """The work of a run, in 10^12 operations; 0 if it is unknown."""
 
     of_image: float = 0.0
     """A step's operations for each of its images, counted as in Table 6."""
@@ -70,14 +70,14 @@ class Meter:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count what happens within it as waiting for data."""
+        """A context whose time counts as waiting for data."""
         began = time.perf_counter()
         yield
         self.waited += time.perf_counter() - began
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
-        """Do not count what happens within it as training."""
+        """A context whose time does not count as training."""
         began = time.perf_counter()
         yield
         self.paused += time.perf_counter() - began
@@ -179,8 +179,9 @@ class Log:
             self.to_trackers(lambda tracker: tracker.scalars(step, numbers))
 
     def to_trackers(self, tell: Callable[[Tracker], None]) -> None:
-        """Tell each tracker something. One that fails, for its server is gone or a disk full, is told
-        nothing more: the training goes on. What a function of the program raises is raised."""
+        """Send something to each tracker. One that fails, for its server is gone or a disk full, is
+        told
+        nothing more: the training goes on. An exception of a function of the program is raised."""
         for tracker in tuple(self.trackers):
             try:
                 tell(tracker)
@@ -239,7 +240,7 @@ class Log:
             self.say(f"{numbers}{rate}  {speed}  {clock(pace.seconds_left)} left")
 
     def metrics(self, step: int, metrics: Sequence[Metric]) -> None:
-        """Print what was measured, without what is neither good nor bad, such as counts."""
+        """Print the metrics, without those that are neither good nor bad, such as counts."""
         texts = []
         for metric in metrics:
             if metric.unit.better != "neither":
@@ -262,7 +263,7 @@ class Log:
 
 
 def clock(seconds: float) -> str:
-    """1:02:03, or 4:05 below an hour."""
+    """A time as 1:02:03, or 4:05 below an hour."""
     minutes, seconds = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"

@@ -37,7 +37,7 @@ class Mistaken(NamedTuple):
 
 
 class Tracker(Protocol):
-    """Gets what a run tells."""
+    """Receives the numbers and pictures of a run."""
 
     sentence: str
     """How to look at it; "" if that is not for us to say."""
@@ -49,7 +49,7 @@ class Tracker(Protocol):
         """The most confident mistakes, when the run ends."""
 
     def close(self) -> None:
-        """The end of this call; the run may go on in another."""
+        """End this call; the run may continue in another."""
 
 
 def check_tracker(track: str) -> None:
@@ -213,14 +213,15 @@ class FunctionTracker:
         self.function(step, dict(values))
 
     def pictures(self, step: int, mistaken: Sequence[Mistaken]) -> None:
-        """Not for a function of numbers."""
+        """Does nothing: a function gets only numbers."""
 
     def close(self) -> None:
         """There is nothing to close."""
 
 
 def identity(run_dir: Path, begun: Path) -> str:
-    """What a run is known by, the same if it goes on and another if its directory is used anew."""
+    """Identifies a run: the same if the run continues, another if its directory is used for a new
+    run."""
     digest = hashlib.sha256(str(run_dir.resolve()).encode())
     digest.update(begun.read_bytes())
     return digest.hexdigest()[:12]

@@ -161,7 +161,7 @@ def flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def as_typed(value: Any) -> str:
-    """A setting's value as it would be typed."""
+    """The value of a setting as a user would type it."""
     if isinstance(value, list):
         return " ".join(map(as_typed, value))
     if isinstance(value, float):

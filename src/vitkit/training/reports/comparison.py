@@ -125,7 +125,7 @@ def verdict(runs: Sequence[Recorded]) -> str:
 
 def write_comparison(path: Path, runs: Sequence[Recorded], notes: Sequence[str] = ()) -> Path:
     """Write a page about runs side by side: results, curves, and settings; returns its path. notes:
-    what else is to be said first. Raises OSError, and ValueError for a file that vitkit did not
+    sentences that come first. Raises OSError, and ValueError for a file that vitkit did not
     write."""
     names = run_names(runs)
     by_name = dict(zip(names, runs, strict=True))
@@ -198,7 +198,7 @@ def training_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
 
 
 def unit_panels(run: Recorded) -> list[Panel]:
-    """What was measured of one run: a panel for each unit, with a curve for each metric; none of
+    """The metrics of one run: a panel for each unit, with a curve for each metric; none for
     counts, which are neither better nor worse."""
     by_unit: dict[Unit, dict[str, Curve]] = {}
     for name, points in run.points().items():
@@ -208,7 +208,7 @@ def unit_panels(run: Recorded) -> list[Panel]:
 
 
 def metric_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
-    """What was measured of several runs: a panel for each metric, with a curve for each run. What none
+    """The metrics of several runs: a panel for each metric, with a curve for each run. What none
     has measured twice, as quick runs do not, is a number and no curve."""
     points = {name: run.points() for name, run in runs.items()}
     panels = []

@@ -154,8 +154,8 @@ def _pictures(run_dir: Path) -> dict[str, np.ndarray]:
 
 
 def settings_section(recipe: dict) -> Block:
-    """Every setting of a recipe, as recipe.json has it: those that differ from their defaults, and
-    folded the others."""
+    """Every setting of a recipe, as in recipe.json: first those that differ from their defaults,
+    then the others, folded."""
     ours = flat(recipe)
     usual = flat(defaults(recipe, Recipe))
     different = []

@@ -1,1 +1,1 @@
-"""Checkpoints: written whole, found again, continued exactly."""
+"""Checkpoints: written completely or not at all, found again, continued exactly."""

@@ -124,7 +124,7 @@ def point_to(run_dir: Path, name: str) -> None:
 
 
 def write_sealed(path: Path, values: dict) -> None:
-    """Write a JSON file with its own checksum, whole or not at all."""
+    """Write a JSON file with its own checksum, completely or not at all."""
     text = json.dumps(values | {SEAL: _checksum_of(values)}, indent=1)
     write_whole(path, text.encode())
 
@@ -157,11 +157,11 @@ class Occupied(ValueError):
 
 
 class Busy(Occupied):
-    """Another process is at work in the directory."""
+    """Another process works in the directory."""
 
 
 class Earlier(NamedTuple):
-    """What an earlier call left behind; empty if there was none."""
+    """The state that an earlier call left behind; empty if there was none."""
 
     recipe: dict
     """As recipe.json has it; empty if it is not known."""
@@ -173,12 +173,12 @@ class Earlier(NamedTuple):
 
 
 def earlier_call(run_dir: Path) -> Earlier:
-    """What an earlier call left in the directory; every rank gets what rank 0 sees."""
+    """The state that an earlier call left in the directory; every rank gets what rank 0 reads."""
     return from_rank_0(lambda: read_earlier(run_dir))
 
 
 def read_earlier(run_dir: Path) -> Earlier:
-    """What an earlier call left, as this process alone sees it."""
+    """The state that an earlier call left, read only by this process."""
     for pattern in ("*", "model/*", "checkpoints/*/*"):
         for path in run_dir.glob(pattern):
             refuse_special(path)

@@ -38,7 +38,7 @@ SEAL = "best.json"  # with each of them: its step, and the checksums of its file
 
 def is_finished(run_dir: Path, say: Say) -> bool:
     """Whether the directory has a finished model, with or without checkpoints: as it was saved, or
-    as its owner edited its description. Says what was edited, and what is done about damage."""
+    as its owner edited its description. Reports what was edited, and how damage is repaired."""
     changed = from_rank_0(lambda: _changed_files(run_dir))
     if changed is None:  # it was never finished
         return False

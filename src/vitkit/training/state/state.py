@@ -104,7 +104,8 @@ class State:
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Those that the optimiser changes, by name. Collected once: to go through all modules of a
+        """The parameters that the optimiser changes, by name. Collected once: to go through all
+        modules of a
         small model takes longer than to update its weights."""
         return {name: p for name, p in self.learner.named_parameters() if p.requires_grad}
 
@@ -137,7 +138,8 @@ class State:
 
     @contextmanager
     def deployed(self) -> Iterator[Learner]:
-        """The learner with the model as it would be saved now. Afterwards it is as it was.
+        """The learner with the model as it would be saved now. Afterwards its previous state is
+        restored.
 
         In this order: the averaged weights are swapped in; then the objective changes them to what
         it deploys (Learner.deployed); then every rank gathers whole modules, so that each can be

@@ -29,7 +29,7 @@ OFFSETS = "DCP_SHARDING_INFO"  # in the metadata of a file of shards: where they
 
 
 class Parts(NamedTuple):
-    """What a rank writes of a checkpoint's tensors, by their names."""
+    """The parts of a checkpoint's tensors that a rank writes, by name."""
 
     tensors: dict[str, Tensor]
     offsets: dict[str, list[int]]
@@ -37,7 +37,7 @@ class Parts(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a file has of a tensor."""
+    """The part of a tensor in a file."""
 
     file: str
     offsets: tuple[int, ...]
@@ -45,7 +45,8 @@ class Piece(NamedTuple):
 
 
 def parts_to_write(tensors: dict[str, Tensor]) -> Parts:
-    """What this rank writes of these tensors: not copied if it is on the CPU already."""
+    """The parts of these tensors that this rank writes: not copied if they are on the CPU
+    already."""
     parts = Parts({}, {})
     for name, tensor in tensors.items():
         part = part_of(tensor)
@@ -56,7 +57,7 @@ def parts_to_write(tensors: dict[str, Tensor]) -> Parts:
 
 
 def copied(parts: Parts) -> Parts:
-    """The same on the CPU, and the training may go on with the originals.
+    """A copy on the CPU, while the training may continue with the originals.
 
     Into ordinary memory: page-locked memory is copied to faster, but gigabytes of it take seconds
     to get, and stay with the process.
@@ -89,7 +90,8 @@ def write(folder: Path, parts: Parts) -> Path | None:
 
 
 def pieces_of(path: Path) -> dict[str, Piece]:
-    """What a file has of each tensor, by name: its header alone is read. Raises ValueError if it is
+    """The part of each tensor in a file, by name: only the header is read. Raises ValueError if it
+    is
     not such a file, and OSError."""
     pieces = {}
     try:
@@ -138,9 +140,8 @@ class Copy(NamedTuple):
 def copies_to_make(
     tensors: dict[str, Tensor], pieces: dict[str, list[Piece]]
 ) -> dict[str, list[Copy]]:
-    """What this rank reads of each file, by the file's name, to fill its parts of these tensors.
-
-    Raises ValueError if something of them is in no file.
+    """The copies that this rank reads from each file, by the file's name, to fill its parts of
+    these tensors. Raises ValueError if something of them is in no file.
     """
     copies: dict[str, list[Copy]] = {}
     for name, tensor in tensors.items():

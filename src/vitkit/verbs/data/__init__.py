@@ -1,1 +1,1 @@
-"""Verbs that are about data sets."""
+"""Verbs for data sets."""

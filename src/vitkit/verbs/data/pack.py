@@ -29,7 +29,7 @@ class Pack:
     packing: Annotated[Packing, arg(name="")] = field(default_factory=Packing)
     columns: DataColumns = field(default_factory=Columns)
     workers: int = -1
-    """Processes, each writing a shard; -1 follows the CPU quota."""
+    """Processes that write shards, one each; -1 follows the CPU quota."""
     ok_if_unreadable: OkIfUnreadable = False
 
 
@@ -42,7 +42,7 @@ class PackedData:
     packed: Packed
     """What was written, and what was left out."""
     images: int
-    """How many the data set has."""
+    """How many images the data set has."""
     target_kind: str
 
     @property
@@ -56,7 +56,7 @@ class PackedData:
         return status_of(len(self.packed.left_out), self.settings.ok_if_unreadable)
 
     def shown(self) -> Iterator[str]:
-        """How many images were written, and which were not."""
+        """The output: the number of images that were written, and the images that were not."""
         packed = self.packed
         sentence = (
             f"{packed.written:,} of {self.images:,} images in {self.path}, "

@@ -51,26 +51,27 @@ LEFT_OUT = ("label", "duplicate", "unreadable")  # kinds that --exclude lists
 
 @dataclass(frozen=True)
 class Review:
-    """Find images that deserve a second look: labels that are probably wrong, judged by a
-    model of all other images; pictures that are there twice; images unlike all others; dark, blurred and
+    """Find images that deserve a second look: labels that are probably wrong, judged by a model of
+    all other images; pictures that are there twice; images unlike all others; dark, blurred and
     odd-sized ones. Nothing is trained, and nothing is changed."""
 
     data: Data
     model: Annotated[Positional[str], arg(metavar="MODEL", help=MODEL)] = ""
     named_model: Annotated[str, arg(name="model", metavar="MODEL")] = ""
-    """The same MODEL, if it is not the second word."""
+    """The same as MODEL, if it is not the second word."""
     output: Annotated[Path, arg(aliases=["-o"])] = Path("review.html")
-    """Page of the pictures."""
+    """Page to write, which shows these images."""
     exclude: Path | None = None
     """Write a list into this file, for --data.exclude of `vitkit train` and `vitkit finetune`: the
-    training images whose label is probably wrong, that are there twice, or that cannot be read.
-    Look through it first: each line has its reason."""
+    training images whose label is probably wrong, that are duplicates, or that cannot be read.
+    Check the list before you use it: each line gives a reason."""
     columns: DataColumns = field(default_factory=Columns)
     groups: Groups = "auto"
     split_seed: SplitSeed = 0
     device: Device = "auto"
     apply: Path | None = None
-    """List that was saved on the page: say which files of DATA, a folder of classes, go where. No
+    """List that you saved on the page: print which files of DATA, a folder of classes, will be
+    moved, and where. No
     MODEL is needed."""
     undo: bool = False
     """With --apply: move the same files back to where they were."""
@@ -78,7 +79,7 @@ class Review:
     """With --apply: move the files. Nothing is deleted or replaced: photographs to leave out go to
     the folder DATA-left-out."""
     json: bool = False
-    """Print the findings as JSON, a line each."""
+    """Print the findings as JSON, one line each."""
     hints: ModelHints = field(default_factory=Hints)
 
 
@@ -129,7 +130,7 @@ class Reviewed:
             )
 
     def written(self) -> Iterator[str]:
-        """What was written."""
+        """The files that were written."""
         yield f"wrote {self.path}"
         if self.listed is not None:
             yield f"wrote {counted(self.listed, 'training image')} into {self.settings.exclude}"
@@ -138,7 +139,7 @@ class Reviewed:
 @result
 @dataclass(frozen=True)
 class Applied:
-    """What the list of a reader says of the files of a data set."""
+    """The moves of files that a reader's list asks for."""
 
     settings: Review
     moves: tuple[Move, ...]
@@ -154,7 +155,7 @@ class Applied:
         return [{"before": str(each.before), "after": str(each.after)} for each in self.moves]
 
     def shown(self) -> Iterator[str]:
-        """Every file and where it goes; and what is next."""
+        """The output: every file and its destination, and the next command."""
         settings = self.settings
         count = counted(len(self.moves), "file")
         if not self.moves:
@@ -257,7 +258,7 @@ def _model_of(settings: Review) -> str | Classifier:
 
 
 def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[str]]:
-    """All findings, and what was done, in sentences."""
+    """All findings, and the facts of the review, in sentences."""
     # The pixels of every image, and its features if it can be read
     parts = splits.sources
     surveys = {

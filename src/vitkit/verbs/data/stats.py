@@ -62,7 +62,7 @@ class Stats:
 
     source: Data
     test: str = ""
-    """Another data set; the training images are compared with its test part as well."""
+    """Another data set, whose test part is also compared with the training images."""
     exclude: Path | None = None
     """Write a list of the training images that have a near-duplicate in a test or validation part
     into this file, for --data.exclude of `vitkit train`."""
@@ -100,7 +100,7 @@ class Statistics:
         return status_of(broken, self.settings.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
-        """A row for each part: how much there is, of which size, and what is wrong with it."""
+        """A row for each part: the number of images, their sizes, and the problems."""
         rows = []
         for name, part in self.description["parts"].items():
             numbers = {
@@ -125,9 +125,9 @@ class Statistics:
 
 @verb
 def stats(settings: Stats) -> Statistics:
-    """Look at every image of a data set once: sizes, classes, duplicates within and between its parts,
-    broken images. Raises ValueError, before any image is read, for what could not be compared or
-    written."""
+    """Look at every image of a data set once: sizes, classes, duplicates within and between its
+    parts, broken images. Raises ValueError, before any image is read, if the data sets cannot be
+    compared or a file cannot be written."""
     # Which parts there are
     splits = open_splits(
         settings.source, settings.columns, settings.split_seed, settings.groups, True
@@ -198,7 +198,7 @@ def _check_request(settings: Stats, parts: dict[str, Source]) -> None:
 
 
 def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> dict:
-    """Everything that was seen, as plain values: what --json prints."""
+    """All statistics as plain values, for --json."""
     described_pairs = []
     for (first, second), duplicates in pairs.items():
         described = _describe_pairs(surveys[first], surveys[second], duplicates)
@@ -424,7 +424,8 @@ def _pairs(pair: dict) -> Iterator[str]:
 
 
 def same_or_like(bits: int) -> str:
-    """How alike two images are whose fingerprints differ in so many bits; -1 is the same file."""
+    """The similarity, in words, of two images whose fingerprints differ in this many bits; -1 is
+    the same file."""
     if bits < 0:
         return "the same as"
     return "like"

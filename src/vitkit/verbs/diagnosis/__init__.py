@@ -1,10 +1,10 @@
-"""Verbs that examine: this machine, runs, images and models; and how fast a model is here."""
+"""Verbs that examine this machine, runs, images and models, and measure the speed of a model."""
 
 from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """A fact about what was examined, and what to do about it if it could be better."""
+    """A fact from an examination, with advice if something could be better."""
 
     name: str
     value: str

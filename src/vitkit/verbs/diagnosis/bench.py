@@ -67,23 +67,23 @@ WRITTEN = (".json", ".png")
 @dataclass(frozen=True)
 class Bench:
     """Measure how fast a model is on this machine, on the CPU, in every runtime and precision that is
-    installed, side by side; and how far each gives the model's answers. Of an exported file: how fast it
-    is in every library that computes such files."""
+    installed, side by side, and how often each gives the model's own answers. For an exported file,
+    measure how fast it is in every library that can run it."""
 
     model: Model
     data: Annotated[str, arg(metavar="DATA")] = ""
     """Images to compare answers on: the test part of a data set. Default: parts of two photographs
     that come with scikit-learn."""
     calibrate: Annotated[str, arg(metavar="DATA")] = ""
-    """Images that int8 is calibrated on, and exits are fitted on, 300 at most. Default: the training
-    part of --data; if that has but one part, every second image, and answers are compared on the
-    others."""
+    """Images for the calibration of int8 and the fitting of exits, 300 at most. Default: the
+    training part of --data; if that has only one part, every second image, and answers are compared
+    on the others."""
     batch: tuple[int, ...] = (1, 8, 32)
     """Images in a forward pass: one number, or several."""
     rounds: int = 5
-    """Turns of each runtime, at each size."""
+    """How often each runtime has its turn, at each batch size."""
     seconds: float = 0.5
-    """How long a turn takes."""
+    """Length of a turn."""
     limit: int = 200
     """Largest number of images to compare answers on."""
     runtimes: tuple[Literal["torch", "compiled", "onnx", "openvino"], ...] = (
@@ -91,21 +91,22 @@ class Bench:
         "onnx",
         "openvino",
     )
-    """What to measure, if it is installed. compiled (torch.compile) takes minutes to start."""
+    """Runtimes to measure, if they are installed. compiled (torch.compile) takes minutes to
+    start."""
     precisions: tuple[Literal["float32", "bfloat16", "int8"], ...] = ("float32", "bfloat16", "int8")
-    """Precisions to measure, if this machine computes in them."""
+    """Precisions to measure, if this machine can compute in them."""
     timm: tuple[str, ...] = ()
-    """Models of timm to compare with, such as vit_tiny_patch16_224, computed by timm."""
+    """Models of timm, such as vit_tiny_patch16_224, whose speed in timm is compared."""
     merge: tuple[int, ...] = ()
-    """Measure PyTorch with so many tokens merged in every block too, such as 4 8 16: less work, and
-    answers that differ a little (docs/export.md)."""
+    """Also measure PyTorch with this many tokens merged in every block, such as 4 8 16: less work,
+    and slightly different answers (docs/export.md)."""
     exit: tuple[float, ...] = ()
-    """Measure PyTorch with early exits too, which end the computation of an image when a class has
-    such a probability, such as 0.9 0.7."""
+    """Also measure PyTorch with early exits, which end the computation of an image as soon as a
+    class reaches this probability, such as 0.9 0.7."""
     start_up: bool = True
-    """Measure processes too: from their start to one answer, and their memory."""
+    """Also measure processes: the time from their start to the first answer, and their memory."""
     report: tuple[Path, ...] = ()
-    """Files to write: .json for the numbers, .png for a picture of them."""
+    """Files to write: .json has the numbers, .png a picture of them."""
     json: bool = False
     """Print the numbers as one line of JSON."""
     hints: ModelHints = field(default_factory=Hints)
@@ -164,10 +165,10 @@ class Benchmark:
 
 @verb
 def bench(settings: Bench) -> Benchmark:
-    """Measure how fast a model is on this machine, in every runtime and precision that is installed,
-    side by side; and how far each gives the model's answers. Of an exported file: how fast it is, in
-    every library that computes such files. Raises ValueError for numbers that cannot be, and for what an
-    exported file cannot be asked."""
+    """Measure how fast a model is on this machine, in every runtime and precision that is
+    installed, side by side; and how far each gives the model's answers. For an exported file: how
+    fast it is, in every library that can run it. Raises ValueError for numbers that cannot be, and
+    for what an exported file cannot be asked."""
     check(settings)
     if _is_file(settings):
         return _of_file(settings)
@@ -352,7 +353,7 @@ def _with_starts(
 
 
 def versions() -> dict[str, str]:
-    """Those of what computes, as far as it is installed."""
+    """The versions of the installed libraries that compute."""
     found = {}
     for package in VERSIONED:
         with suppress(PackageNotFoundError):
@@ -363,7 +364,7 @@ def versions() -> dict[str, str]:
 def described(
     settings: "Bench", found: Sequence[Contender], speeds: Sequence[Speed], images: str
 ) -> dict:
-    """All that was measured, and on which images."""
+    """All measurements, and the images on which they were made."""
     rows = []
     for contender, speed in zip(found, speeds, strict=True):
         agreement = contender.agreement
@@ -401,7 +402,7 @@ def described(
 
 
 def write(path: Path, written: dict, found: Sequence[Contender], speeds: Sequence[Speed]) -> None:
-    """The numbers, or a picture of them."""
+    """Write the numbers, or a picture of them."""
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".json":
         write_json(path, written)

@@ -15,19 +15,19 @@ from vitkit.verbs.diagnosis import Finding
 
 @dataclass(frozen=True)
 class Doctor:
-    """Say what this machine and this installation can do, what is fast, and what is missing, with a line of
-    advice where something can be better. With --data, --model or --run, say what is wrong with these instead,
-    in a minute or so."""
+    """Print what this machine and this installation can do, what is fast, and what is missing, with
+    advice for everything that can be improved. With --data, --model or --run, print what is wrong
+    with these instead, which takes about a minute."""
 
     data: str = ""
     """Images to examine: classes, balance, broken ones, duplicates between parts."""
     model: str = ""
-    """A model to examine: its preprocessing; and with --data, whether it can learn a few of those
-    images by heart, and whether it would wait for them."""
+    """A model to examine: its preprocessing; and with --data, whether it can memorise a few of
+    those images, and whether training would wait for the images."""
     run: Path | None = None
-    """A run to examine: its loss, rate, gradients, data and preprocessing."""
+    """A run to examine: its loss, learning rate, gradients, data and preprocessing."""
     device: str = "auto"
-    """Where --model computes: cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+    """Device for --model: cpu, cuda, cuda:1 or mps; auto chooses the best one."""
     json: bool = False
     """Print JSON."""
 
@@ -42,7 +42,7 @@ class Diagnosis:
 
     @property
     def advice(self) -> list[str]:
-        """What to do, in sentences."""
+        """The advice, in sentences."""
         return [finding.advice for finding in self.findings if finding.advice]
 
     def rows(self) -> list[dict]:

@@ -40,7 +40,7 @@ LOSS = {"class": "softmax", "classes": "sigmoid", "number": "squared"}
 
 @dataclass(frozen=True)
 class Examined:
-    """A model, and the images that it is to learn."""
+    """A model, and the images that it should learn."""
 
     data: str
     splits: Splits
@@ -49,7 +49,7 @@ class Examined:
 
 
 def examine_model(name: str, classifier: Classifier, account: list[str]) -> Iterator[Finding]:
-    """What a model's file says of its preprocessing. `account` is what loading it told."""
+    """The findings on the preprocessing in a model's file. `account` is what loading it told."""
     guessed = [line for line in account if "--statistics" in line]
     told = [line for line in account if line not in guessed]
     yield Finding("model", told[0])

@@ -70,25 +70,26 @@ class Evaluate:
     model: ModelOrFile
     data: Data
     against: Annotated[str, arg(metavar="MODEL")] = ""
-    """Another model, to measure on the same images: prints the difference, and whether chance would
-    explain it."""
+    """Another model to measure on the same images: prints the difference, and whether chance
+    explains it."""
     report: tuple[Path, ...] = ()
-    """Files to write everything to: .html is one page with figures, classes and the most confident
-    mistakes; .json the numbers; .png a contact sheet of the mistakes, or with --against of the images
-    on which the models disagree."""
+    """Files to write: .html is a page with figures, classes and the most confident mistakes; .json
+    has all numbers; .png is a contact sheet of the mistakes, or with --against of the images on
+    which the models disagree."""
     calibrate: Path | None = None
     """Fit a temperature on these images, and save the model, with calibrated probabilities, in this
     directory. Do not measure on the same images afterwards."""
     real: Path | None = None
-    """ReaL's real.json, or download: counts an answer as right if it is in an image's list of labels too. DATA is
-    ImageNet's validation part, in any folders, its files called as they were published."""
+    """ReaL's real.json, or download: also counts an answer as right if it is in the image's list of
+    labels. DATA is ImageNet's validation part, in any folders, with its original file names."""
     named: Annotated[SetName | Literal["imagenet-c"] | None, arg(name="as")] = None
-    """What DATA is, if it is a data set with a protocol of its own: which classes its folders are, and
-    which answers count (docs/evaluation.md)."""
+    """Name of DATA, if it is a data set with a protocol of its own, which determines the classes of
+    its folders and the answers that count (docs/evaluation.md)."""
     corruptions: Annotated[
         tuple[Corruption | Literal["common"], ...], arg(metavar="{common}|NAME...")
     ] = ()
-    """Also measure the images with these corruptions, each at five severities; common is ImageNet-C's fifteen."""
+    """Also measure the accuracy with these corruptions of the images, each at five severities;
+    common means ImageNet-C's fifteen."""
     evals: tuple[EvaluatorName, ...] = ()
     """Evaluators to run. Default: those that fit the labels. `neighbours` works without a head."""
     split: Literal["train", "val", "test"] | None = None
@@ -298,8 +299,8 @@ def named_images(settings: "Evaluate", classifier: Classifier) -> tuple["Named",
 
 
 def train_part(settings: "Evaluate", evaluator: Evaluator, source: Source) -> Source | None:
-    """The training images of the data, for an evaluator that learns; None for others, and if they
-    are the images that are measured."""
+    """The training images of the data, for an evaluator that learns from them. None for other
+    evaluators, or if these images are measured themselves."""
     if not learns(evaluator):
         return None
     train = open_parts(settings.data, settings.columns).sources.get("train")

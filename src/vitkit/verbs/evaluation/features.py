@@ -35,16 +35,16 @@ from vitkit.weights import Hints
 
 @dataclass(frozen=True)
 class WriteFeatures:
-    """Write the features of images to a file: the vectors that the head of a model reads, to search, to
-    cluster, or to train something else on. Each image is one row. Features stay in the cache, for the
-    next time and for other commands."""
+    """Write the features of images to a file: the vectors that the head of a model reads, for
+    search, clustering, or training something else. Each image is one row. vitkit caches features
+    for the next time and for other commands."""
 
     model: Model
     data: Data
     output: Annotated[Path, arg(aliases=["-o"])] = Path("features.parquet")
     """File to write: .parquet, or .npz for numpy."""
     split: Literal["train", "val", "test"] | None = None
-    """Part of the data. Default: all parts, with a column that says which."""
+    """Part of the data. Default: all parts, and a column names the part."""
     named: As = None
     columns: DataColumns = field(default_factory=Columns)
     on_bad_image: OnBadImage = "fail"
@@ -85,7 +85,7 @@ class WrittenFeatures:
         return rows
 
     def shown(self) -> Iterator[str]:
-        """What was written, and what is next."""
+        """A sentence on the file that was written, and the next command."""
         settings = self.settings
         count = sum(map(len, self.sources.values()))
         width = next(iter(self.features.values())).shape[1]

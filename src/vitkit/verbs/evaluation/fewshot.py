@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class MeasureFewshot:
     """Fit a linear layer to a few images of each class, in closed form, and measure it on the test
-    images: the paper's few-shot accuracy, in seconds. Images are drawn several times; the mean and
-    the standard deviation are printed."""
+    images: the paper's few-shot accuracy, in seconds. The images are drawn several times, and the
+    mean and the standard deviation are printed."""
 
     model: Model
     data: Annotated[Positional[tuple[str, ...]], arg(metavar="DATA...", help=DATA)]
     shots: tuple[int, ...] = (5, 10)
     """Images of each class to learn from."""
     seeds: int = 3
-    """How often they are drawn."""
+    """How often the images are drawn."""
     form: Form = "fixed"
-    """How the regularisation is chosen: "fixed", as in big_vision; or "ranked", as in the paper's time:
-    the value that ranks best over all DATA, on the first images of each class."""
+    """How the regularisation is chosen: "fixed" as in big_vision, or "ranked" as at the time of the
+    paper, with the value that ranks best over all DATA, on the first images of each class."""
     named: As = None
     columns: DataColumns = field(default_factory=Columns)
     on_bad_image: OnBadImage = "fail"
@@ -63,14 +63,14 @@ class MeasureFewshot:
 @result
 @dataclass(frozen=True)
 class FewshotAccuracy:
-    """What a model makes of a few images a class, for each data set."""
+    """The accuracy of a model that learned from a few images per class, for each data set."""
 
     settings: MeasureFewshot
     metrics: dict[str, tuple[Metric, ...]]
     """By data set: accuracy and its deviation for each number of shots, called "5-shot/top1"."""
 
     def top1(self, shots: int, data: str | None = None) -> float:
-        """The accuracy with so many images a class, on a data set; by default the first."""
+        """The accuracy with this many images per class, on a data set; by default the first."""
         data = data or next(iter(self.metrics))
         return _by_name(self.metrics[data])[f"{shots}-shot/top1"].value
 

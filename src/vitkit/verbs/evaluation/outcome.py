@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @result
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """How good a model is on images."""
+    """The evaluation of a model on images."""
 
     settings: "Evaluate"
     images: str
@@ -55,7 +55,7 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """The share of images whose likeliest class is theirs. Raises KeyError for images of other
+        """The share of images whose most likely class is theirs. Raises KeyError for images of other
         targets."""
         return self["top1"]
 
@@ -237,7 +237,7 @@ def write(files: Sequence[Path], report: Report, source: Source) -> list[Path]:
 
 
 def next_command(settings: "Evaluate") -> str:
-    """What to run next."""
+    """The next command to run."""
     if settings.calibrate:
         return f"vitkit evaluate {as_word(settings.calibrate)} DATA, on images that it was not fitted on"
     if settings.report:

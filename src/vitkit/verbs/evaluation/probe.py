@@ -57,9 +57,9 @@ HAVE = {"classes": "have several", "number": "have a number"}  # kinds of target
 @dataclass(frozen=True)
 class FitProbe:
     """Fit a linear head to the features of your images, in seconds and without training, and save
-    the model with it. All images but the test part are learned from; each is also answered by a fit
-    without it, which says how good the head is even where no test image is left. Images may have one
-    class each, several, or a number."""
+    the model with it. The head learns from all images except the test part. Each of these is also
+    classified by a fit without it, which shows how good the head is even if there is no test part.
+    Images may have one class each, several classes, or a number."""
 
     model: Model
     data: Data
@@ -67,9 +67,9 @@ class FitProbe:
     """Directory to save the model with its new head in. Default: none, only the accuracy is
     printed."""
     method: Literal["linear", "prototype", "logistic", "neighbours"] = "linear"
-    """linear: least squares, for several classes and for numbers too; prototype: the class whose mean
-    is nearest; logistic: scikit-learn's regression; neighbours: the vote of the nearest training
-    images, which give no head to save."""
+    """linear: least squares, also for several classes and for numbers; prototype: the class with
+    the nearest mean; logistic: scikit-learn's logistic regression; neighbours: a vote of the
+    nearest training images, which gives no head to save."""
     k: int = 20
     """Neighbours that vote."""
     named: As = None
@@ -90,7 +90,7 @@ class Probed:
 
     settings: FitProbe
     classifier: Classifier | None
-    """The model with its new head; None for neighbours, which are none."""
+    """The model with its new head; None for neighbours, which have no head."""
     metrics: tuple[Metric, ...]
     """What it reaches on images that it did not learn from; under torchrun empty but on rank 0."""
     title: str
@@ -125,7 +125,7 @@ class Probed:
         yield from self.written()
 
     def written(self) -> Iterator[str]:
-        """What was written, and what is next."""
+        """A sentence on the model that was written, and the next command."""
         if self.classifier is None:
             return
         if self.path is None:
@@ -312,7 +312,7 @@ def _title(settings: FitProbe, probing: Probing, images: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A probe, and all that it was fitted to."""
+    """A probe, and the data to which it was fitted."""
 
     probing: Probing
     probe: Probe

@@ -64,7 +64,7 @@ FITTED_HERE = (
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be reported on."""
+    """The settings of a report."""
 
     settings: "Evaluate"
     classifier: Classifier
@@ -241,7 +241,7 @@ def deliver(settings: "Evaluate", found: Report, source: Source) -> Evaluation:
 
 
 def facts_of(settings: "Evaluate", classifier: Classifier, device: torch.device) -> dict[str, str]:
-    """How it was measured, for whoever reads the report."""
+    """The facts of the measurement, for the reader of the report."""
     where = str(device)
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)
@@ -287,7 +287,7 @@ def check_imagenet_c(settings: "Evaluate") -> None:
 def report_on_files(
     settings: "Evaluate", classifier: Classifier, device: torch.device
 ) -> Evaluation:
-    """Measure the accuracy under every corruption that is there, at every severity, with the errors
+    """Measure the accuracy under every corruption in the folder, at every severity, with the errors
     in proportion to AlexNet's."""
     # The folders, before anything is computed
     check_classes(classifier)

@@ -1,1 +1,1 @@
-"""Verbs that are about models as files, and in lists."""
+"""Verbs for files of models, and lists of models."""

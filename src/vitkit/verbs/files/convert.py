@@ -31,18 +31,17 @@ class Convert:
 
     source: Model
     dest: Annotated[Positional[Path], arg(metavar="DEST")]
-    """What to write: a directory (huggingface, native, timm) or a file (.npz, .safetensors,
-    .pth)."""
+    """Directory (huggingface, native, timm) or file (.npz, .safetensors, .pth) to write."""
     to: Annotated[str, arg(metavar="FORMAT")]
     """The format: huggingface, timm, google, torchvision or native."""
     headless: bool = False
-    """Leave the head out, and write only the encoder, for a program that has a head of its own."""
+    """Write only the encoder, without the head, for a program that has a head of its own."""
     approximate: bool = False
-    """Write the model even if the other library computes a little differently, such as with another
-    form of the GELU, or its logits differ by more than the tolerance."""
+    """Write the model even if the other library computes something slightly differently, such as
+    another form of the GELU, or if the logits differ by more than the tolerance."""
     tolerance: float = 1e-4
-    """Largest difference of the logits there that counts as the same. Beyond it the status is 1,
-    and nothing is written."""
+    """Largest difference between the logits that counts as the same. If the difference is larger,
+    the exit status is 1, and nothing is written."""
     hints: ModelHints = field(default_factory=Hints)
 
 
@@ -58,11 +57,11 @@ class Converted:
 
     @property
     def path(self) -> Path:
-        """What was written."""
+        """The file or directory that was written."""
         return self.proof.path
 
     def shown(self) -> Iterator[str]:
-        """What was written, what stayed behind, and how far the logits differ."""
+        """The output: what was written, what was left out, and how much the logits differ."""
         proof = self.proof
         yield f"wrote {proof.path}; read back, every tensor is the same to the bit"
         if proof.path.is_dir() and is_somebodys(proof.path / "README.md"):

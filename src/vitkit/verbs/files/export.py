@@ -48,43 +48,45 @@ from vitkit.weights import Classifier, Hints
 
 @dataclass(frozen=True)
 class ExportModel:
-    """Write a model as a file that needs neither vitkit nor Python, and measure on real images that the
-    file gives the model's answers. If it does not, no file is written. As a page, photos.html, it answers
-    photographs in a browser, without a server and without the network."""
+    """Write a model as a file that needs neither vitkit nor Python, and check on real images that
+    the file gives the model's answers. If it does not, no file is written. A page, such as
+    photos.html, classifies photographs in a browser, without a server and without the network."""
 
     model: Model
     output: Annotated[Path, arg(aliases=["-o"])]
-    """File to write: .onnx, .xml (with a .bin beside it), .pt2 or .html. What was measured goes to
-    FILE.json."""
+    """File to write: .onnx, .xml (with a .bin beside it), .pt2 or .html. FILE.json gets the
+    measurements."""
     to: Literal["onnx", "openvino", "torch", "page"] | None = None
-    """For ONNX Runtime and all that read ONNX, for OpenVINO, a program of torch.export, or a page that
-    answers photographs in a browser. Default: what the file's ending says."""
+    """Format: for ONNX Runtime and other readers of ONNX, for OpenVINO, a program of torch.export,
+    or a page that classifies photographs in a browser. Default: the format of the file's ending."""
     precision: Literal["float32", "float16", "bfloat16", "int8"] | None = None
-    """Numbers of the weights. float16 and bfloat16 halve the file; with bfloat16 OpenVINO also computes
-    in it, and with int8 in int8. Default: float32, and float16 for a page."""
+    """Number format of the weights. float16 and bfloat16 halve the file size. With bfloat16 or
+    int8, OpenVINO also computes in this format. Default: float32, or float16 for a page."""
     preprocessing: bool = False
-    """Put the preprocessing into the file: pictures of any size go in, uint8 (batch, height, width, 3), and
-    probabilities come out. vitkit's own commands are faster without this, because they prepare images in
-    other processes."""
+    """Put the preprocessing into the file, which then takes pictures of any size, uint8 (batch,
+    height, width, 3), and returns probabilities. vitkit's own commands are faster without this,
+    because they prepare images in other processes."""
     merge: int = 0
-    """Merge so many tokens in every block: less work, and answers that differ a little. The file is
-    held to the bounds of int8."""
+    """Merge this many tokens in every block: less work, and slightly different answers. The bounds
+    of int8 apply to the file."""
     data: Annotated[str, arg(metavar="DATA")] = ""
-    """Images to try the file on: the test part of a data set. Default: parts of two photographs that
-    come with scikit-learn; for int8 of a run, the images that the run left out."""
+    """Images to check the file on: the test part of a data set. Default: parts of two photographs
+    that come with scikit-learn; for int8 of a run, the images that the run held out."""
     calibrate: Annotated[str, arg(metavar="DATA")] = ""
-    """Fix the ranges of int8 by these images, 300 at most: faster in OpenVINO than ranges for each image,
-    and a little less exact. ONNX Runtime needs fixed ranges, and small models may then fail. Its default is
-    the training part of --data, or, of a single part, every second image (the file is tried on the others);
-    without --data, the images that the run has learned from."""
+    """Fix the ranges of int8 with these images, 300 at most: this is faster in OpenVINO than
+    computing ranges for each image, and slightly less exact. ONNX Runtime needs fixed ranges, and
+    small models may then fail the check. Default for ONNX Runtime: the training part of --data; if
+    --data has only one part, every second image (the file is checked on the others); without
+    --data, the training images of the run."""
     limit: int = 500
-    """Largest number of images to try the file on, spread evenly."""
+    """Largest number of images to check the file on, chosen evenly from all."""
     onnxruntime_web: Annotated[Path | None, arg(metavar="DIR")] = None
-    """For a page: the folder of onnxruntime-web, which the page contains, as npm install onnxruntime-web
-    writes it. Default: node_modules here or in a folder above."""
+    """For a page: the folder of onnxruntime-web that npm install onnxruntime-web wrote; the page
+    contains it. Default: node_modules in this folder or in one above."""
     agreement: float | None = None
-    """Smallest accepted share of images with the model's own answer. Default: 0.99, 0.95 for bfloat16, 0.9
-    for int8; the accuracy that the other answers cost is bounded too (docs/export.md). 0 accepts anything."""
+    """Smallest accepted share of images for which the file gives the model's answer. Default: 0.99,
+    0.95 for bfloat16, 0.9 for int8. The loss of accuracy by the other answers is bounded too
+    (docs/export.md). 0 accepts anything."""
     hints: ModelHints = field(default_factory=Hints)
 
 
@@ -116,16 +118,16 @@ class ExportedModel:
 
     @property
     def megabytes(self) -> float:
-        """Its size."""
+        """The size of the file, in megabytes."""
         return size_of(self.path) / 1e6
 
     @property
     def measured(self) -> dict:
-        """What was written beside it as JSON."""
+        """The measurements that were written beside it as JSON."""
         return parse_json(Path(f"{self.path}.json").read_text())
 
     def shown(self) -> Iterator[str]:
-        """What was written, and what was measured."""
+        """The output: the file that was written, and the measurements."""
         settings = self.settings
         yield f"wrote {self.path}: {self.megabytes:,.1f} MB, {self.precision}"
         if settings.merge:

@@ -45,36 +45,40 @@ WRITTEN = (".json", ".png", ".svg", ".html")
 
 @dataclass(frozen=True)
 class Faster:
-    """Find the fastest model that loses no more accuracy than you allow, and write it: in every runtime
-    and precision of this machine, with fewer blocks, smaller images and merged tokens, judged on images
-    that the model has not learned from. The same command goes on where it ended."""
+    """Find the fastest model that loses no more accuracy than you allow, and write it. The search
+    covers every runtime and precision of this machine, fewer blocks, smaller images and merged
+    tokens. It measures accuracy on images that the model has not learned from. Run the same command
+    again to continue the search."""
 
     model: Model
     data: Annotated[str, arg(metavar="DATA")] = ""
-    """Images to judge by that the model has not learned from: the test part of a data set whose classes
-    are the model's. Default: those of the model's run."""
+    """Images to measure accuracy on, from which the model has not learned: the test part of a data
+    set with the model's classes. Default: the data set of the model's run."""
     lose: float = 0.5
-    """Points of accuracy that the model may lose, at 95 % confidence, if there are enough images to show it."""
+    """Percentage points of accuracy that the model may lose, at 95 % confidence, if there are
+    enough images to show it."""
     at_most: str = ""
-    """Instead of --lose: the most accurate model that takes no longer than this for an image, such as 15ms."""
+    """Instead of --lose: find the most accurate model that takes no longer than this for an image,
+    such as 15ms."""
     purpose: Annotated[Literal["latency", "throughput"], arg(name="for")] = "latency"
-    """latency: one image at a time; throughput: 32."""
+    """latency: one image at a time; throughput: batches of 32 images."""
     budget: str = "10m"
-    """Roughly how long to search: 90s, 10m or 1h."""
+    """Approximate time of the search: 90s, 10m or 1h."""
     output: Annotated[Path | None, arg(aliases=["-o"])] = None
-    """What to write: a file that ends in .onnx or .xml, or without an ending a directory for PyTorch.
-    Then only what can be written so is looked at. Default: faster, with the ending of the fastest, in the
-    run's directory, or else here."""
+    """File to write, with the ending .onnx or .xml, or a directory for PyTorch, without an ending.
+    The search is then limited to models of this format. Default: a file named faster, with the
+    ending of the fastest model, in the directory of the run, or else in this folder."""
     report: tuple[Path, ...] = ()
-    """Files to write beside it: .html for a page, .png or .svg for its picture, .json for the numbers.
-    Default: faster.html beside the model."""
+    """Reports to write: .html is a page, .png or .svg its picture, .json has the numbers. Default:
+    faster.html beside the model."""
     hints: ModelHints = field(default_factory=Hints)
 
 
 @result
 @dataclass(frozen=True)
 class FasterModel:
-    """The line of models of which none is both faster and loses less, and the one that was written."""
+    """The models for which no other is both faster and more accurate, and the one that was
+    written."""
 
     settings: Faster
     line: Line
@@ -98,7 +102,8 @@ class FasterModel:
         return rows
 
     def shown(self) -> Iterator[str | Table]:
-        """The table of the line, what was chosen, what was written, and what is next."""
+        """The output: the table of the line, the chosen model, the files that were written, and the
+        next command."""
         table = Table(box=None, pad_edge=False)
         table.add_column(HEADER[0])
         for name in HEADER[1:]:
@@ -213,7 +218,8 @@ def subject_of(settings: Faster, classifier: Classifier, run_dir: Path | None) -
 
 
 def choose(line: Line, lose: float, most: float | None) -> Point:
-    """The fastest that is promised to lose less than a share; or the most accurate within so many
+    """The fastest for which a loss below this share can be promised; or the most accurate within
+    this many
     milliseconds. Raises ValueError if nothing is as fast."""
     if most is None:
         return line.fastest(lose)

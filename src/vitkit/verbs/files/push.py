@@ -24,7 +24,7 @@ from vitkit.weights import push as uploaded
 
 @dataclass(frozen=True)
 class Push:
-    """Upload a model directory to the Hugging Face hub, model card and all."""
+    """Upload a model directory to the Hugging Face hub, with its model card."""
 
     folder: Annotated[Positional[Path], arg(metavar="DIRECTORY")]
     """A run, or a model directory."""
@@ -33,9 +33,9 @@ class Push:
     private: bool = False
     """Create a private repository."""
     license: str = ""
-    """The licence, as the hub calls it, such as apache-2.0, mit or cc-by-nc-4.0; it is written into
-    the card. Default: that of the weights that the model began with. other is what the file LICENSE
-    in the directory says."""
+    """The hub's identifier of the licence, such as apache-2.0, mit or cc-by-nc-4.0, for the model
+    card. other refers to the file LICENSE in the directory. Default: the licence of the weights
+    that the model began with."""
 
 
 @result
@@ -50,7 +50,7 @@ class Pushed:
     license: License
 
     def shown(self) -> Iterator[str]:
-        """Where it is, and under which licence."""
+        """The address of the model, and its licence."""
         yield f"uploaded {self.folder} to {self.address}, under the licence {self.license.called}"
         yield f"next: vitkit predict {as_word(self.settings.name)} IMAGE..."
 

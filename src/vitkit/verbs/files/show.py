@@ -34,14 +34,14 @@ from vitkit.weights import (
 
 @dataclass(frozen=True)
 class Show:
-    """Print what a model is: architecture, cost, preprocessing, classes, where it came from. MODEL may be
-    a size without weights too, such as B/16 or R50+B/32."""
+    """Print what a model is: architecture, cost, preprocessing, classes and origin. MODEL may also
+    be a size without weights, such as B/16 or R50+B/32."""
 
     model: Model
     json: bool = False
     """Print one JSON object."""
     draw: Path | None = None
-    """Draw the architecture, as Figure 1 of the paper has it, with the shapes, parameters and operations
+    """Draw the architecture like Figure 1 of the paper, with the shapes, parameters and operations
     of its parts: model.svg, model.png, or model.html, a page."""
     hints: ModelHints = field(default_factory=Hints)
 
@@ -49,13 +49,13 @@ class Show:
 @result
 @dataclass(frozen=True)
 class Description:
-    """What a model is."""
+    """The description of a model."""
 
     settings: Show
     config: ModelConfig
     """The architecture."""
     classifier: Classifier | None
-    """The model; None of a size such as B/16, which has no weights."""
+    """The model; None for a size such as B/16, which has no weights."""
 
     @property
     def path(self) -> Path | None:

@@ -14,21 +14,22 @@ from vitkit.weights import SOURCES, Published, all_published, find_published, ne
 
 @dataclass(frozen=True)
 class Models:
-    """List every named model with its parameters, its tokens and multiply-accumulates at each size,
-    and what a training costs; or, with --published, the weights that there are to begin with."""
+    """List every named model with its parameters, its tokens and multiply-accumulates at each image
+    size, and the cost of its training; or, with --published, the weights that you can begin
+    with."""
 
     published: bool = False
-    """List published weights instead: those whose name, family, architecture or pre-training has NAME
-    in it, such as dinov2 or B/16; without NAME a line for each family."""
+    """List published weights instead: those whose name, family, architecture or pre-training
+    contains NAME, such as dinov2 or B/16; without NAME, one line for each family."""
     image: tuple[int, ...] = (224, 384)
     """Sides of square images in pixels. A side that the patch does not divide is rounded down."""
     classes: int = 1000
     """Classes of the head."""
     epochs: float = 7
-    """Length of the training whose exaFLOPs are shown, at the first size; 7 epochs of JFT-300M in
-    most of Table 6."""
+    """Length of the training for which exaFLOPs are shown, at the first image size; in most of
+    Table 6, 7 epochs of JFT-300M."""
     examples: float = 303e6
-    """Images of an epoch."""
+    """Images in an epoch."""
     names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME...")] = field(default=())
     """Models to list, any size with any patch, such as B/20 or R101+B/32. Default: all."""
 
@@ -36,7 +37,7 @@ class Models:
 @result
 @dataclass(frozen=True)
 class ModelList:
-    """Named models, and what each costs."""
+    """Named models, and the cost of each."""
 
     settings: Models
     configs: dict[str, tuple[ModelConfig, ...]]
@@ -179,7 +180,8 @@ def list_published(names: tuple[str, ...]) -> PublishedList:
 
 
 def description(weights: Published) -> str:
-    """What weights are, in a line: "ViT-S/14, 518 pixels; LVD-142M; 81.1 % (a linear probe, DINOv2);
+    """A description of weights, in a line: "ViT-S/14, 518 pixels; LVD-142M; 81.1 % (a linear probe,
+    DINOv2);
     apache-2.0; 88 MB; here"."""
     parts = [f"{weights.model}, {weights.pixels} pixels"]
     if weights.pretraining:

@@ -46,19 +46,19 @@ from vitkit.verbs.words import DATA
 @dataclass(frozen=True)
 class RunStudy:
     """Run one of the paper's studies on your own images: a grid of small runs, its table and its
-    figure. The same command goes on with a study that was interrupted, and tries failed runs anew.
-    Without NAME the studies are listed; NAME --help says what it measures, and what the paper
-    found."""
+    figure. The same command continues an interrupted study, and tries failed runs again. Without
+    NAME, list the studies. NAME --help says what a study measures, and what the paper found."""
 
     study: Annotated[Positional[str], arg(metavar="NAME", help="Which study.")] = ""
     data: Annotated[str, arg(metavar="DATA", help=f"The images. {DATA}")] = ""
     budget: str = ""
-    """What all runs together may take, such as 30m, 2h or 0.5exaflops; or 500steps, of each run. The
-    length of the runs follows, and is printed before anything starts. Default: the study's own."""
+    """Time or operations for all runs together, such as 30m, 2h or 0.5exaflops, or the length of
+    each run, such as 500steps. vitkit prints the resulting length of the runs before anything
+    starts. Default: the study's own."""
     seeds: int = 3
-    """Runs of each kind, which differ by chance alone."""
+    """Runs of each setting, which differ only by chance."""
     recipe: str = ""
-    """Recipe of the run that is varied, by its name or file.py:function. Default: a small Vision
+    """Recipe of the runs that the study varies: a name or file.py:function. Default: a small Vision
     Transformer that suits the size of the images."""
     fewshot: str = ""
     """Images on which 5-shot accuracy is measured, as in the paper, instead of accuracy on the test
@@ -67,8 +67,8 @@ class RunStudy:
     """Choose weight decay, dropout and label smoothing on held-out images for each small part of DATA,
     for the study data-size."""
     pretrain: tuple[str, ...] = ()
-    """More data sets to pre-train on, beside DATA, for the study transfer; without any it pre-trains on
-    a tenth and on all of DATA."""
+    """More data sets to pre-train on, beside DATA, for the study transfer. Without any, it
+    pre-trains on a tenth and on all of DATA."""
     targets: tuple[str, ...] = ()
     """Data sets to transfer to, for the study transfer."""
     model: str = ""
@@ -78,21 +78,22 @@ class RunStudy:
     sizes: tuple[int, ...] = ()
     """Sides of images in pixels, for the studies speed and resolution."""
     memory: float = 0.25
-    """GiB that a batch may take on a CPU, for the study speed; a GPU has its own."""
+    """GiB that a batch may take on a CPU, for the study speed; on a GPU, the limit is the GPU's
+    memory."""
     predict: tuple[str, ...] = ()
-    """What the fitted law is asked about: numbers of images (data-size), or exaFLOPs or names of
-    models (compute)."""
+    """Predict the error from the fitted law, for these numbers of images (data-size), or for these
+    exaFLOPs or names of models (compute)."""
     shard: str = ""
-    """Of several processes that share a study: which one this is, 1/4 to 4/4 for four."""
+    """Which of several processes that share the study this one is: 1/4 to 4/4 for four."""
     jobs: int = 0
-    """Run the study in so many shards side by side, and wait for them (extra `cluster`)."""
+    """Run the study in this many shards side by side, and wait for them (extra `cluster`)."""
     on: Literal["local", "slurm"] = "local"
     """Where --jobs run: as processes of this machine, or as jobs of SLURM."""
     job_options: tuple[str, ...] = ()
-    """What SLURM is told about each job, such as timeout_min=240 gpus_per_node=1
+    """Options of SLURM for each job, such as timeout_min=240 gpus_per_node=1
     slurm_partition=gpu."""
     draw: bool = False
-    """Run nothing: only make table and figure of what has run."""
+    """Run nothing: only make the table and the figure from the finished runs."""
     workdir: Path | None = None
     """Directory of the runs. Default: runs/study-NAME-DATA."""
     device: Device = "auto"
@@ -101,7 +102,7 @@ class RunStudy:
 @result
 @dataclass(frozen=True, eq=False)
 class StudyTable:
-    """A study of the paper on one's own images."""
+    """A study of the paper on your own images."""
 
     settings: "RunStudy"
     study: Study
@@ -133,7 +134,7 @@ class StudyTable:
         return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
     def notes(self) -> list[str]:
-        """What a reader of the table should know."""
+        """Notes for the reader of the table."""
         notes = list(self.study.table(self.results).notes)
         cells = self.study.cells(self.results.ask, self.results.plan.steps, self.study_dir)
         ended = {row.cell for row in self.results.rows if row.error is None}
@@ -179,22 +180,22 @@ class StudyTable:
 @result
 @dataclass(frozen=True)
 class Studies:
-    """The studies that there are."""
+    """The list of the studies."""
 
     def rows(self) -> list[dict]:
         """A row for each."""
         return [{"study": name, "summary": each.summary} for name, each in STUDIES.items()]
 
     def shown(self) -> Iterator[str]:
-        """Each with half a line."""
+        """The output: each study, with half a line."""
         yield listing()
 
 
 @verb
 @alone
 def study(settings: RunStudy) -> StudyTable | Studies:
-    """Run one of the paper's studies on one's own images: a grid of small runs, its table and its
-    figure. One that was interrupted goes on. Without a name, the studies that there are.
+    """Run one of the paper's studies on your own images: a grid of small runs, its table and its
+    figure. An interrupted study continues. Without a name, return the list of studies.
 
     Raises ValueError if the study does not exist, or if settings do not go together.
     """
@@ -317,7 +318,7 @@ def _words(settings: RunStudy) -> list[str]:
 
 
 def study_description(study: Study) -> str:
-    """What a study is, for people."""
+    """The description of a study, for people."""
     needs = " and ".join(f"--{name}" for name in study.needs) or "nothing"
     takes = ", ".join(f"--{name}" for name in study.takes)
     length = f"Without --budget its runs take {study.budget} together."
@@ -344,7 +345,7 @@ def listing() -> str:
 
 
 def say_plan(settings: "RunStudy", chosen: Study, ask: Ask, plan: Plan, study_dir: Path) -> None:
-    """Say what will run, and what that can show."""
+    """Print the planned runs, and what they can show."""
     say(f"{chosen.name}: {chosen.summary}")
     say(_size(chosen, ask, plan, study_dir))
     if settings.draw:

@@ -46,8 +46,9 @@ TASK_WIDTH = 16  # characters of a task's name that a narrow terminal leaves
 
 @dataclass(frozen=True)
 class RunSuite:
-    """Measure a model on many tasks, and print each accuracy with the means over groups and over
-    all. The same command goes on with a suite that was interrupted, and tries failed tasks anew."""
+    """Measure a model on many tasks, and print the accuracy on each, with the means over groups and
+    over all tasks. The same command continues an interrupted suite, and tries failed tasks
+    again."""
 
     suite: Annotated[
         Positional[str],
@@ -55,34 +56,37 @@ class RunSuite:
     ]
     model: Model
     data: str = ""
-    """Folder with the images of each task, in folders or files of the tasks' names. Default: the
+    """Folder with the images of all tasks, in a folder or file named after each task. Default: the
     folder of the TOML file."""
     from_hub: bool = False
     """Read tasks of VTAB that are not in the folder from the Hugging Face hub, which downloads
     gigabytes. Their images are not VTAB's own selection, and the table says so."""
     protocol: Literal["features", "paper", "light"] = "features"
-    """features: linear probe, few-shot and neighbours on the frozen model, seconds a task. paper:
-    fine-tuning as in the ViT paper, 2,500 steps of 512 images, the same for all tasks. light: VTAB's
-    sweep of two learning rates and two lengths, chosen for each task on its validation images. The
-    robustness suite has none: the model answers as it is."""
+    """How a task is measured: features, paper or light. features: a linear probe, few-shot and
+    nearest neighbours on the frozen model, which take seconds per task. paper: fine-tuning as in
+    the ViT paper, 2,500 steps of 512 images, the same for all tasks. light: VTAB's sweep of two
+    learning rates and two lengths, chosen for each task on its validation images. The robustness
+    suite has no protocol, because it trains nothing."""
     tasks: tuple[str, ...] = ()
     """Names of the tasks, or of their groups, to run now. Default: all."""
     rates: tuple[float, ...] = ()
-    """Other learning rates than the protocol's; of several the best is chosen for each task."""
+    """Learning rates to use instead of the protocol's; if there are several, the best is chosen for
+    each task."""
     steps: tuple[int, ...] = ()
-    """Another number of steps than the protocol's; of several the best is chosen."""
+    """Numbers of steps to use instead of the protocol's; if there are several, the best is chosen
+    for each task."""
     batch: int = 0
-    """Another number of images a step than the protocol's."""
+    """Images in a step, instead of the protocol's number."""
     seeds: int = 1
-    """Fine-tuning runs of each task, whose mean is taken."""
+    """Fine-tuning runs of each task, over which the accuracy is averaged."""
     shard: str = ""
-    """Of several processes that share a suite: which one this is, 1/4 to 4/4 for four."""
+    """Which of several processes that share the suite this one is: 1/4 to 4/4 for four."""
     workdir: Path | None = None
-    """Directory of the results. Default: runs/SUITE-PROTOCOL-MODEL, of robustness without the
-    protocol."""
+    """Directory of the results. Default: runs/SUITE-PROTOCOL-MODEL, or runs/robustness-MODEL."""
     precision: Precision = "float32"
-    """Of measurements without training. They are float32 unless told, so that they do not depend on
-    the machine; runs of the protocols paper and light are float32 as the paper's."""
+    """Arithmetic of the matrix products in measurements without training. Default: float32, so that
+    they do not depend on the machine. Runs of the protocols paper and light use float32, as in the
+    paper."""
     device: Device = "auto"
     json: bool = False
     """Print the table as one line of JSON."""
@@ -96,7 +100,7 @@ class SuiteTable:
 
     settings: RunSuite
     outcome: Outcome
-    """What each task came to, and the means."""
+    """The result of each task, and the means."""
     workdir: Path
     """Directory of the results: table.md and results.parquet."""
 
@@ -157,8 +161,8 @@ class SuiteTable:
 @verb
 @alone
 def suite(settings: RunSuite) -> SuiteTable:
-    """Measure a model on many tasks: VTAB, robustness, or one's own. A suite that was interrupted goes
-    on. Raises ValueError if the suite does not exist, or if its images are missing."""
+    """Measure a model on many tasks: VTAB, robustness, or your own. An interrupted suite
+    continues. Raises ValueError if the suite does not exist, or if its images are missing."""
     shard = read_shard(settings.shard)
     chosen, folder = _suite(settings)
     workdir = settings.workdir or Path("runs") / _name(settings, chosen)

@@ -40,18 +40,18 @@ class Compare:
     """Check whether two models compute the same. Prints the largest difference in every layer, and
     how often the models agree. The exit status is 1 if their logits differ.
 
-    Two runs without an image are compared by what they wrote down: results, curves and settings."""
+    Two runs without images are compared by their records: results, curves and settings."""
 
     one: Annotated[Positional[str], arg(metavar="ONE", help=MODEL)]
     two: Annotated[Positional[str], arg(metavar="TWO")]
-    """The model to compare it with, given in the same ways."""
+    """The model to compare it with; it takes the same values as ONE."""
     images: Images = ()
     limit: int = 64
     """Largest number of images, chosen evenly from all; 0 is all."""
     tolerance: float = 1e-4
-    """Largest difference of the logits that counts as the same."""
+    """Largest difference between the logits that counts as the same."""
     output: Path = Path("comparison.html")
-    """Of two runs: the page to write."""
+    """For two runs: the page to write."""
     json: bool = False
     """Print one JSON object."""
     ok_if_unreadable: OkIfUnreadable = False
@@ -61,7 +61,7 @@ class Compare:
 @result
 @dataclass(frozen=True)
 class ComparedModels:
-    """How far two models compute the same."""
+    """How closely two models agree."""
 
     settings: Compare
     first: Classifier
@@ -135,14 +135,14 @@ class ComparedModels:
 @result
 @dataclass(frozen=True)
 class ComparedRuns:
-    """What two runs reached, and in what they differ."""
+    """What two runs reached, and how they differ."""
 
     settings: Compare
     runs: tuple[Recorded, Recorded]
     path: Path | None
     """The page that was written; None with `json`."""
     notes: tuple[str, ...] = ()
-    """What both answered to the images that both left out, in a sentence."""
+    """How both answered the images that both held out, in a sentence."""
 
     def rows(self) -> list[dict]:
         """A row for each result and for each setting that differs, with a column for each run."""
@@ -158,7 +158,7 @@ class ComparedRuns:
         }
 
     def shown(self) -> Iterator[str | Table]:
-        """Tables, and where the page is; or JSON."""
+        """The output: tables, and the path of the page; or JSON."""
         if self.settings.json:
             yield json.dumps(self.to_json())
             return

@@ -92,7 +92,7 @@ def images_of(settings: "Inspect", models: Sequence[Classifier], folder: Path) -
 
 
 def subject_of(settings: "Inspect", models: Sequence[Classifier], given: Given) -> Subject:
-    """What the command looks at: the models, the images, a class, a layer and a patch. Raises
+    """The subject of the command: the models, the images, a class, a layer and a patch. Raises
     ValueError for a class, a layer or a patch that does not exist."""
     classifier = models[0]
     target = _target(settings.class_name, classifier.labels)

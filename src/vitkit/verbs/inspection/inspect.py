@@ -39,35 +39,36 @@ PAGE = "inspect.html"
 @dataclass(frozen=True)
 class Inspect:
     """Draw what a model has learned and what it looks at: the paper's Figures 6, 7, 10, 11 and 14,
-    and others, as files and as one page. Without images, the figures that need none: filters and
-    positions."""
+    and others, as files and as one page. Without images, draw the figures that need none: filters
+    and positions."""
 
     model: Model
     images: Images = ()
     figures: tuple[Figure, ...] = ()
-    """Figures to draw: filters, positions, distance, entropy, rollout, relevance, norms, colours,
-    which are drawn if none is named, and attention, similarity, alignment, occlusion."""
+    """Figures to draw. Default: filters, positions, distance, entropy, rollout, relevance, norms
+    and colours. On request: attention, similarity, alignment and occlusion."""
     output: Annotated[Path | None, arg(aliases=["-o"])] = None
     """Folder to write to. Default: inspected/NAME, after the model."""
     limit: int = 128
     """Largest number of images to average over, chosen evenly from all; 0 is all."""
     shown: int = 8
-    """Photographs to show, chosen evenly from those."""
+    """Photographs to show, chosen evenly from these images."""
     class_name: Annotated[str, arg(name="class", metavar="NAME")] = ""
-    """Class that relevance and occlusion are for. Default: each photograph's likeliest."""
+    """Class for relevance and occlusion. Default: the most likely class of each photograph."""
     layer: int = 0
     """Layer that `attention` shows, counted from 1; 0 is the last."""
     patch: tuple[int, int] | None = None
-    """Row and column, counted from 1, of the patch that looks in `attention`, and that others are
-    compared with in `similarity`. Default: what the model's head reads, and the middle."""
+    """Row and column, counted from 1, of the patch whose attention `attention` shows, and with
+    which `similarity` compares the others. Default: the tokens that the model's head reads, and the
+    middle patch."""
     against: Annotated[str, arg(metavar="MODEL")] = ""
-    """Another model, whose layers `alignment` compares with this one's."""
+    """Another model, whose layers `alignment` compares with those of MODEL."""
     format: Literal["png", "svg"] = "png"
-    """How figures are written."""
+    """File format of the figures."""
     theme: Literal["light", "dark"] = "light"
-    """Colours of the figures' files; the page has both."""
+    """Colours of the files of figures; the page has both."""
     arrays: bool = False
-    """Write the numbers of each figure too, as .npz."""
+    """Also write the numbers of each figure, as .npz."""
     page: bool = True
     """Write the page inspect.html, on which the attention of the photographs can be explored."""
     device: Device = "auto"
@@ -93,7 +94,7 @@ class Inspected:
 
     @property
     def files(self) -> list[Path]:
-        """All that was written, the page first."""
+        """All files that were written, the page first."""
         files = [path for drawn in self.figures for path in drawn.files]
         if self.path is not None:
             files.insert(0, self.path)
@@ -123,7 +124,7 @@ class Inspected:
         ]
 
     def shown(self) -> Iterator[str]:
-        """What was written, and what is next."""
+        """A sentence on the files that were written, and the next command."""
         files = self.files
         names = ", ".join(path.name for path in files)
         yield printable(f"wrote {counted(len(files), 'file')} into {self.folder}: {names}")

@@ -1,1 +1,1 @@
-"""Verbs that answer images."""
+"""Verbs that classify images."""

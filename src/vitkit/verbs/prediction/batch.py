@@ -24,13 +24,13 @@ from vitkit.verbs.prediction.terminal import ImageCounter
 
 @dataclass(frozen=True)
 class Batch(Answering):
-    """Write the answers to very many images into a folder, as parquet files of some thousand rows.
-    The same command
-    continues after any interruption, and several processes can share the work, by torchrun or --shard."""
+    """Classify very many images, and write the answers to a folder, as parquet files of some
+    thousand rows. The same command continues after any interruption, and several processes can
+    share the work, with torchrun or --shard."""
 
     images: arguments.Images
     into: Path = Path("answers")
-    """Folder of the parts."""
+    """Folder for the parquet files."""
     shard: str = ""
     """Which of several processes this is: 1/4 to 4/4."""
 
@@ -38,7 +38,7 @@ class Batch(Answering):
 @result
 @dataclass(frozen=True)
 class BatchState:
-    """What there is of the answers to very many images."""
+    """The state of the answers to very many images."""
 
     settings: Batch
     written: int
@@ -69,13 +69,13 @@ class BatchState:
         return status_of(self.unreadable, ok)
 
     def rows(self) -> list[dict]:
-        """A row for each image, of all parts that are there."""
+        """A row for each image, of all existing parts."""
         import pyarrow.parquet as pq
 
         return pq.read_table(self.path).to_pylist()
 
     def shown(self) -> Iterator[str]:
-        """What was written, and what is still missing."""
+        """The output: the parts that were written, and those that are still missing."""
         done = counted(self.written, "part")
         if self.summary:
             done += f", {self.summary}"
@@ -100,7 +100,7 @@ class BatchState:
 
 @verb
 def batch(settings: Batch) -> BatchState:
-    """Answer very many images, in parts: those that are not there are computed and written. Images that
+    """Classify very many images, in parts: missing parts are computed and written. Images that
     are unreadable have their rows. Raises ValueError if the folder holds other answers."""
     # What cannot be done is refused before the model is loaded
     check_answering(settings)
@@ -141,7 +141,8 @@ def batch(settings: Batch) -> BatchState:
 
 
 def shard_of(text: str) -> tuple[int, int]:
-    """Which process this is, from 0, and of how many: by --shard, or by torchrun."""
+    """The number of this process, from 0, and the number of processes: from --shard, or from
+    torchrun."""
     rank = int(os.environ.get("RANK", 0))
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     if not text:

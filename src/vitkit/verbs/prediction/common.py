@@ -61,7 +61,7 @@ class Answering:
         Positional[tuple[str, ...]],
         arg(
             metavar="IMAGE...",
-            help=f"{IMAGES}, or digits; - reads names from the standard input, one a line.",
+            help=f"{IMAGES}, or digits; - reads names from the standard input, one per line.",
         ),
     ]
     top: int = 5
@@ -69,19 +69,21 @@ class Answering:
     workers: int = -1
     """Processes that read and decode images; -1 follows the CPU quota."""
     merge: int = 0
-    """Merge so many tokens in every block: less work, and answers that differ a little. vitkit bench
-    --merge measures how much."""
+    """Merge this many tokens in every block: less work, and slightly different answers. vitkit
+    bench --merge measures the difference."""
     exit: float = 0.0
-    """Answer an image after half of the blocks, or later, as soon as a class has this probability: less
-    work, and answers that differ a little. vitkit bench --exit measures how much."""
+    """Classify an image after half of the blocks, or later, as soon as a class has this
+    probability: less work, and slightly different answers. vitkit bench --exit measures the
+    difference."""
     calibrate: Annotated[str, arg(metavar="DATA")] = ""
-    """Images that --exit is fitted on, 300 at most, such as training images; their classes do not matter."""
+    """Images for the fitting of --exit, 300 at most, such as training images; they need no
+    labels."""
     runtime: arguments.Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"
     ok_if_unreadable: OkIfUnreadable = False
     verbose: Annotated[bool, arg(aliases=["-v"])] = False
-    """Say what the model is, how images are prepared for it, and in which precision it is computed."""
+    """Print what the model is, how it prepares images, and in which precision it computes."""
     hints: ModelHints = field(default_factory=Hints)
 
 
@@ -184,7 +186,7 @@ def answers_to_names(
 
 
 def batch_for(runtime: Runtime) -> int:
-    """How many images are computed together."""
+    """The number of images that are computed together."""
     if takes_pictures(runtime):
         return 1
     if getattr(runtime, "one_grid", False) and runtime.preprocessing.is_native:
@@ -216,7 +218,7 @@ def _items_in_batches(
 
 
 def runtime_of(settings: Answering, looking: bool = False, in_batches: bool = False) -> Runtime:
-    """What computes the answers. An exported file needs no PyTorch.
+    """The runtime that computes the answers. An exported file needs no PyTorch.
 
     looking: it keeps what the model looks at, too. in_batches: refuse a file that takes whole
     pictures, one at a time.

@@ -41,7 +41,7 @@ class Predictions(Sequence[Prediction]):
     """A model's answers to images, in their order."""
 
     answers: tuple[Prediction, ...]
-    """One for each image: its likeliest classes, or what is wrong with it."""
+    """One for each image: its most likely classes, or what is wrong with it."""
     labels: tuple[str, ...]
     """The model's classes."""
     activation: Activation
@@ -62,7 +62,7 @@ class Predictions(Sequence[Prediction]):
     def of(
         cls, taking: "Taking", path: Path | None, notes: tuple[str, ...], ok_if_unreadable: bool
     ) -> "Predictions":
-        """All that was taken."""
+        """The predictions of all answers that were taken."""
         return cls(
             tuple(taking.kept),
             tuple(taking.runtime.labels),
@@ -87,7 +87,7 @@ class Predictions(Sequence[Prediction]):
         return status_of(self.unreadable, self.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
-        """A row for each image, with the columns of CSV and JSON lines: its name, its likeliest class
+        """A row for each image, with the columns of CSV and JSON lines: its name, its most likely class
         with the probability, all that were named, and what is wrong with it."""
         rows = []
         for answer, extra in zip(self.answers, self.written, strict=True):
@@ -238,7 +238,7 @@ class Taking:
         self.files.__exit__(*ended)
 
     def take(self, answered: Answered) -> None:
-        """Do with the answers of a batch what is to be done. Raises OSError."""
+        """Process the answers of a batch: print, write or draw them. Raises OSError."""
         predictions = answered.predictions
         if predictions:
             self.progress.wipe()
@@ -318,8 +318,8 @@ class Taking:
             self.tiles.append(Tile(pixels, self._caption(prediction), right))
 
     def conclude(self, model: str) -> tuple[str, ...]:
-        """Say what was done and list what could not be read; returns what was written, and what is
-        next, in sentences."""
+        """Print a summary and list unreadable images; returns what was written, and the next
+        command, in sentences."""
         good = self.progress.done - self.progress.unreadable
         next_command = f"vitkit predict {model} IMAGE... --to answers.csv"
 

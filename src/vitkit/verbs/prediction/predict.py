@@ -1,4 +1,4 @@
-"""The likeliest classes of images: as a table, as rows of a file, or drawn."""
+"""The most likely classes of images: as a table, as rows of a file, or drawn."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from vitkit.verbs.prediction.output import Predictions, take_answers
 
 @dataclass(frozen=True)
 class Predict(Answering):
-    """Print the likeliest classes of images, with their probabilities."""
+    """Print the most likely classes of images, with their probabilities."""
 
     to: Path | None = None
     """Write a row for each image into this file, instead of printing it: .csv, .jsonl or
@@ -26,15 +26,15 @@ class Predict(Answering):
     sheet: Path | None = None
     """Draw images and predictions into this PNG file."""
     limit: int = 0
-    """Largest number of images, chosen evenly from all, or the first of those whose names come
-    through the standard input; 0 is all."""
+    """Largest number of images, chosen evenly from all. If the names come from the standard input,
+    the first ones are used. 0 is all."""
     json: bool = False
     """Print one line of JSON per image."""
 
 
 @verb
 def predict(settings: Predict) -> Predictions:
-    """Name the likeliest classes of images: files, folders, patterns, data sets; in a program also
+    """Name the most likely classes of images: files, folders, patterns, data sets; in a program also
     bytes, Pillow images, arrays and tensors. A broken image has an `error`, and the others are answered
     all the same.
 

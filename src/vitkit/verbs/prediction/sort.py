@@ -21,27 +21,27 @@ from vitkit.verbs.prediction.output import Predictions, take_answers
 
 @dataclass(frozen=True)
 class Sort(Answering):
-    """File photographs in folders of their classes. The originals stay where they are, and nothing is
-    replaced."""
+    """Sort photographs into a folder for each class. The originals stay where they are, and nothing
+    is replaced."""
 
     images: Annotated[
         Positional[tuple[str, ...]],
         arg(
             metavar="PHOTOGRAPH...",
-            help="Photographs of this machine: files, folders, patterns ('**/*.jpg'); - reads names from "
-            "the standard input, one a line.",
+            help="Photographs on this machine: files, folders, patterns ('**/*.jpg'); - reads names from "
+            "the standard input, one per line.",
         ),
     ]
     into: Path = Path("sorted")
-    """Folder to file them in, each in the folder of its class."""
+    """Folder that gets a folder for each class."""
     by: Literal["link", "copy"] = "link"
-    """How they are filed: as hard links, which take no space and are the same files (copies, where
-    no link can be made), or as copies."""
+    """How photographs get there: as hard links, which take no space and are the same files (or
+    copies, if links are impossible), or as copies."""
     sure: float = 0.5
-    """Lowest probability that counts as an answer. Photographs below it go to the folder "unsure", and those
-    unlike anything that the model has learned from to "unknown"."""
+    """Lowest probability that counts as an answer. Photographs below it go to the folder "unsure",
+    and those that are unlike everything that the model has learned from go to "unknown"."""
     to: Path | None = None
-    """Write a row for each photograph into this file too: .csv, .jsonl or .parquet."""
+    """Also write a row for each photograph into this file: .csv, .jsonl or .parquet."""
     attention: Path | None = None
     """Draw into this folder, for each photograph, what the model looked at."""
     sheet: Path | None = None
@@ -49,13 +49,14 @@ class Sort(Answering):
     json: bool = False
     """Print one line of JSON per photograph."""
     limit: int = 0
-    """Largest number of photographs, chosen evenly from all, or the first of those whose names come
-    through the standard input; 0 is all."""
+    """Largest number of photographs, chosen evenly from all. If the names come from the standard
+    input, the first ones are used. 0 is all."""
 
 
 @verb
 def sort(settings: Sort) -> Predictions:
-    """File photographs in folders of their classes, as links or copies. The originals stay where they
+    """Sort photographs into a folder for each class, as links or copies. The originals stay where
+    they
     are, and nothing is replaced.
 
     Raises ValueError if a photograph is not a file of this machine, or if the model names no classes.
@@ -81,7 +82,7 @@ def sort(settings: Sort) -> Predictions:
 def sorter_for(
     runtime: Runtime, model: str, into: Path, sure: float, by: Literal["link", "copy"]
 ) -> Sorter:
-    """What files the photographs. Raises ValueError if the model's outputs are not classes."""
+    """The sorter for the photographs. Raises ValueError if the model's outputs are not classes."""
     if runtime.activation == "none":
         raise ValueError(f"{model} answers with numbers, not with classes, so there are no folders")
     return Sorter(into, runtime.labels, sure, by)

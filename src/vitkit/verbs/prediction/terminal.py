@@ -83,7 +83,7 @@ class AnswerTable:
         return [texts, ruler]
 
     def _row(self, prediction: Prediction) -> str:
-        """A line: the answer, its probability, the image, and the likeliest other classes."""
+        """A line: the answer, its probability, the image, and the most likely other classes."""
         name = _answer(prediction)
         if prediction.truth not in (None, prediction.labels[0]):
             name += f" (is {prediction.truth})"
@@ -126,7 +126,7 @@ def number(value: float, activation: Activation) -> str:
 
 
 def _answer(prediction: Prediction) -> str:
-    """The likeliest class; the two likeliest, if the answer leaves several open; or that the image is
+    """The most likely class; the two most likely, if the answer leaves several open; or that the image is
     unknown. Of these the listed ones count that are likely at all."""
     first = prediction.labels[0]
     if prediction.unknown:
@@ -173,7 +173,8 @@ class ImageCounter:
         """Images that the last line in a log told of: one that tells the same is none."""
 
     def count(self, images: int, unreadable: int) -> None:
-        """So many more are done, some of which were unreadable. Shows the line, if it is time."""
+        """Count this many more images, some of which were unreadable. Shows the line, if it is
+        time."""
         self.done += images
         self.unreadable += unreadable
         now = time.monotonic()
@@ -203,7 +204,7 @@ class ImageCounter:
             self.is_shown = False
 
     def summary(self) -> str:
-        """What was done in which time, in half a sentence."""
+        """The number of images and the time that they took, in half a sentence."""
         text = counted(self.done, "image")
         if self.done > 1 and self.busy > 0:
             text += f" in {_duration(self.busy)}: {_rate(self.done / self.busy)}"

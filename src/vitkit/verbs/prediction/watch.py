@@ -24,27 +24,28 @@ from vitkit.verbs.prediction.sort import sorter_for
 
 @dataclass(frozen=True)
 class Watch(Answering):
-    """Classify what is in a folder and what arrives there, until Ctrl-C or SIGTERM."""
+    """Classify the images in a folder, and those that arrive there, until Ctrl-C or SIGTERM."""
 
     images: Annotated[Positional[tuple[str, ...]], arg(metavar="DIR", help="The folder.")]
     to: Path | None = None
     """Write a row for each image into this file, instead of printing it: .csv, .jsonl or
     .parquet."""
     sort_into: Path | None = None
-    """File the photographs in this folder, each in the folder of its class."""
+    """Sort the photographs into this folder, which gets a folder for each class."""
     sort_by: Literal["link", "copy"] = "link"
-    """How they are filed: as hard links, or as copies."""
+    """How photographs get there: as hard links, or as copies."""
     sure: float = 0.5
-    """Lowest probability that counts as an answer when photographs are filed."""
+    """Lowest probability that counts as an answer when photographs are sorted."""
     json: bool = False
     """Print one line of JSON per image."""
     limit: int = 0
-    """End after this many images; 0 never ends."""
+    """Stop after this many images; 0 never stops."""
 
 
 @verb
 def watch(settings: Watch) -> Predictions:
-    """Classify what is in a folder and what arrives there, until it is ended: a command by Ctrl-C or
+    """Classify the images in a folder, and those that arrive there, until it is ended: a command by
+    Ctrl-C or
     SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""
     check_answering(settings)
     names = [image for image in settings.images if isinstance(image, str)]

@@ -1,4 +1,4 @@
-"""Verbs that serve a model: over HTTP, and as a page."""
+"""Verbs that serve a model, over HTTP or as a page."""
 
 import webbrowser
 
@@ -6,7 +6,7 @@ from vitkit.system.console.messages import announce, say
 
 
 def address_of(host: str, port: int) -> str:
-    """What to type in a browser of this machine."""
+    """The address to type into a browser on this machine."""
     if host in ("0.0.0.0", "::"):
         host = "localhost"
     if ":" in host:

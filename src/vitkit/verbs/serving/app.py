@@ -48,12 +48,12 @@ class App:
 @result
 @dataclass(frozen=True)
 class ClosedPage:
-    """A page that was served, and is closed."""
+    """A page that was served and is closed now."""
 
     address: str
 
     def shown(self) -> Iterator[str]:
-        """That it is closed."""
+        """The output: the page is closed."""
         yield "the page is closed"
 
 

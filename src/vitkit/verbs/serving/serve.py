@@ -58,10 +58,9 @@ USUAL_PORTS = {"http": ":80", "https": ":443"}
 
 @dataclass(frozen=True)
 class Serve:
-    """Serve a model over HTTP: POST an image, or several, to /predict, and get their classes. /docs
-    describes it all.
-
-    After SIGTERM the server answers what it has accepted, and ends; SIGHUP loads the model again.
+    """Serve a model over HTTP: POST one or several images to /predict, and get their classes. /docs
+    describes all requests. After SIGTERM, the server answers the requests that it has accepted, and
+    ends. SIGHUP loads the model again.
     """
 
     model: ModelOrFile
@@ -69,34 +68,35 @@ class Serve:
     port: int = 8000
     """Port to serve at; 0 takes any free one."""
     workers: int = 1
-    """Processes, each with the model. One uses all CPUs; use several for several GPUs (one each), or for many
-    CPUs."""
+    """Processes, each with its own copy of the model. One uses all CPUs; use several for several
+    GPUs (one each), or for many CPUs."""
     top: int = 5
     """Classes to name for an image, unless a request says how many."""
     batch: int = 32
     """Largest number of images that are computed together."""
     delay: float = 10.0
-    """Milliseconds that an image waits at most for others while the model is free."""
+    """Longest time in milliseconds that an image waits for others while the model is free."""
     queue: int = 256
-    """Images that a process holds at once; it answers more with 503."""
+    """Largest number of images that a process holds at once; it answers further requests with
+    503."""
     most_bytes: int = 32 << 20
     """Largest request, in bytes."""
     most_images: int = 64
-    """Largest number of images of a request."""
+    """Largest number of images in a request."""
     seconds: float = 30.0
     """Longest time of a request, from its beginning to its answer."""
     grace: float = 30.0
-    """Seconds to finish what was accepted, when the server ends."""
+    """Seconds in which a server that ends may finish the requests that it has accepted."""
     token_file: Annotated[
         Path | None,
         arg(
-            help="File with a token that clients have to show, as 'Authorization: Bearer TOKEN'. "
-            f"Default: what {TOKEN} is in the environment; without both, everyone is let in."
+            help="File with a token that clients must send, as 'Authorization: Bearer TOKEN'. "
+            f"Default: the value of {TOKEN} in the environment; without both, no token is needed."
         ),
     ] = None
     allow_origin: Annotated[tuple[str, ...], arg(metavar="ORIGIN...")] = ()
-    """Web pages whose requests browsers allow, such as https://example.org; '*' is all. By default only pages
-    of the server's own address."""
+    """Origins whose web pages may send requests (CORS), such as https://example.org; '*' means all.
+    Default: only pages of the server's own address."""
     runtime: Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"
@@ -111,7 +111,7 @@ class Ended:
     address: str
 
     def shown(self) -> Iterator[str]:
-        """Nothing: it said that it ends."""
+        """Nothing: the server has already said that it ends."""
         yield from ()
 
 
@@ -185,7 +185,7 @@ def _say_ready(name: str, address: str, word: str = "ready") -> None:
 
 
 def plan_of(settings: Serve) -> Plan:
-    """What the server needs. Raises ValueError if a setting is out of range."""
+    """The settings of the server. Raises ValueError if a setting is out of range."""
     counts = {
         "workers": settings.workers,
         "top": settings.top,
@@ -249,7 +249,7 @@ def token_of(settings: Serve) -> str | None:
 
 
 def open_model(settings: Serve) -> AnyRuntime:
-    """What computes the answers. Raises ValueError if the model has no classes."""
+    """The runtime that computes the answers. Raises ValueError if the model has no classes."""
     if settings.runtime == "compiled":
         raise ValueError(
             "--runtime is compiled, which takes a minute for every other number of images in a batch; "

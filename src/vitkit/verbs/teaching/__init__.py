@@ -1,1 +1,1 @@
-"""A classifier that learns, and unlearns, photograph by photograph."""
+"""Verbs for a classifier that learns, and unlearns, photograph by photograph."""

@@ -49,29 +49,31 @@ MINUTES = 2.0  # the time in mind when a model is chosen, as `vitkit finetune` d
 
 @dataclass(frozen=True)
 class Label:
-    """Sort a folder of photographs into classes, on a page of this machine: a model looks at all of
-    them, asks about those that teach it most, and shows those that it believes to be of one class, for
-    you to confirm together. Photographs stay where they are. Every answer is kept at once, and the same
-    command continues."""
+    """Sort a folder of photographs into classes, on a page of this machine. A model looks at all
+    photographs, asks you about those that teach it most, and shows you groups that it believes to
+    be of one class, which you confirm together. The photographs stay where they are. vitkit saves
+    every answer at once, and the same command continues."""
 
     photographs: Annotated[
         Positional[str], arg(metavar="PHOTOS", help="A folder of photographs, at any depth.")
     ]
     classes: tuple[str, ...] = ()
-    """Classes to begin with, as in cat,dog or cat dog. You add others on the page by typing their names."""
+    """Classes to begin with, such as cat,dog or cat dog. On the page, you add others by typing
+    their names."""
     model: Annotated[
         str, arg(metavar="MODEL", help=f"{MODEL} Default: as vitkit finetune chooses.")
     ] = ""
     workdir: Path | None = None
     """Directory of the labels and the model. Default: one in runs/, named after the folder."""
     check: bool = False
-    """PHOTOS already has a folder for each class: go through what `vitkit data review` finds (wrong
-    labels, copies and odd ones), photograph by photograph."""
+    """PHOTOS already has a folder for each class: go through the findings of `vitkit data review`
+    (wrong labels, duplicates and odd images), photograph by photograph."""
     sort_into: Path | None = None
-    """After Finish, make links to the photographs in this directory, with a folder for each class."""
+    """When you press Finish, make links to the photographs in this directory, with a folder for
+    each class."""
     host: str = "127.0.0.1"
-    """Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets others label too, if you give
-    them the page's address with its secret."""
+    """Address to serve at. 127.0.0.1 is only for this machine; 0.0.0.0 lets others label too, if
+    you give them the page's address with its secret."""
     port: PagePort = 7870
     open: OpenPage = False
     precision: Precision = "auto"
@@ -82,7 +84,7 @@ class Label:
 @result
 @dataclass(frozen=True)
 class Labelled:
-    """What was labelled on the page."""
+    """The photographs that were labelled on the page."""
 
     settings: Label
     path: Path
@@ -121,11 +123,11 @@ class Labelled:
 @result
 @dataclass(frozen=True)
 class Checked:
-    """What was decided on photographs that have classes."""
+    """The decisions on photographs that have classes."""
 
     settings: Label
     path: Path
-    """The list of those that are not to stay as they are."""
+    """The list of the photographs to change."""
     progress: SittingProgress
 
     def rows(self) -> list[dict]:

@@ -172,8 +172,8 @@ def _nothing_of(word: str, memory: Memory, looked_at: int) -> str:
 def new_photographs(
     words: Sequence[str], memory: Memory, classifier: Classifier
 ) -> list[NewExamples]:
-    """The photographs of the words of --add that are not known yet, with their features. What is
-    left out is said.
+    """The photographs of the words of --add that are not known yet, with their features. It reports
+    what it leaves out.
 
     classifier: the model on its device, for inference. Raises ValueError for an image that is to be
     of two classes.

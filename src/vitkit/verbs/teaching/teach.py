@@ -39,16 +39,16 @@ from vitkit.weights import Classifier, Hints, adopt, check_savable, load, load_a
 
 @dataclass(frozen=True)
 class Teach:
-    """Teach a model classes by showing it photographs, a few are enough; take photographs or
-    classes away again, rename classes, undo that. Nothing is trained: the head is solved anew, in
-    closed form, from the features of all photographs that are remembered.
+    """Teach a model classes with a few photographs of each. You can also remove photographs or
+    classes, rename classes, and undo any change. Nothing is trained: the head is computed anew, in
+    closed form, from the stored features of all photographs.
 
-    vitkit teach MODEL animals --add ants/ bees/ begins a model in the directory animals;
-    vitkit teach animals --add cats/ goes on with it; vitkit teach animals says what it knows."""
+    vitkit teach MODEL animals --add ants/ bees/ makes a model in the directory animals; vitkit
+    teach animals --add cats/ adds a class to it; vitkit teach animals prints what it knows."""
 
     model: Model
     directory: Annotated[Positional[Path | None], arg(metavar="DIR")] = None
-    """Directory of the taught model. Default: MODEL, which was taught before."""
+    """Directory of the taught model. Default: MODEL, if it was taught before."""
     add: Annotated[tuple[str, ...], arg(metavar="PHOTOS...")] = ()
     """Photographs to learn: a folder that is a class, a folder of such folders, a data set, or
     CLASS=PATH of a folder or a photograph."""
@@ -57,13 +57,13 @@ class Teach:
     rename: Annotated[tuple[str, ...], arg(metavar="OLD=NEW...")] = ()
     """Classes to rename."""
     undo: bool = False
-    """Undo the last change; again, the one before it."""
+    """Undo the last change. Repeat the command to undo the one before it."""
     forget: bool = False
-    """Delete for good what was removed. Until then its features are kept, for --undo."""
+    """Delete removed photographs for good. Until then vitkit keeps their features, for --undo."""
     list: bool = False
     """List every photograph, and every change that can be undone."""
     precision: Precision = "auto"
-    """Precision of the first photographs' features. All later ones have the same."""
+    """Precision of the features of the first photographs. All later ones use the same."""
     device: Device = "auto"
     json: bool = False
     """Print what the model knows as one line of JSON."""
@@ -86,7 +86,7 @@ class Taught(NamedTuple):
 @result
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """What a taught model knows now."""
+    """The state of a taught model after a lesson."""
 
     settings: Teach
     classifier: Classifier
@@ -119,7 +119,7 @@ class Lesson:
         return as_json(self.memory, self.metrics)
 
     def shown(self) -> Iterator[str | Table]:
-        """What was changed, and what it knows; or JSON."""
+        """The output: what was changed, and what the model knows; or JSON."""
         settings = self.settings
         if settings.json:
             yield json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False)
@@ -157,7 +157,7 @@ class Lesson:
         yield from self.written()
 
     def written(self) -> Iterator[str]:
-        """What was written, and what is next."""
+        """A sentence on the files that were written, and the next command."""
         word = as_word(self.path)
         if not self.size:
             yield f"next: vitkit teach {word} --add FOLDER, or vitkit predict {word} IMAGE..."
@@ -349,7 +349,7 @@ def _origin(settings: Teach, taught: Taught, fitted: Probe, metrics: "list[Metri
 
 
 def as_json(memory: Memory, metrics: Sequence[Metric]) -> dict:
-    """What it knows, as plain values."""
+    """The knowledge of the model, as plain values."""
     counts = np.bincount(memory.targets, minlength=len(memory.classes)).tolist()
     return {
         "classes": dict(zip(memory.classes, counts, strict=True)),

@@ -1,1 +1,1 @@
-"""Verbs that train, or plan it."""
+"""Verbs that train a model, or plan its training."""

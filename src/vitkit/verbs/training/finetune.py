@@ -44,17 +44,19 @@ class Options:
     model: Model = ""
     data: Data = ""
     preset: Literal[PRESETS] = "quick"
-    """quick: a head in closed form in seconds, then fine-tuning for --minutes, and the better of the two is
-    kept. none: ten epochs. The others are rows of the paper's Table 4, and BiT's rule."""
+    """quick: computes a head in closed form in seconds, fine-tunes for --minutes, and keeps the
+    better of the two models. none: ten epochs. The others are rows of the paper's Table 4, and
+    BiT's rule."""
     like: Like = "paper"
-    """What the model sees in training, for a row of Table 4. paper: BiT's preprocessing, a random crop of a
-    square, mirrored or not; code: the Inception crop of the released code."""
+    """Training images for a row of Table 4. paper: BiT's preprocessing, a random crop of a square
+    with random mirroring; code: the Inception crop of the released code."""
     minutes: float = 2.0
-    """With --preset quick: the time for everything. The first model is always made; fine-tuning gets the rest
-    of the time."""
+    """With --preset quick: total time. The first model is always made, and fine-tuning gets the
+    rest of the time."""
     portable: bool = False
-    """With --preset quick: the head reads the class token of the last block alone, so that Transformers
-    and timm open the model too. This may cost accuracy, and the command says how much."""
+    """With --preset quick: the head reads only the class token of the last block, so that
+    Transformers and timm can open the model too. This may cost accuracy; the command prints how
+    much."""
     select: bool = False
     """Choose the learning rate first, on held-out training images, then train on everything but the
     test part."""
@@ -70,7 +72,8 @@ class Options:
     """Directory of the run. Default: one in runs/, named after the images."""
     device: Device = "auto"
     fast: bool = False
-    """At the end, search for a faster model that loses at most half a point, as vitkit faster does."""
+    """At the end, search for a faster model that loses at most half a percentage point, like vitkit
+    faster."""
     patience: float = PATIENCE
     """Seconds without progress after which a run of several processes (torchrun) ends and says
     which one is missing."""
@@ -89,19 +92,20 @@ class FirstPass(Options):
 
 @dataclass(frozen=True)
 class Finetune(Options):
-    """Make a classifier of your own images from published weights; with --preset, as the paper
-    does. The same command continues a run that was interrupted."""
+    """Make a classifier of your own images from published weights; with --preset, fine-tune as in
+    the paper. The same command continues a run that was interrupted."""
 
     recipe: Annotated[Recipe, arg(name="")] = field(kw_only=True)
 
 
 @dataclass(frozen=True)
 class ModelAndImages(FirstPass):
-    """What decides the other settings of a run. MODEL may be left out: then the first word is
+    """The words that determine the other settings of a run. MODEL may be left out: then the first
+    word is
     DATA."""
 
     length: Span | None = None
-    """How long the run is, if not as the preset has it."""
+    """Length of the run, instead of the preset's."""
 
 
 def begin_finetune(first: ModelAndImages, given: frozenset[str]) -> Finetune:

@@ -33,25 +33,25 @@ from vitkit.weights import preprocessing_for_channels
 
 @dataclass(frozen=True)
 class Plan:
-    """Count what a recipe needs on a number of GPUs: memory of each, exaFLOPs, time, energy, and the
-    paper's TPUv3-core-days. Nothing is run."""
+    """Compute what a recipe needs on a number of GPUs: memory per GPU, exaFLOPs, time, energy, and
+    the paper's TPUv3-core-days. Nothing is run."""
 
     recipe: Annotated[Recipe, arg(name="")]
     model_name: Annotated[str, arg(name="model")] = ""
-    """Name of a model to plan for instead of the recipe's, such as S/16, R26+S/32 or BiT-R50x1; `vitkit
-    models` lists them."""
+    """Name of a model to use instead of the recipe's, such as S/16, R26+S/32 or BiT-R50x1; `vitkit
+    models` lists the names."""
     machine: Annotated[Machine, arg(name="")] = field(default_factory=Machine)
     examples: int = 0
-    """Training images; 0 counts those of --data.source, or takes those of the data set that a recipe
-    of the paper is for."""
+    """Number of training images; 0 counts the images of --data.source, or uses the size of the
+    paper's data set."""
     classes: int = 1000
-    """Classes, for --examples; those of --data.source are counted."""
+    """Number of classes, with --examples; with --data.source, the classes are counted."""
 
 
 @result
 @dataclass(frozen=True)
 class Planned:
-    """What a run would need."""
+    """The resources that a run would need."""
 
     machine: Machine
     recipe: Recipe

@@ -73,7 +73,7 @@ def _run_dirs(data: str, workdir: Path | None) -> Iterator[Path]:
 @result
 @dataclass(frozen=True)
 class Finetuned:
-    """A classifier of one's own images."""
+    """A classifier of your own images."""
 
     settings: "Finetune"
     classifier: Classifier
@@ -96,8 +96,8 @@ class Finetuned:
 
     @property
     def metric(self) -> Metric | None:
-        """What the model reaches on the images to test on, or else on those that were held out; None
-        if there were none."""
+        """The accuracy of the model on the test images, or else on the held-out images; None if
+        there were none."""
         if self.transfer is not None:
             return next(iter(self.transfer.runs.values()))
         return measured_by(self.answer)
@@ -120,7 +120,8 @@ class Finetuned:
         return rows
 
     def shown(self) -> Iterator[str | Table]:
-        """What was tried, what each reached, what was written, and what is next."""
+        """The output: the candidates, their results, the files that were written, and the next
+        command."""
         yield from self._own()
         if self.fast is not None:
             yield from self.fast.shown()
@@ -224,16 +225,16 @@ def _why(reached: Answer) -> str:
     picked = {each.name: each for each in others}.get(reached.chosen)
     rule = "by more than a standard error"
     if picked is None:
-        sentence = f"{CLOSED_FORM} is kept: no other answers the held-out images better {rule}"
+        sentence = f"{CLOSED_FORM} is kept: no other model is better on the held-out images {rule}"
         picked = max(others, key=lambda each: each.held_out.value)
     else:
-        sentence = f"{reached.chosen} is kept: it answers the held-out images better {rule}"
+        sentence = f"{reached.chosen} is kept: it is better on the held-out images {rule}"
     if reached.photographs.target_kind != "class":
         return sentence
     first = reached.candidates[0].scores == 1
     _, only_picked, only_first, _ = agreement(picked.scores == 1, first)
     return (
-        f"{sentence}. {picked.name} alone is right on {only_picked:,} of them, {CLOSED_FORM} alone on "
+        f"{sentence}. Only {picked.name} is right on {only_picked:,} of them, only {CLOSED_FORM} on "
         f"{only_first:,} (McNemar's exact test, p = {mcnemar(only_picked, only_first):.2g})"
     )
 
@@ -272,7 +273,7 @@ def _guessing(reached: Answer) -> Iterator[str]:
 
 
 def short(metric: Metric | None) -> str:
-    """A metric without its interval; empty for one that was not measured."""
+    """A metric as text, without its interval; empty if it was not measured."""
     if metric is None:
         return ""
     return metric.unit.text(metric.value)

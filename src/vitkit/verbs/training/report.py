@@ -28,11 +28,10 @@ from vitkit.verbs.definition import result, verb
 
 @dataclass(frozen=True)
 class Report:
-    """Write a run's report.html again, with all that can be seen of its model: confused classes, the
-    most confident mistakes beside what the model looked at, filters, positions, attention.
-
-    Several runs are set side by side on one page: results, curves, cost, and the settings that
-    differ."""
+    """Write the report.html of a run again, with everything that it can show about the model:
+    confused classes, the most confident mistakes and what the model looked at, filters, positions,
+    attention. For several runs, write one page that compares results, curves, cost, and the
+    settings that differ."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")]
     """Directories of runs, such as runs/digits."""
@@ -51,14 +50,14 @@ class WrittenReport:
     runs: tuple[Recorded, ...]
     """What the runs wrote down."""
     notes: tuple[str, ...] = ()
-    """What two runs answered to the images that both left out, in a sentence."""
+    """How two runs answered the images that both held out, in a sentence."""
 
     def rows(self) -> list[dict]:
         """A row for each result and for each setting that differs, with a column for each run."""
         return comparison_rows(self.runs)
 
     def shown(self) -> Iterator[str | Table]:
-        """Where the page is; of several runs also what they reached and in what they differ."""
+        """The path of the page; for several runs also their results and differences."""
         first = as_word(self.runs[0].run_dir)
         if len(self.runs) == 1:
             yield f"wrote {self.path}"
@@ -130,7 +129,8 @@ def _check(run_dir: Path) -> None:
 
 
 def side_by_side(runs: Sequence[Recorded], notes: Sequence[str] = ()) -> Iterator[str | Table]:
-    """What runs reached, in what they differ, and which is best. notes: what is to be said before
+    """The results of runs, their differences, and which run is best. notes: what is to be said
+    before
     that."""
     names = [escape(printable(name)) for name in run_names(runs)]
     different = settings(runs)

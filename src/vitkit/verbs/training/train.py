@@ -31,8 +31,9 @@ class Regularise:
     """Regularisation that is chosen on held-out images."""
 
     regularise: bool = False
-    """Choose weight decay, dropout and label smoothing first, on held-out training images, as the paper
-    does on its smaller sets: every combination of the following, and the recipe's own."""
+    """First choose weight decay, dropout and label smoothing on held-out training images, as the
+    paper does on its smaller data sets. Every combination of the following values is tried, and the
+    recipe's own values."""
     weight_decays: tuple[float, ...] = ()
     """Weight decays to choose from. Default, with --regularise: 0.03, 0.1 and 0.3."""
     dropouts: tuple[float, ...] = ()
@@ -41,8 +42,8 @@ class Regularise:
     """Label smoothings to choose from. Default, with --regularise: 0 and 0.1."""
 
     def values(self) -> Regularisation:
-        """What is tried: the values that are given; for the others the usual ones, if
-        --regularise is."""
+        """The values to try: those that are given; for the others the usual ones, if --regularise
+        is given."""
         usual = Regularisation()
         if self.regularise:
             usual = USUAL
@@ -55,19 +56,19 @@ class Regularise:
 
 @dataclass(frozen=True)
 class Train:
-    """Train a model by a recipe, or continue the run that is in the directory."""
+    """Train a model by a recipe, or continue the run in the directory."""
 
     recipe: Annotated[Recipe, arg(name="")]
     model_name: Annotated[str, arg(name="model")] = ""
-    """Name of a model to train instead of the recipe's, such as S/16, R26+S/32 or BiT-R50x1; `vitkit
-    models` lists them."""
+    """Name of a model to train instead of the recipe's, such as S/16, R26+S/32 or BiT-R50x1;
+    `vitkit models` lists the names."""
     evaluators: Annotated[tuple[EvaluatorName, ...], arg(name="evals")] = ()
     """Evaluators that measure the run, instead of the recipe's. Each then has settings, such as
     --evals.0.every and --evals.0.data."""
     regularising: Annotated[Regularise, arg(name="")] = field(default_factory=Regularise)
     workdir: Path | None = None
-    """Directory of the run. Default: in runs/, named after the images and the recipe. Run the same
-    command again to continue a run."""
+    """Directory of the run. Default: a directory in runs/, named after the images and the recipe.
+    Run the same command again to continue a run."""
     device: Device = "auto"
     patience: float = PATIENCE
     """Seconds without progress after which a run of several processes (torchrun) ends and says
@@ -76,7 +77,7 @@ class Train:
 
 @dataclass(frozen=True)
 class RecipeOnImages:
-    """What decides the other settings of a run."""
+    """The values that determine the other settings of a run."""
 
     recipe: Positional[str]
     """A recipe, or the name of one."""
@@ -127,7 +128,7 @@ class Trained:
 
     @property
     def run(self) -> Recorded:
-        """What the run wrote down."""
+        """The records of the run."""
         return read_run(self.run_dir)
 
     def rows(self) -> list[dict]:
@@ -139,7 +140,7 @@ class Trained:
         return [rows[step] for step in sorted(rows)]
 
     def shown(self) -> Iterator[str | Table]:
-        """What was chosen, what was written, and what is next."""
+        """The output: the chosen settings, the files that were written, and the next command."""
         if self.transfer is not None:
             yield from transfer_tables(self.transfer)
         yield f"wrote {self.run_dir / 'model'} and {self.path}"
@@ -236,7 +237,7 @@ def say_regularisation(recipe: Recipe, values: Regularisation) -> None:
 
 
 def transfer_tables(outcome: Transfer) -> Iterator[str | Table]:
-    """What was chosen, and what the final runs reached."""
+    """The chosen settings, and the results of the final runs."""
     yield from _selection(outcome)
     if outcome.regularisation:
         tried = dict(outcome.regularisation)

@@ -1,4 +1,4 @@
-"""Files of weights, not trusted: what they hold by name and shape, before any of it is read.
+"""Untrusted files of weights: the names and shapes of their tensors, before any tensor is read.
 
 safetensors, NumPy's .npz (no object is unpickled), and PyTorch's own files through its restricted
 unpickler.

@@ -144,7 +144,7 @@ def parse_object(text: bytes | str) -> dict:
 
 
 def identity(description: dict) -> str:
-    """What a description is recognised by, whether it was read or is to be written."""
+    """Identifies a description, whether it was read or will be written."""
     text = json.dumps(description, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -220,6 +220,6 @@ def comment_of(description: dict) -> bytes:
 
 
 def write_comment(file: Path, comment: bytes) -> None:
-    """Give an archive this comment."""
+    """Write this comment into an archive."""
     with zipfile.ZipFile(file, "a") as archive:
         archive.comment = comment

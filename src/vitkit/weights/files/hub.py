@@ -34,7 +34,7 @@ SENT = (*DESCRIPTIONS, "model.safetensors", UNKNOWN, CARD, *NAMES)
 
 
 def fetch(source: Path | str) -> Path:
-    """The local path of a model, downloaded if it is a name and not there yet.
+    """The local path of a model, which is downloaded if it is a name and not in the cache yet.
 
     Names are a hub repository ("google/vit-base-patch16-224", "timm/...", with @REVISION if
     wanted), a file of Google's bucket ("imagenet21k/ViT-B_16", or the whole name of an AugReg
@@ -73,7 +73,7 @@ def google_name(name: str) -> str | None:
 
 
 def from_google(name: str) -> Path:
-    """A file of Google's, from the cache if it is there. Raises ValueError."""
+    """A file of Google's, from the cache or by download. Raises ValueError if that fails."""
     url = f"{ENDPOINT}/{name.replace('+', '%2B')}"
     try:
         return download(url, cache_dir() / "google" / name)
@@ -164,11 +164,9 @@ def hub_answers() -> bool:
 
 
 def push(folder: Path, name: str, private: bool = False) -> str:
-    """Upload a model directory to the Hugging Face hub; returns its address. The repository is made
-    if it is not there.
-
-    Only what a model directory holds is sent. Raises ValueError if the hub refuses, and says how to
-    log in.
+    """Upload a model directory to the Hugging Face hub; returns its address. The repository is
+    created if it does not exist. Only the files of a model directory are uploaded. Raises
+    ValueError if the hub refuses, and says how to log in.
     """
     hub = _hub("to upload to the Hugging Face hub")
     errors = hub.errors
@@ -193,7 +191,7 @@ def push(folder: Path, name: str, private: bool = False) -> str:
 
 
 def paths_in(folder: Path) -> list[str]:
-    """The paths of this machine in text files that would be uploaded: "FILE holds PATH" each."""
+    """The paths of this machine in text files that would be uploaded, each as "FILE holds PATH"."""
     found = []
     for name in (*DESCRIPTIONS, CARD):
         if (folder / name).is_file():

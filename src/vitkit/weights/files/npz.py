@@ -42,8 +42,8 @@ def is_npz(file: Path) -> bool:
 def read_npz(file: Path) -> tuple[Tensors, dict]:
     """The arrays, and the description of the model in the archive's comment ({} without one).
 
-    bfloat16 may be stored as two raw bytes. Raises ValueError before memory is taken for what is no
-    weights.
+    bfloat16 may be stored as two raw bytes. Raises ValueError, before memory is taken, if the file
+    does not contain weights.
     """
     tensors: Tensors = {}
     try:

@@ -105,7 +105,8 @@ def formats_for(config: ModelConfig, rule: str = "square") -> list[Format]:
 
 
 def cannot(name: str, config: ModelConfig, rule: str = "square") -> list[str]:
-    """What the format of this name cannot express of a model whose images are prepared by the `rule`."""
+    """The parts of a model, whose images are prepared by the `rule`, that the format of this name
+    cannot express."""
     format = format_of(name, config, rule)
     if format is None:
         return [f"a {config.title} ({called(config)})"]

@@ -138,7 +138,7 @@ def beyond_vit(
     stems: bool = False,
     has: tuple[str, ...] = (),
 ) -> list[str]:
-    """What of a model is not in other libraries' plain Vision Transformer, or, with `stems`, in
+    """The parts of a model that other libraries' plain Vision Transformer lacks, or, with `stems`,
     their hybrid. `has` names the settings beyond the plain model that the library has.
 
     Pooling is each format's own matter, and with it a norm after the pooling: a format that knows
@@ -173,7 +173,8 @@ def beyond_vit(
 
 
 def beyond_bit(backbone: Backbone, *orders: str) -> list[str]:
-    """What of a ResNet is not in BiT's. `orders` are those of norm and convolution in the library."""
+    """The parts of a ResNet that BiT's lacks. `orders` are those of norm and convolution in the
+    library."""
     return reasons(
         {
             f'a ResNet in the order "{backbone.order}"': backbone.order not in orders,

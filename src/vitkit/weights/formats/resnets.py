@@ -41,7 +41,7 @@ class ResNetNames(NamedTuple):
     """How their kernels become PyTorch's."""
 
     def unit_prefix(self, stage: int, unit: int) -> str:
-        """What every name of a unit begins with; stage and unit count from 0."""
+        """The prefix of every name of a unit; stage and unit count from 0."""
         first = self.first_number
         return self.prefix + self.unit.format(stage=stage + first, unit=unit + first)
 

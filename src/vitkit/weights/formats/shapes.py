@@ -25,7 +25,7 @@ LONGEST_NAME = 500  # characters; a file that nobody should trust may have any
 
 
 def shape_of(tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
-    """The shape of a tensor that must be there and have so many axes."""
+    """The shape of a tensor that must exist and have this many axes."""
     if name not in tensors:
         raise ValueError(f"there is no {name} in it")
     shape = tensors[name].shape
@@ -35,14 +35,14 @@ def shape_of(tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
 
 
 def length_of(tensors: Tensors, name: str) -> int:
-    """The length of a vector; 0 if it is not there, such as the bias of a head."""
+    """The length of a vector; 0 if it does not exist, such as the bias of a head."""
     if name not in tensors:
         return 0
     return shape_of(tensors, name, 1)[0]
 
 
 def count_blocks(tensors: Tensors, pattern: str) -> int:
-    """How many blocks there are. `pattern` matches names, and its group is the block's number."""
+    """The number of blocks. `pattern` matches names, and its group is the block's number."""
     matches = [re.match(pattern, name) for name in tensors if len(name) < LONGEST_NAME]
     numbers = {int(match[1]) for match in matches if match}
     if not numbers or max(numbers) + 1 != len(numbers):
@@ -51,7 +51,7 @@ def count_blocks(tensors: Tensors, pattern: str) -> int:
 
 
 def heads_of(width: int, mlp: int, hint: int | None) -> tuple[int, list[str]]:
-    """The number of attention heads, and a note unless the user said it.
+    """The number of attention heads, and a note unless the user gave it.
 
     No shape tells it: q, k and v are (D, D) for any number. It is the user's, or that of the
     published model of this width (Table 1 and its siblings), or one for every 64 channels.
@@ -76,7 +76,8 @@ def heads_of(width: int, mlp: int, hint: int | None) -> tuple[int, list[str]]:
 
 
 def grid_of(patches: int, patch: Grid, hint: tuple[int, int] | None) -> Grid:
-    """(h, w) of so many patches of (height, width): for the user's size, else for a square image."""
+    """(h, w) of this many patches of (height, width): for the user's size, else for a square
+    image."""
     down, across = patch
     if hint:
         height, width = hint

@@ -65,7 +65,7 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What the shapes say; the file says nothing of the preprocessing."""
+    """The description from the shapes; the file does not describe the preprocessing."""
     tensors = tidied.tensors
     settings = settings_of(tensors, NAMES)
     height, width = settings["patch"]

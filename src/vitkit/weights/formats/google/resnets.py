@@ -108,7 +108,8 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What names and shapes say; images are square, from -1 to 1, as in BiT's own evaluation."""
+    """The description from names and shapes; images are square, from -1 to 1, as in BiT's own
+    evaluation."""
     tensors = tidied.tensors
     code = next(code for code in CODES if code.names.root in tensors)
     backbone, channels = backbone_of(tensors, code.names, code.order, code.dialect)
@@ -124,7 +125,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 
 
 def nearest(config: Backbone) -> Code:
-    """The code base that computes most like a model."""
+    """The code base whose arithmetic is closest to a model's."""
     if config.order == "post":
         return BIG_VISION_BIT
     # The two ResNets v2 have the same arithmetic but for the border of the max-pooling

@@ -82,7 +82,8 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What the shapes say, and what Google's code fixes: mean and deviation 0.5, tanh GELU, eps 1e-6."""
+    """The description from the shapes, and the constants of Google's code: mean and deviation 0.5,
+    tanh GELU, eps 1e-6."""
     tensors = tidied.tensors
 
     settings = settings_of(tensors, NAMES, FLAX)
@@ -160,7 +161,8 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 
 def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:
-    """Tensors in a layout. Without one, in that of the paper's code, which both code bases read, if
+    """Tensors with the names of a layout. Without one, in that of the paper's code, which both code
+    bases read, if
     it can express the model; else in big_vision's."""
     if layout:
         return spelled(tensors, Layout.parse(layout), config.depth)

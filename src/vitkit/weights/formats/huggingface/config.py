@@ -78,7 +78,8 @@ def about_images(json: dict) -> dict:
 
 
 def objective_of(json: dict) -> dict | None:
-    """What a ViT-MAE says of its pre-training, as vitkit's MaskedAutoencoder; None for others."""
+    """The pre-training settings of a ViT-MAE, as vitkit's MaskedAutoencoder; None for other
+    models."""
     if json.get("model_type") != "vit_mae":
         return None
     return {

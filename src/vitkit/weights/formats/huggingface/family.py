@@ -48,7 +48,7 @@ MASK = "embeddings.mask_token"
 
 @dataclass(frozen=True)
 class Family:
-    """What one family has of its own: how it is named and described, and what it cannot be."""
+    """The specifics of one family: its names, its description, and its limits."""
 
     title: str
     """Whose names they are, for people: "DINOv2"."""

@@ -178,7 +178,7 @@ def open_in_timm(classifier: Classifier, path: Path, name: str, arguments: dict)
 
 
 def pixels_in_timm(path: Path, image: Image.Image) -> Tensor:
-    """What timm makes of an image, (1, 3, h, w), by a written directory."""
+    """The image that timm prepares, (1, 3, h, w), by a written directory."""
     from timm.data import create_transform, resolve_data_config
 
     values = json_files.loads((path / "config.json").read_text("utf-8"))["pretrained_cfg"]

@@ -25,7 +25,7 @@ from vitkit.weights.hints import Hints
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What the shapes say, and timm's own config.json if it lies beside them."""
+    """The description from the shapes, and from timm's own config.json if there is one."""
     tensors = tidied.tensors
     arguments = opened.config.get("model_args") or {}
 
@@ -201,7 +201,7 @@ def _preprocessing(opened: Opened, config: ViTConfig) -> tuple[Preprocessing, li
 def _guessed_statistics(
     opened: Opened, config: ViTConfig, preprocessing: Preprocessing
 ) -> tuple[Preprocessing, str]:
-    """The preprocessing with the mean and deviation that a file without a config.json likeliest
+    """The preprocessing with the mean and deviation that a file without a config.json most likely
     needs, and the sentence that says why. A wrong guess costs the real ViT-Ti/16 20 points of
     accuracy, DeiT-Ti 4."""
     if config.embedding_norm:

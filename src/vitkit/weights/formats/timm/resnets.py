@@ -50,7 +50,7 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What the shapes say, and timm's own config.json if it lies beside them."""
+    """The description from the shapes, and from timm's own config.json if there is one."""
     tensors = tidied.tensors
     if "norm.running_mean" in tensors:
         raise ValueError(
@@ -96,7 +96,8 @@ def cannot(config: ResNetConfig) -> list[str]:
 
 
 def differs(config: ResNetConfig) -> list[str]:
-    """Its paddings, epsilons and divisors (StdConv2d in timm/layers/std_conv.py)."""
+    """What timm computes differently: its paddings, epsilons and divisors (StdConv2d in
+    timm/layers/std_conv.py)."""
     return another_dialect(config.backbone, DIALECTS["timm_bit"])
 
 
