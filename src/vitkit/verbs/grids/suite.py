@@ -225,10 +225,8 @@ def _name(settings: RunSuite, chosen) -> str:
 def _protocol(settings: RunSuite, chosen):
     """The protocol, with what the command changes of it. Raises ValueError for changes of a protocol
     that does not train."""
-    changes = {}
-    for name in ("rates", "steps", "batch"):
-        if value := getattr(settings, name):
-            changes[name] = value
+    asked = {"rates": settings.rates, "steps": settings.steps, "batch": settings.batch}
+    changes = {name: value for name, value in asked.items() if value}
     if not chosen.learns and (changes or settings.seeds != 1):
         raise ValueError(
             f"--rates, --steps, --batch and --seeds are for fine-tuning, and {chosen.name} measures a "
