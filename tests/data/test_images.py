@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from pictures import encoded, photograph
+from pictures import encoded, needs_newer_pillow, photograph
 from PIL import Image, ImageOps
 
 from vitkit.data import BadImage, open_image
@@ -64,6 +64,8 @@ def test_awkward_files_decode_or_are_refused_by_name(shared, decoder):
     for entry in entries:
         name = entry["file"]
         path = manifest.parent / name
+        if needs_newer_pillow(name):
+            continue
         if decoder == "library" and path.read_bytes()[:2] != b"\xff\xd8":
             continue  # it is asked for JPEGs only, and Pillow has decoded the others
         if entry["expect"] != "ok":

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pictures import encoded, photograph
+from pictures import encoded, needs_newer_pillow, photograph
 from PIL import Image
 
 from vitkit.cli import main
@@ -208,7 +208,7 @@ def test_strange_photographs_are_answered(payload, shared):
     manifest = shared("data/awkward_images/manifest.json")
     chosen = {}
     for facts in json.loads(manifest.read_text()):
-        if facts["bytes"] < 300_000:
+        if facts["bytes"] < 300_000 and not needs_newer_pillow(facts["file"]):
             chosen[facts.get("format"), facts.get("mode"), facts["expect"] == "ok"] = facts
     for facts in chosen.values():
         file = manifest.parent / facts["file"]
