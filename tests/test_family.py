@@ -116,7 +116,11 @@ def small_pretrained(name):
 
 @pytest.mark.parametrize(
     ("name", "image"),
-    [pytest.param("R26+S/32", 96, marks=pytest.mark.slow), ("BiT-R50x1", 96), ("LeNet-5", 32)],
+    [
+        pytest.param("R26+S/32", 96, marks=pytest.mark.slow),
+        pytest.param("BiT-R50x1", 96, marks=pytest.mark.slow),
+        ("LeNet-5", 32),
+    ],
 )
 def test_published_weights_are_fine_tuned(name, image, photographs, tmp_path, capsys, no_report):
     """With another head and, but for LeNet, at another size of images: BiT's rule for all."""

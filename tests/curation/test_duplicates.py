@@ -232,6 +232,7 @@ def on_plain_ground(thing: str, random: np.random.Generator) -> np.ndarray:
     return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
+@pytest.mark.slow
 def test_things_on_plain_ground_are_told_apart_and_their_copies_are_found():
     """Lids have nearly one outline, and so have cans: as other pictures are compared, 102 pairs of 200
     were listed."""

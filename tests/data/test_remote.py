@@ -20,7 +20,7 @@ from vitkit.system.processes.ranks import process_group, world
 
 PLAIN = Augmentation(crop="none")
 TO = Preprocessing(size=(8, 8))
-SHAPES = [(1, 4), *(pytest.param(*shape, marks=pytest.mark.slow) for shape in ((2, 2), (4, 1)))]
+SHAPES = [(1, 4), (2, 2), (4, 1)]
 BATCH = 16
 
 
@@ -59,6 +59,7 @@ def seen(folder) -> list[int]:
 
 
 @pytest.mark.parametrize(("ranks", "workers"), SHAPES)
+@pytest.mark.slow
 def test_an_epoch_fetches_the_data_once(served, tmp_path, ranks, workers):
     address, size, sent = served
     count = len(open_source(address))

@@ -174,6 +174,7 @@ def drawn(random, centres, each, spread):
 
 
 @pytest.mark.parametrize(("each", "draws"), [(8, 12), (20, 8)])
+@pytest.mark.slow
 def test_their_interval_holds_the_accuracy_on_new_images(each, draws):
     """On average they are as good as it, too, but for what the one image that is missing is worth."""
     held = []

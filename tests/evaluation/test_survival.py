@@ -38,6 +38,7 @@ def discs(place, channel, count=100):
     return from_dataset(pictures, labels=("left", "right"))
 
 
+@pytest.mark.slow
 def test_a_disc_on_the_left_is_another_one_if_it_is_mirrored(model):
     """The class is the half that the disc is in."""
     sides = discs(place=((0.2, 0.45), (0.55, 0.8)), channel=(0, 0))
@@ -63,6 +64,7 @@ def test_a_red_disc_stays_red(model):
     )
 
 
+@pytest.mark.slow
 def test_labels_that_chance_has_drawn_switch_nothing_off(model):
     """The error of the test: nothing can be lost where nothing is known."""
     pictures = discs(place=((0.3, 0.7), (0.3, 0.7)), channel=(0, 0), count=40)

@@ -63,6 +63,7 @@ def test_distances_are_those_of_a_fit_without_the_image_s_group(count, size):
         torch.testing.assert_close(found[i], distance, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_of_every_class_new_images_are_covered_and_accepted_as_often_as_said():
     """Over random splits, within three standard errors of the mean over splits; of a rare class too,
     and of one that the model hardly ever answers."""

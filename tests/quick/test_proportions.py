@@ -152,6 +152,7 @@ def test_square_photographs_cost_no_second_pass(weights, tmp_path):
     assert json.loads((tmp_path / "run" / "plan.json").read_text())["native"] is False
 
 
+@pytest.mark.slow
 def test_whoever_asks_gets_whole_images_and_more_patches(weights, tmp_path):
     data = photographs(tmp_path / "wide", (20, 60), spot=(0.02, 0.88))
     reached, _ = made(weights, data, tmp_path / "run", Hints(tokens=36))

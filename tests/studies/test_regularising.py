@@ -54,6 +54,7 @@ def test_what_a_model_or_an_objective_lacks_is_left_alone():
     assert list(regularisation_of(numbers)) == ["weight decay"]
 
 
+@pytest.mark.slow
 def test_the_best_on_held_out_images_is_that_of_the_final_runs(recipe, tmp_path):
     values = Regularisation(label_smoothings=(0.0, 0.99))
     outcome = transfer(recipe, tmp_path, device="cpu", regularisation=values)
@@ -121,6 +122,7 @@ def test_a_study_chooses_for_its_small_parts(tiny, tmp_path):
         assert all(names.issuperset(cell.follows()) for cell in shard)
 
 
+@pytest.mark.slow
 def test_a_cell_follows_the_best_of_others(tiny, tmp_path):
     slow = replace(tiny, length=Span(12), average=0.0, optim=Optim(lr=1e-9))
     fast = replace(slow, optim=Optim(lr=1e-2))

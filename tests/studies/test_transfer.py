@@ -190,6 +190,7 @@ def test_the_final_directory_is_looked_at_before_anything_is_trained(recipe, tmp
         transfer(quick, tmp_path / "run/recipe.json", rates=rates, device="cpu")
 
 
+@pytest.mark.slow
 def test_selection_runs_serve_another_best(recipe, tmp_path, capsys):
     """Which weights a run saves decides no step of it. The final run is another one, so it needs a
     directory of its own, to which they may be copied."""

@@ -24,7 +24,7 @@ HYBRIDS = {
 }
 
 
-LARGE = ("vit_base_r50_s16_224", "vit_large_r50_s32_224")
+LARGE = ("vit_small_r26_s32_224", "vit_base_r50_s16_224", "vit_large_r50_s32_224")
 
 
 def in_timm(directory):
