@@ -1,5 +1,6 @@
 """Files that nobody should trust: whatever is in them, a model or one sentence comes out."""
 
+import gc
 import io
 import json
 import os
@@ -244,6 +245,50 @@ def test_arrays_of_every_order_and_width_are_read(tmp_path):
         assert np.array_equal(tensors[name].read().numpy(), numbers), name
     assert tensors["empty"].read().shape == (0, 3)
     assert tensors["scalar"].read() == 3
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_compressed_as_numpy_never_does_is_refused_unread(method, files):
+    """A damaged one of LZMA raised an error that no other damaged file raises, and no sentence."""
+    with zipfile.ZipFile(files / "m.npz") as whole, zipfile.ZipFile(files / "x.npz", "w") as other:
+        for name in whole.namelist():
+            other.writestr(name, whole.read(name), method)
+    data = bytearray((files / "x.npz").read_bytes())
+    data[120:140] = bytes(20)  # within the first array
+    (files / "x.npz").write_bytes(data)
+    with pytest.raises(
+        ValueError, match=f"by a method of ZIP, number {method}, that NumPy does not"
+    ):
+        load(files / "x.npz", quiet=True)
+
+
+def open_archives(file: Path) -> list[zipfile.ZipFile]:
+    """The archives of this file that anybody holds open."""
+    archives = [each for each in gc.get_objects() if type(each) is zipfile.ZipFile]
+    return [archive for archive in archives if archive.filename == str(file) and archive.fp]
+
+
+def test_an_archive_is_closed_when_its_arrays_are_forgotten_or_damaged(files):
+    """An error that somebody keeps, as a notebook does, keeps no file open: Windows would not let a better
+    one take its place."""
+    file = files / "m.npz"
+    tensors, _ = read_npz(file)
+    assert open_archives(file)
+    del tensors
+    model = load(file, quiet=True)
+    assert not open_archives(file) and model
+
+    # A damaged number, and an array of no numbers
+    data = bytearray(file.read_bytes())
+    data[data.index(b"NUMPY") + 150] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match="Bad CRC-32 .*; download it again") as kept:
+        load(file, quiet=True)
+    assert not open_archives(file), kept
+    np.savez(file, words=np.array(["a"]))
+    with pytest.raises(ValueError, match="which are not numbers") as kept:
+        load(file, quiet=True)
+    assert not open_archives(file), kept
 
 
 def test_every_misfit_is_named_at_once(files):

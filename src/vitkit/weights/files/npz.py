@@ -14,6 +14,10 @@ from torch import Tensor
 
 from vitkit.weights.files.content import DAMAGE, Lazy, Tensors, check_content, fill, read_comment
 
+# What NumPy writes. Python unpacks more, and raises errors for them that no other file has; some take
+# gigabytes before the first byte
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
 
 class Member(NamedTuple):
     """An array of an archive, not read yet."""
@@ -45,28 +49,44 @@ def read_npz(file: Path) -> tuple[Tensors, dict]:
     bfloat16 may be stored as two raw bytes. Raises ValueError, before memory is taken, if the file
     does not contain weights.
     """
-    tensors: Tensors = {}
+    description = read_comment(file)
     try:
         # Open until the last array is forgotten: its list of hundreds is not read for each of them
         archive = zipfile.ZipFile(file)
-        entries = archive.infolist()
-        check_content(file.stat().st_size, sum(entry.file_size for entry in entries))
-        for entry in entries:
-            member = _member(archive, entry)
-            name = entry.filename.removesuffix(".npy")
-            dtype = "bfloat16"
-            if member.dtype.kind != "V":
-                dtype = member.dtype.newbyteorder("=").name
-            tensors[name] = Lazy(member.shape, dtype, partial(_read, archive, member))
+        try:
+            tensors = _tensors(archive, file.stat().st_size)
+        except DAMAGE:
+            archive.close()  # whoever keeps the error may replace the file, also on Windows
+            raise
     except DAMAGE as error:
         reason = str(error) or type(error).__name__
         # Shortened: it may quote a name, and a harmful file's names may be of any length
         raise ValueError(f"{file} cannot be loaded: {reason[:500]}") from error
-    return tensors, read_comment(file)
+    return tensors, description
+
+
+def _tensors(archive: zipfile.ZipFile, size: int) -> Tensors:
+    """The arrays of an archive of `size` bytes, by name."""
+    tensors: Tensors = {}
+    entries = archive.infolist()
+    check_content(size, sum(entry.file_size for entry in entries))
+    for entry in entries:
+        member = _member(archive, entry)
+        name = entry.filename.removesuffix(".npy")
+        dtype = "bfloat16"
+        if member.dtype.kind != "V":
+            dtype = member.dtype.newbyteorder("=").name
+        tensors[name] = Lazy(member.shape, dtype, partial(_read, archive, member))
+    return tensors
 
 
 def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
     """What the header of an array says, checked against its size."""
+    if entry.compress_type not in COMPRESSIONS:
+        raise ValueError(
+            f"{entry.filename} is compressed by a method of ZIP, number {entry.compress_type}, that NumPy "
+            "does not write; save the arrays again with numpy.savez"
+        )
     with archive.open(entry) as opened:
         shape, dtype, fortran = _header(opened)
         start = opened.tell()
@@ -104,6 +124,7 @@ def _read(archive: zipfile.ZipFile, member: Member) -> Tensor:
             if not fill(memoryview(buffer), opened) or opened.read(1):
                 raise ValueError(f"{member.name} is cut short")
     except DAMAGE as error:
+        archive.close()  # whoever keeps the error may replace the file, also on Windows
         raise ValueError(f"{error}; download it again") from error
 
     # As an array; bfloat16, which NumPy does not have, by way of integers
