@@ -52,6 +52,14 @@ def learns(evaluator: "Evaluator") -> bool:
     return getattr(evaluator, "learns", False)
 
 
+def no_batches(source: Source) -> None:
+    """None: whoever needs images of this source prepares them."""
+
+
+def drop(given: "Answers") -> None:
+    """Nothing: nobody wants the answers that a metric was computed from."""
+
+
 class Part(NamedTuple):
     """The images that a model is measured on."""
 
@@ -61,10 +69,10 @@ class Part(NamedTuple):
     """Every image once, prepared for the model; of several ranks, each has its share of them."""
     train: Source | None = None
     """Training images of the same data set for an evaluator that learns; or None."""
-    read: Callable[[Source], Iterable[Batch] | None] = lambda source: None
+    read: Callable[[Source], Iterable[Batch] | None] = no_batches
     """Prepares other images as `batches` are: of `train`, or of some of it. None leaves it to whoever
     needs them."""
-    keep: "Callable[[Answers], None]" = lambda given: None
+    keep: "Callable[[Answers], None]" = drop
     """Gets the answers to the images, if these have one class each: a run keeps those of its last
     evaluation."""
 
