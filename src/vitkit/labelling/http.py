@@ -81,12 +81,7 @@ def application(table: Table, secret: str) -> "Starlette":
         if not table.sitting.has(name):
             return Response("there is no such photograph", 404)
         try:
-            path = table.root / name
-            state = path.stat()
-            if size == SIZES[0]:
-                data = _small(path, state.st_size, state.st_mtime_ns)
-            else:
-                data = _encoded(path, size)
+            data = _jpeg(table.root / name, size)
         except (BadImage, OSError) as error:
             table.sitting.lose(name, str(error))
             return Response("it cannot be read", 404)
@@ -281,6 +276,14 @@ def sentences(progress: SittingProgress) -> list[str]:
 
 
 # Pictures
+
+
+def _jpeg(path: Path, size: int) -> bytes:
+    """A photograph as the page shows it. Raises BadImage, OSError."""
+    state = path.stat()
+    if size == SIZES[0]:
+        return _small(path, state.st_size, state.st_mtime_ns)
+    return _encoded(path, size)
 
 
 @lru_cache(KEPT)

@@ -107,13 +107,7 @@ class Questions:
         free = self._free(given_out)
         cover, rows = self._up_to_date_cover()
         if cover is None or not free[rows].any():
-            # A photograph that the model has not seen, while it has seen none that is not labelled
-            answered = self.answered() | given_out
-            for name in self.photographs.drawn:
-                is_seen = self.photographs.is_seen[self.photographs.row[name]]
-                if name not in answered and not is_seen:
-                    return Question("typed", (name,))
-            return None
+            return self._unseen_one(given_out)
         head, labelled = self.solved()
         unsure = torch.ones(len(cover.sample))
         if head is not None:
@@ -139,6 +133,14 @@ class Questions:
         if before != len(seen) and (is_all or len(seen) >= GROWTH * before):
             self._cover = Cover(self.photographs.features[seen]), seen
         return self._cover
+
+    def _unseen_one(self, given_out: set[str]) -> Question | None:
+        """A photograph that the model has not seen, while it has seen none that is not labelled."""
+        answered = self.answered() | given_out
+        for name in self.photographs.drawn:
+            if name not in answered and not self.photographs.is_seen[self.photographs.row[name]]:
+                return Question("typed", (name,))
+        return None
 
     def _random(self, by: str, given_out: set[str]) -> Question | None:
         """A photograph that was drawn. If several people answer, everybody is asked some of the same, so

@@ -245,24 +245,27 @@ class Batcher:
     def _run(self) -> None:
         while jobs := self._next_batch():
             self.busy_since = time.monotonic()
-            wanted = []
-            for job in jobs:
-                if job.answer.set_running_or_notify_cancel():
-                    wanted.append(job)
-            try:
-                if wanted:
-                    results = self.compute([job.given for job in wanted])
-                    for job, result in zip(wanted, results, strict=True):
-                        job.answer.set_result(result)
-            except Exception as error:
-                # The next batch may go well, and these must not wait for ever
-                for job in wanted:
-                    if not job.answer.done():
-                        job.answer.set_exception(error)
-            finally:
-                for job in jobs:
-                    job.done()
+            self._answer(jobs)
             self.busy_since = None
+
+    def _answer(self, jobs: list[Job]) -> None:
+        """Compute a batch, and answer its jobs."""
+        wanted = []
+        for job in jobs:
+            if job.answer.set_running_or_notify_cancel():
+                wanted.append(job)
+        try:
+            if wanted:
+                results = self.compute([job.given for job in wanted])
+                for job, result in zip(wanted, results, strict=True):
+                    job.answer.set_result(result)
+        except Exception as error:  # the next batch may go well, and these must not wait for ever
+            for job in wanted:
+                if not job.answer.done():
+                    job.answer.set_exception(error)
+        finally:
+            for job in jobs:
+                job.done()
 
     def _next_batch(self) -> list[Job]:
         """Wait for jobs, and for more. Returns none when there will be none."""

@@ -287,18 +287,7 @@ def _outcome(
     metrics = {}
     reasons = {}
     for task in suite.tasks:
-        # The accuracies of a task's final cells, and why one of its cells failed, if one did
-        cells: dict[str, list[Metric]] = {}
-        failed = ""
-        for row in rows:
-            if row.settings.get("task") != task.name:
-                continue
-            is_trial = row.cell.startswith("select/")
-            is_fine_tuned = "lr" in row.settings
-            if row.error is not None:
-                failed = f"{row.cell} failed: {row.error}"
-            elif not is_trial and (row.primary or not is_fine_tuned):
-                cells.setdefault(row.cell, []).append(row.metric)
+        cells, failed = _of_task(task, rows)
         if cells:
             metrics[task.name] = [list(same) for same in zip(*cells.values(), strict=True)]
         if failed:
@@ -306,3 +295,19 @@ def _outcome(
         elif not cells:
             reasons[task.name] = absent.get(task.name, WAITING)
     return Outcome(suite, metrics, reasons, deviations)
+
+
+def _of_task(task: Task, rows: Sequence[Row]) -> tuple[dict[str, list[Metric]], str]:
+    """The accuracies of a task's final cells, and why one of its cells failed, if one did."""
+    cells: dict[str, list[Metric]] = {}
+    failed = ""
+    for row in rows:
+        if row.settings.get("task") != task.name:
+            continue
+        is_trial = row.cell.startswith("select/")
+        is_fine_tuned = "lr" in row.settings
+        if row.error is not None:
+            failed = f"{row.cell} failed: {row.error}"
+        elif not is_trial and (row.primary or not is_fine_tuned):
+            cells.setdefault(row.cell, []).append(row.metric)
+    return cells, failed

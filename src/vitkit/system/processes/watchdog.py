@@ -71,46 +71,26 @@ class Watchdog:
         """Wait until the process makes no progress, then report and end it."""
         while not self.stopped.wait(min(1.0, self.patience / 10)):
             if time.monotonic() - self.last_heartbeat > self.patience:
-                # A roll call, in a thread of its own: it may never end if the store cannot be
-                # reached. One rank alone prints who is missing
-                sentences: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-                threading.Thread(
-                    target=self._ask, args=(self.store, sentences), daemon=True
-                ).start()
-                try:
-                    sentence = sentences.get(timeout=3 * self._time_to_answer())
-                except queue.Empty:
-                    sentence = self._unreachable()
-                if sentence is not None:  # else another rank prints it
-                    print(f"vitkit: {sentence}", file=sys.stderr, flush=True)
+                self._report()
                 # The main thread waits inside a kernel, where no exception would reach it.
                 os._exit(1)
+
+    def _report(self) -> None:
+        """Print which ranks are missing, on one rank only."""
+        # Hold a roll call, in a thread of its own: it may never end if the store cannot be reached
+        sentences: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._ask, args=(self.store, sentences), daemon=True).start()
+        try:
+            sentence = sentences.get(timeout=3 * self._time_to_answer())
+        except queue.Empty:
+            sentence = self._unreachable()
+        if sentence is not None:  # else another rank prints it
+            print(f"vitkit: {sentence}", file=sys.stderr, flush=True)
 
     def _ask(self, store: "Store", sentences: "queue.SimpleQueue[str | None]") -> None:
         """Put what the roll call says, or None if another rank is the first to report it."""
         try:
-            # Every living rank writes how far it is, and gives the others time to do so
-            store.set(f"heartbeats/{self.rank}", str(self.heartbeats))
-            time.sleep(self._time_to_answer())
-            progress = {}
-            for rank in range(self.world_size):
-                if store.check([f"heartbeats/{rank}"]):
-                    progress[rank] = int(store.get(f"heartbeats/{rank}"))
-
-            silent = [rank for rank in range(self.world_size) if rank not in progress]
-            furthest = max(progress.values())
-            behind = [rank for rank, heartbeats in progress.items() if heartbeats < furthest]
-            if silent:
-                problem = f"{_named(silent)} did not answer"
-            elif behind:
-                problem = f"{_named(behind)} fell behind"
-            else:
-                problem = "no rank came further"
-            sentence = (
-                f"{problem} for {self.patience:g} s while the others waited; "
-                "look there for a stalled disk, network or machine. "
-                "The same command continues from the last checkpoint; --patience waits longer"
-            )
+            sentence = self._roll_call(store)
         except RuntimeError:
             sentences.put(self._unreachable())
             return
@@ -129,6 +109,32 @@ class Watchdog:
     def _time_to_answer(self) -> float:
         """Seconds that ranks have to answer a roll call."""
         return max(2.0, self.patience / 10)
+
+    def _roll_call(self, store: "Store") -> str:
+        """Which ranks do not answer, or have fallen behind, as one sentence. Raises RuntimeError if
+        the store cannot be reached."""
+        # Every living rank writes how far it is, and gives the others time to do so
+        store.set(f"heartbeats/{self.rank}", str(self.heartbeats))
+        time.sleep(self._time_to_answer())
+        progress = {}
+        for rank in range(self.world_size):
+            if store.check([f"heartbeats/{rank}"]):
+                progress[rank] = int(store.get(f"heartbeats/{rank}"))
+
+        silent = [rank for rank in range(self.world_size) if rank not in progress]
+        furthest = max(progress.values())
+        behind = [rank for rank, heartbeats in progress.items() if heartbeats < furthest]
+        if silent:
+            problem = f"{_named(silent)} did not answer"
+        elif behind:
+            problem = f"{_named(behind)} fell behind"
+        else:
+            problem = "no rank came further"
+        return (
+            f"{problem} for {self.patience:g} s while the others waited; "
+            "look there for a stalled disk, network or machine. "
+            "The same command continues from the last checkpoint; --patience waits longer"
+        )
 
 
 def _first_to_report(store: "Store") -> bool:

@@ -55,15 +55,7 @@ def with_retries(operation: Callable[[Any, str], Any], address: str) -> Any:
                 f"{address} cannot be read, after {attempt} attempts: {_reason(failure, status)}"
             ) from failure
         if status in BUSY:
-            # Say that a server is busy; once for each server in a process
-            parts = urlsplit(address)
-            server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-            if server not in _told:
-                _told.add(server)
-                say(
-                    f"{server} answers {_named(status)}; what it refuses is asked for again, a "
-                    "little later"
-                )
+            _tell(address, status)
         time.sleep(_pause(attempt, failure))
 
 
@@ -136,6 +128,17 @@ def _named(status: int) -> str:
         return f"{status} ({HTTPStatus(status).phrase})"
     except ValueError:
         return str(status)
+
+
+def _tell(address: str, status: int) -> None:
+    """Say that a server is busy; once for each server in a process."""
+    parts = urlsplit(address)
+    server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    if server not in _told:
+        _told.add(server)
+        say(
+            f"{server} answers {_named(status)}; what it refuses is asked for again, a little later"
+        )
 
 
 def _pause(attempt: int, failure: Exception) -> float:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from vitkit.data import Columns
+from vitkit.data import Columns, Splits
 from vitkit.evaluation import Fewshot, Form, Metric, Part, Subject, best_ranked, shot_notes
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
@@ -28,7 +28,7 @@ from vitkit.verbs.arguments import (
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.sources import As, as_words, loaded_for_features, splits_to_learn_from
 from vitkit.verbs.words import DATA
-from vitkit.weights import Hints
+from vitkit.weights import Classifier, Hints
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -131,24 +131,7 @@ def fewshot(settings: MeasureFewshot) -> FewshotAccuracy:
                 splits, _ = splits_to_learn_from(
                     data, settings.columns, settings.named, settings.on_bad_image
                 )
-                # What was decided, and what the data lacks, is said
-                test = splits.test or splits.val
-                if splits.train is None or test is None:
-                    raise ValueError(
-                        f"{data} has no images to learn from and others to measure on: it needs a "
-                        "train part, and a test or val part"
-                    )
-                if not evaluator.judges(splits.target_kind):
-                    raise ValueError(
-                        f"few-shot accuracy is for images of one class each; the targets of {data} "
-                        f"are of the kind {splits.target_kind!r}, which vitkit probe learns"
-                    )
-                missing = shot_notes(splits.train, test, max(evaluator.shots))
-                for sentence in (*splits.notes, *(f"{data}: {text}" for text in missing)):
-                    say(sentence)
-                answers[data] = evaluator.answers(
-                    Subject(classifier), Part(test, None, splits.train)
-                )
+                answers[data] = _answers(evaluator, classifier, data, splits)
 
     metrics = dict.fromkeys(answers, ())
     for shots in settings.shots:
@@ -161,6 +144,26 @@ def fewshot(settings: MeasureFewshot) -> FewshotAccuracy:
         for data, by_shots in answers.items():
             metrics[data] += tuple(evaluator.metrics(shots, by_shots[shots], exponent))
     return FewshotAccuracy(settings, metrics)
+
+
+def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Splits) -> dict:
+    """Which test images of a data set are classified right, by shots. What was decided, and what
+    the data lacks, is said."""
+    test = splits.test or splits.val
+    if splits.train is None or test is None:
+        raise ValueError(
+            f"{data} has no images to learn from and others to measure on: it needs a train part, "
+            "and a test or val part"
+        )
+    if not evaluator.judges(splits.target_kind):
+        raise ValueError(
+            f"few-shot accuracy is for images of one class each; the targets of {data} are of the "
+            f"kind {splits.target_kind!r}, which vitkit probe learns"
+        )
+    missing = shot_notes(splits.train, test, max(evaluator.shots))
+    for sentence in (*splits.notes, *(f"{data}: {text}" for text in missing)):
+        say(sentence)
+    return evaluator.answers(Subject(classifier), Part(test, None, splits.train))
 
 
 def _table(settings: MeasureFewshot, metrics: dict[str, tuple[Metric, ...]]) -> Table:

@@ -39,7 +39,7 @@ from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import parse_json
-from vitkit.training import open_part, read_run
+from vitkit.training import Recorded, open_part, read_run
 from vitkit.verbs.arguments import Model, ModelHints
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import alone, result, verb
@@ -274,30 +274,33 @@ def keep(run_dir: Path) -> None:
 
 def _trial(settings: ExportModel, wanted: Export, classifier: Classifier) -> Trial:
     """The images to try the file on, and those that give the ranges of int8."""
-    if not settings.data:
-        # For int8 the images of the model's own run, if they are here
-        if wanted.precision != "int8":
-            return sample_trial()
-        why = ""
-        run_dir = run_of(settings.model)
-        if run_dir is not None:
-            try:
-                run = read_run(run_dir)
-                parts = [name for name in ("test", "val") if name in run.data["counts"]]
-                if not parts:
-                    raise ValueError("it held out none")
-                left_out = open_part(run, parts[0])
-                learned = open_part(run, "train")
-                return own_trial(
-                    left_out, learned, classifier.labels, str(run.data["source"]), settings.limit
-                )
-            except (ValueError, OSError) as error:
-                why = f", and those of {run_dir} cannot be opened ({error})"
-        if not needs_calibration(wanted):
-            return sample_trial()
-        raise ValueError(
-            f"ONNX Runtime's int8 is calibrated and judged on images like those to come{why}: name "
-            "some with --data DATA"
-        )
-    calibrate = settings.calibrate if needs_calibration(wanted) else None
-    return trial_on(settings.data, classifier.labels, settings.limit, calibrate)
+    if settings.data:
+        calibrate = settings.calibrate if needs_calibration(wanted) else None
+        return trial_on(settings.data, classifier.labels, settings.limit, calibrate)
+    if wanted.precision != "int8":
+        return sample_trial()
+
+    # For int8 the images of the model's own run, if they are here
+    why = ""
+    run_dir = run_of(settings.model)
+    if run_dir is not None:
+        try:
+            return _own_trial(read_run(run_dir), classifier, settings.limit)
+        except (ValueError, OSError) as error:
+            why = f", and those of {run_dir} cannot be opened ({error})"
+    if not needs_calibration(wanted):
+        return sample_trial()
+    raise ValueError(
+        f"ONNX Runtime's int8 is calibrated and judged on images like those to come{why}: name some with "
+        "--data DATA"
+    )
+
+
+def _own_trial(run: Recorded, classifier: Classifier, tried: int) -> Trial:
+    """The images of a run. Raises ValueError if they are not there, or are others now; OSError."""
+    parts = [name for name in ("test", "val") if name in run.data["counts"]]
+    if not parts:
+        raise ValueError("it held out none")
+    left_out = open_part(run, parts[0])
+    learned = open_part(run, "train")
+    return own_trial(left_out, learned, classifier.labels, str(run.data["source"]), tried)

@@ -125,35 +125,12 @@ class SuiteTable:
         if self.settings.json:
             yield json.dumps(self.to_json(), allow_nan=False)
             return
-        # The table, under its title
-        outcome = self.outcome
-        title = f"{self.settings.model} on {outcome.suite.name}"
-        if outcome.suite.learns:
+        title = f"{self.settings.model} on {self.outcome.suite.name}"
+        if self.outcome.suite.learns:
             yield f"{title}, protocol {self.settings.protocol}: top-1 in percent"
         else:
             yield f"{title}, in percent"
-        table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
-        table.add_column("task", overflow="fold", min_width=TASK_WIDTH)
-        names = columns(outcome)
-        for name in names:
-            table.add_column(name, justify="right", overflow="fold")
-        group = ""
-        in_means = False
-        for line in lines(outcome):
-            heading = escape(printable(line.group))
-            name = escape(printable(line.name))
-            if line.is_mean and not in_means:
-                table.add_section()
-                in_means = True
-            elif not in_means and line.group != group:
-                table.add_section()
-                if heading:
-                    table.add_row(f"[bold]{heading}[/]")
-                group = line.group
-            if line.is_mean and line.group:
-                name += f", {heading}"
-            table.add_row(name, *cells(line, len(names)))
-        yield table
+        yield _table(self.outcome)
         yield f"wrote {self.workdir / 'table.md'} and {self.workdir / 'results.parquet'}"
         yield _next(self.settings, self.outcome.suite)
 
@@ -248,6 +225,32 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
         yield printable(sentence)
     if outcome.suite.hint and len(outcome.metrics) < len(outcome.suite.tasks):
         yield outcome.suite.hint
+
+
+def _table(outcome: Outcome) -> Table:
+    """A row for each task, below the name of its group, and for each mean."""
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("task", overflow="fold", min_width=TASK_WIDTH)
+    names = columns(outcome)
+    for name in names:
+        table.add_column(name, justify="right", overflow="fold")
+    group = ""
+    in_means = False
+    for line in lines(outcome):
+        heading = escape(printable(line.group))
+        name = escape(printable(line.name))
+        if line.is_mean and not in_means:
+            table.add_section()
+            in_means = True
+        elif not in_means and line.group != group:
+            table.add_section()
+            if heading:
+                table.add_row(f"[bold]{heading}[/]")
+            group = line.group
+        if line.is_mean and line.group:
+            name += f", {heading}"
+        table.add_row(name, *cells(line, len(names)))
+    return table
 
 
 def _next(settings: RunSuite, chosen) -> str:

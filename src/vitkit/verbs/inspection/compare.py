@@ -186,13 +186,7 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
                 check_recorded(Path(name))
     runs = [name for name in names if not isinstance(name, Classifier) and is_run(name)]
     if not settings.images and len(runs) == 2:
-        # What two runs wrote down, and a page with their curves
-        runs = (read_run(Path(settings.one)), read_run(Path(settings.two)))
-        notes = on_common_images(runs)
-        page = None
-        if not settings.json:
-            page = write_comparison(settings.output, runs, notes)
-        return ComparedRuns(settings, runs, page, notes)
+        return _compared_runs(settings)
 
     check_tolerance(settings.tolerance)
     if not settings.images:
@@ -209,6 +203,16 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
     comparison = inspection.compare(first, second, decoded)
     unreadable = len(items) - comparison.images
     return ComparedModels(settings, first, second, comparison, unreadable)
+
+
+def _compared_runs(settings: Compare) -> ComparedRuns:
+    """What two runs wrote down, and a page with their curves."""
+    runs = (read_run(Path(settings.one)), read_run(Path(settings.two)))
+    notes = on_common_images(runs)
+    page = None
+    if not settings.json:
+        page = write_comparison(settings.output, runs, notes)
+    return ComparedRuns(settings, runs, page, notes)
 
 
 def _decoded(items: Iterable[Item], preparing: Iterable[Preprocessing]) -> Iterator[Picture]:

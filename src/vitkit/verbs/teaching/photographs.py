@@ -191,23 +191,25 @@ def new_photographs(
         source, digests = _unknown(word, batch.source, label_of)
         if not len(source):
             continue
-        # Say what so many photographs take, before their features are computed: once it is much
-        after = count + len(source)
-        numbers = classifier.model.head.weight.shape[1]
-        gib = 4 * numbers / 2**30
-        if count * gib <= MUCH < after * gib:
-            say(
-                f"{counted(after, 'photograph')}, of each of which the head reads {numbers:,} "
-                "numbers, take "
-                f"{after * gib:.1f} GiB of memory, and minutes whenever a head is solved for on "
-                "them; vitkit finetune --portable makes a model whose head reads fewer"
-            )
+        _say_memory(count, count + len(source), classifier)
         count += len(source)
         names = [public(source.name(i)) for i in range(len(source))]
         labels = [source.labels[target] for target in source.targets]
         x = _features(source, digests, memory, classifier)
         found.append(NewExamples(x, digests, names, labels))
     return found
+
+
+def _say_memory(before: int, after: int, classifier: Classifier) -> None:
+    """Say what so many photographs take, before their features are computed: once it is much."""
+    numbers = classifier.model.head.weight.shape[1]
+    gib = 4 * numbers / 2**30
+    if before * gib <= MUCH < after * gib:
+        say(
+            f"{counted(after, 'photograph')}, of each of which the head reads {numbers:,} numbers, take "
+            f"{after * gib:.1f} GiB of memory, and minutes whenever a head is solved for on them; vitkit "
+            "finetune --portable makes a model whose head reads fewer"
+        )
 
 
 def _unknown(word: str, source: Source, label_of: dict[str, str]) -> tuple[Source, list[str]]:

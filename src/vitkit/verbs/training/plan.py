@@ -153,8 +153,8 @@ def _facts(settings: Plan) -> Facts:
         if recipe.length.unit == "epochs":
             raise ValueError(
                 f"the length is {recipe.length}, and the number of training images is unknown; "
-                "give it "
-                "with --examples, such as --examples 1281167, or give the images with --data.source"
+                "give it with --examples, such as --examples 1281167, or give the images with "
+                "--data.source"
             )
         labels = tuple(map(str, range(settings.classes)))
         return Facts(recipe.batch, labels)
