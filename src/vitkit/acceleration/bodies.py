@@ -338,9 +338,8 @@ def exported(
 def opened(
     classifier: Classifier, arithmetic: Arithmetic, merge: int, folder: Path, trial: Trial
 ) -> tuple[Runtime, float]:
-    """The runtime of a classifier's logits in an arithmetic, and the megabytes of its file, which
-    is
-    written to a folder."""
+    """The runtime of a classifier's logits in an arithmetic, and the megabytes of its file,
+    which is written to a folder."""
     if arithmetic.library == "torch":
         megabytes = 4 * parameters(classifier.model) / 1e6
         return eager(classifier, CPU, arithmetic.precision), megabytes

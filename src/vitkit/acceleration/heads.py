@@ -47,9 +47,8 @@ class Head:
     """The fit, if it is one to the right answers."""
 
     def logits(self, classifier: Classifier, x: np.ndarray) -> Tensor:
-        """The logits of the head for its features, (N, D) -> (N, K). classifier: whose head it is,
-        if it keeps
-        its own."""
+        """The logits of the head for its features, (N, D) -> (N, K). classifier: whose head it
+        is, if it keeps its own."""
         if self.weight is None:
             return head_on(classifier, x)
         return torch.tensor(x).double() @ self.weight.mT + self.bias

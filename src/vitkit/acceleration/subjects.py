@@ -219,9 +219,8 @@ def _spread(source: Source, most: int) -> Source:
 
 
 class Known:
-    """The losses and speeds of a model's candidates on some images, kept in a file of the cache: of
-    this machine,
-    as `folder_of` tells machines apart."""
+    """The losses and speeds of a model's candidates on some images, kept in a file of the cache:
+    of this machine, as `folder_of` tells machines apart."""
 
     def __init__(self, subject: Subject):
         digest = hashlib.sha256(subject.digest().encode()).hexdigest()[:16]

@@ -29,8 +29,7 @@ CHUNK = 32  # images that a worker looks at before it reports
 
 class Survey(NamedTuple):
     """The content of one part of a data set, one row per example; rows of images that cannot be
-    read are
-    zeros."""
+    read are zeros."""
 
     source: Source
     sizes: np.ndarray

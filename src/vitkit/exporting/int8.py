@@ -108,8 +108,7 @@ class _Calibration:
 
 def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str] = ()) -> None:
     """Quantise a float32 .onnx file to int8, without its metadata. images: one at a time, as the
-    file
-    takes them, which calls them "images".
+    file takes them, which calls them "images".
 
     Dense layers and convolutions are quantised, each output channel with a scale of its own.
     Products of activations, as attention has them, stay in float32, and so do the layers of these

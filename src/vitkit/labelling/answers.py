@@ -112,8 +112,8 @@ class Answers:
     @property
     def labels(self) -> dict[str, Label]:
         """Each photograph that was given a class, and the last answer about it. None of one that
-        somebody
-        left out afterwards; one who is not sure leaves it the class that another gave it."""
+        somebody left out afterwards; one who is not sure leaves it the class that another gave
+        it."""
         return {
             photograph: self._last(said)
             for photograph, said in self._said.items()
@@ -149,8 +149,8 @@ class Answers:
 
     def agreement(self) -> tuple[float, int] | None:
         """Cohen's kappa of the answers of two people to the same photographs, and the number of
-        photographs; None if no two
-        did. If three people answered a photograph, the last two count."""
+        photographs; None if no two did. If three people answered a photograph, the last two
+        count."""
         pairs = [list(said.values())[-2:] for said in self._said.values() if len(said) > 1]
         if not pairs:
             return None

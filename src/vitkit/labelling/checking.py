@@ -38,9 +38,8 @@ class Check(NamedTuple):
 
 
 class Checking:
-    """Photographs with classes, and the decisions of people about them. All methods may be called
-    from several
-    threads at once."""
+    """Photographs with classes, and the decisions of people about them. All methods may be
+    called from several threads at once."""
 
     def __init__(
         self,

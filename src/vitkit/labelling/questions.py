@@ -68,8 +68,7 @@ class Questions:
 
     def next(self, by: str, given_out: set[str]) -> Question | None:
         """The next question for a person; None if there is nothing to ask. given_out: the
-        photographs that
-        somebody is asked about now."""
+        photographs that somebody is asked about now."""
         # How many single photographs somebody has answered, and how many since a screen
         count = 0
         since_screen = 0

@@ -124,8 +124,7 @@ class Sitting:
 
     def unseen(self, most: int | None = None) -> list[str]:
         """The photographs that the model has to process, at most this many, those that were
-        answered
-        first."""
+        answered first."""
         with self._lock:
             return self._photographs.unseen(self.answers.labels, most)
 

@@ -92,9 +92,8 @@ def parts(z: Tensor, prefix: int, grid: Grid, sides: int) -> list[Tensor]:
 
 
 def shares(length: int, count: int) -> list[slice]:
-    """A side of this many patches in `count` parts, each from the patch in which it begins to the
-    one
-    in which it ends."""
+    """A side of this many patches in `count` parts, each from the patch in which it begins to
+    the one in which it ends."""
     parts = []
     for i in range(count):
         end = ((i + 1) * length + count - 1) // count  # rounded up

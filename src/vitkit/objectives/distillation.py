@@ -83,8 +83,7 @@ class SelfDistillation(Unlabelled):
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """If images have one class each: how often their nearest neighbours have the same class.
-        Labels judge the
-        features, and train nothing."""
+        Labels judge the features, and train nothing."""
         if target_kind == "class":
             return (Neighbours(),)
         return ()
@@ -131,8 +130,7 @@ class Projection(nn.Module):
 
 class SelfDistillationLearner(Learner):
     """The learner of self-distillation: the model and its projection, which are the student. The
-    teacher and
-    the centre follow them."""
+    teacher and the centre follow them."""
 
     def __init__(self, model: nn.Module, objective: SelfDistillation, preprocessing: Preprocessing):
         super().__init__()
@@ -250,8 +248,7 @@ class SelfDistillationLearner(Learner):
 @torch.no_grad()
 def features_of(model: nn.Module) -> int:
     """The number of features that a model gives per image. Raises ValueError if it gives them to
-    every
-    patch."""
+    every patch."""
     config = model.config
     device = next(model.parameters()).device
     features = model.eval()(torch.zeros(1, config.channels, *config.image, device=device))

@@ -92,8 +92,7 @@ class Supervised:
 
     def head(self, target_kind: TargetKind, classes: int) -> int:
         """The number of outputs: one for each class, or one for a number. Raises ValueError for
-        targets that this
-        loss cannot learn."""
+        targets that this loss cannot learn."""
         if target_kind not in LEARNS[self.loss]:
             raise ValueError(
                 f"the {self.loss} loss cannot learn from these images, which {ADVICE[target_kind]}"

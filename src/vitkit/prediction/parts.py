@@ -121,9 +121,9 @@ class Parts:
         return path.exists() and path.stat().st_size > 0
 
     def write(self, part: int, predictions: Sequence[Prediction]) -> None:
-        """Write a part, completely or not at all. Raises OSError, and ValueError if the folder has
-        become
-        another's: of two that began it at the same moment, with different models, one goes on."""
+        """Write a part, completely or not at all. Raises OSError, and ValueError if the folder
+        has become another's: of two that began it at the same moment, with different models, one
+        goes on."""
         assert len(predictions) == len(self.rows(part))
         if _read(self.folder / ABOUT) != self.about:
             raise ValueError(

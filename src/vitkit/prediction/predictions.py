@@ -248,8 +248,7 @@ def doubts(
     probabilities: np.ndarray,
 ) -> list[Doubt]:
     """The verdict of the limits of a classifier with K labels on each image: (K,) or (1,), (B,),
-    (B, K) -> B
-    of them; without limits nothing."""
+    (B, K) -> B of them; without limits nothing."""
     if least is None or strangeness is None:
         return [Doubt()] * len(probabilities)
     highest = probabilities.max(1, keepdims=True)

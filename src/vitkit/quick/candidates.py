@@ -160,8 +160,8 @@ def kept_quality(
     groups: np.ndarray | None = None,
 ) -> Metric:
     """The quality on held-out images with these targets if the others choose the model for each.
-    For
-    several classes, and numbers, it is what the chosen one reaches, which is a little too good."""
+    For several classes, and numbers, it is what the chosen one reaches, which is a little too
+    good."""
     if asked.kind != "class":
         return chosen.held_out
     weights = image_weights(asked, y)

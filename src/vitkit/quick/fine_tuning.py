@@ -150,8 +150,7 @@ def for_few_pixels(recipe: Recipe, images: Source) -> Recipe:
 
 def evaluation_in_steps(recipe: Recipe, held_out: int) -> float:
     """The time of an evaluation on this many held-out images, in training steps: a forward pass
-    takes a
-    third of one."""
+    takes a third of one."""
     return held_out / (3 * recipe.batch)
 
 

@@ -50,9 +50,8 @@ def augreg(name: str, augmentation: str, decay: float, regularised: bool) -> Rec
 
 
 def augregs() -> dict[str, Callable[[], Recipe]]:
-    """All settings of AugReg by name. augreg.medium1 has weight decay 0.1, and neither dropout nor
-    stochastic
-    depth; augreg.medium1.wd0.03.do0.1 has weight decay 0.03, and 0.1 of both."""
+    """All settings of AugReg by name. augreg.medium1 has weight decay 0.1, and neither dropout
+    nor stochastic depth; augreg.medium1.wd0.03.do0.1 has weight decay 0.03, and 0.1 of both."""
     recipes = {}
     for augmentation, decay, regularised in product(AUGREG, (0.1, 0.03), (False, True)):
         name = f"augreg.{augmentation}"

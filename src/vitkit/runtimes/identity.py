@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 class Identity(NamedTuple):
     """Everything that determines the answers to an image. The kind of device and the versions of
-    libraries are no
-    part of it, so that machines of a cluster may differ."""
+    libraries are no part of it, so that machines of a cluster may differ."""
 
     model: str
     """A digest of weights, architecture, preprocessing, labels, activation and limits; of an exported

@@ -151,9 +151,8 @@ def check_installed(library: str) -> None:
 
 
 def open_onnx(path: Path) -> Opened:
-    """Open a .onnx file. Raises ValueError for one that cannot be opened, and ImportError without
-    ONNX
-    Runtime."""
+    """Open a .onnx file. Raises ValueError for one that cannot be opened, and ImportError
+    without ONNX Runtime."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(3)  # errors; it warns of the optimisations it makes

@@ -64,8 +64,7 @@ def _digest(file: Path) -> str:
 
 def tie(path: Path, folder: str, made_of: str) -> None:
     """Record beside a file to which model it belongs. folder: the digest of that model's files,
-    before the model was
-    loaded. made_of: the classifier's own digest. Raises OSError."""
+    before the model was loaded. made_of: the classifier's own digest. Raises OSError."""
     record = Path(f"{path}.json")
     written = parse_json(record.read_text())
     kept = {"files": folder, "made_of": made_of, "onnx": _digest(path), "vitkit": __version__}

@@ -85,9 +85,8 @@ class Served:
 
 
 class Answering:
-    """A served model with the thread that computes its batches. When another takes its place, it is
-    closed, and finishes what it
-    has."""
+    """A served model with the thread that computes its batches. When another takes its place, it
+    is closed, and finishes what it has."""
 
     def __init__(
         self,
@@ -174,9 +173,8 @@ def _no_file() -> bytes:
 
 
 def warm_up(runtime: Runtime, batch: int) -> None:
-    """Compute black images once: a single one, and a whole batch. The first pass takes longer than
-    others, and
-    what does not fit the memory fails here."""
+    """Compute black images once: a single one, and a whole batch. The first pass takes longer
+    than others, and what does not fit the memory fails here."""
     preprocessing = runtime.preprocessing
     for count in (1, batch):
         runtime.logits(np.zeros((count, *preprocessing.shape), preprocessing.dtype))

@@ -61,8 +61,7 @@ class Measurement(Protocol):
 
     def measure(self, device: str) -> list[Metric]:
         """Yields the metrics; cells are compared by the first. Every rank calls it. Raises
-        ValueError
-        and FloatingPointError as a run does."""
+        ValueError and FloatingPointError as a run does."""
 
 
 class Passes(NamedTuple):

@@ -113,9 +113,8 @@ def folder_of(settings: dict[str, Setting]) -> str:
 def select(
     recipe: Recipe, run_dir: Path, rates: Sequence[float], device: str = "auto"
 ) -> dict[float, Metric | None]:
-    """The result of a recipe on held-out images with each learning rate; None if it fails. Each is
-    a
-    run in `run_dir`/select.
+    """The result of a recipe on held-out images with each learning rate; None if it fails. Each
+    is a run in `run_dir`/select.
 
     A run that is there with another `best` is taken as it is: all its evaluations are written down,
     and the one that counts is the best by the recipe's own. An error of the settings ends all at

@@ -37,9 +37,8 @@ def columns(outcome: Outcome) -> list[str]:
 
 
 def lines(outcome: Outcome) -> list[Line]:
-    """All lines of the table. A mean is over the tasks that have a result, and says how many they
-    are unless all
-    have one; it has the suite's name only if `outcome.is_whole`."""
+    """All lines of the table. A mean is over the tasks that have a result, and says how many
+    they are unless all have one; it has the suite's name only if `outcome.is_whole`."""
     suite = outcome.suite
     names = columns(outcome)
     table = []

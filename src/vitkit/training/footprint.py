@@ -54,8 +54,7 @@ class Count(NamedTuple):
 
 def count(recipe: Recipe) -> Count:
     """Count the parameters and memory of a resolved recipe's learner. Raises ValueError for an
-    objective that looks at the
-    values of tensors."""
+    objective that looks at the values of tensors."""
     learner = learner_of_shapes(recipe)
 
     # Its parameters

@@ -64,9 +64,8 @@ _EXTENSION = re.compile(r"\.(csv|tsv|jsonl|json|parquet|tar|tgz|gz|zip|npz|txt)$
 
 @dataclass(frozen=True)
 class Run:
-    """The objects that the loop passes to evaluation, recovery and the log. Only `state` changes,
-    and the last
-    step of `schedule`."""
+    """The objects that the loop passes to evaluation, recovery and the log. Only `state`
+    changes, and the last step of `schedule`."""
 
     recipe: Recipe
     """What runs, resolved."""

@@ -928,8 +928,8 @@ def pack(
 ) -> PackedData:
     """Write a data set as shards; the same call continues after an interruption.
 
-    Raises ValueError for
-    a data set that shards cannot express, and for a directory that holds other shards."""
+    Raises ValueError for a data set that shards cannot express, and for a directory that holds
+    other shards."""
 
 
 def plan(
@@ -1243,9 +1243,8 @@ def sort(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """Sort photographs into a folder for each class, as links or copies. The originals stay where
-    they
-    are, and nothing is replaced.
+    """Sort photographs into a folder for each class, as links or copies. The originals stay
+    where they are, and nothing is replaced.
 
     Raises ValueError if a photograph is not a file of this machine, or if the model names no classes."""
 
@@ -1286,9 +1285,8 @@ def sort(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """Sort photographs into a folder for each class, as links or copies. The originals stay where
-    they
-    are, and nothing is replaced.
+    """Sort photographs into a folder for each class, as links or copies. The originals stay
+    where they are, and nothing is replaced.
 
     Raises ValueError if a photograph is not a file of this machine, or if the model names no classes."""
 
@@ -1478,9 +1476,8 @@ def watch(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """Classify the images in a folder, and those that arrive there, until it is ended: a command by
-    Ctrl-C or
-    SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""
+    """Classify the images in a folder, and those that arrive there, until it is ended: a command
+    by Ctrl-C or SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""
 
 @overload
 def watch(
@@ -1517,6 +1514,5 @@ def watch(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> Predictions:
-    """Classify the images in a folder, and those that arrive there, until it is ended: a command by
-    Ctrl-C or
-    SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""
+    """Classify the images in a folder, and those that arrive there, until it is ended: a command
+    by Ctrl-C or SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""

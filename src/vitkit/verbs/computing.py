@@ -22,8 +22,7 @@ def any_runtime_of_file(
     name: str, hints: Hints, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
 ) -> "FileRuntime | PictureRuntime":
     """The runtime for an exported file, without PyTorch: from prepared images, or from whole
-    pictures,
-    one at a time. Raises ValueError if settings say what such a file says itself."""
+    pictures, one at a time. Raises ValueError if settings say what such a file says itself."""
     from vitkit.runtimes import is_of_an_earlier_model, open_model_file
 
     if hints != Hints():
@@ -87,8 +86,7 @@ def runtime_of_run(
 
 def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
     """The classifier of a model that is given by name or as an object. Raises TypeError for
-    anything else, and
-    ValueError if hints are given for a model that is loaded already."""
+    anything else, and ValueError if hints are given for a model that is loaded already."""
     from vitkit.weights import Classifier, load_as
 
     if isinstance(model, Classifier):
@@ -131,8 +129,7 @@ def runtime_of_model(
     classifier: "Classifier", runtime: "RuntimeName", precision: "Precision", device: str
 ) -> "Runtime":
     """The runtime for a model. auto is the fastest that `vitkit bench` has found for it on this
-    machine,
-    which the standard error says; before that it is PyTorch."""
+    machine, which the standard error says; before that it is PyTorch."""
     from vitkit.runtimes import compiled, eager, open_file
     from vitkit.system.machine import pick_device
 

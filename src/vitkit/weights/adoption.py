@@ -136,8 +136,7 @@ def _checked_names(labels: Sequence[str]) -> tuple[str, ...]:
 
 def with_new_head(model: Model, classes: int) -> Model:
     """The model with a head of zeros for this many classes, or without a head for 0. The hidden
-    layer
-    before the head goes: fine-tuning has one linear layer (Section 3.2)."""
+    layer before the head goes: fine-tuning has one linear layer (Section 3.2)."""
     return with_zero_head(model, model.config.with_head(classes))
 
 

@@ -190,9 +190,8 @@ class Classifier:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A context in which the model is in evaluation mode. Afterwards each module has the mode that
-    it
-    had before: frozen parts stay in evaluation mode."""
+    """A context in which the model is in evaluation mode. Afterwards each module has the mode
+    that it had before: frozen parts stay in evaluation mode."""
     modules = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -174,8 +174,7 @@ def changed_preprocessing(
     preprocessing: Preprocessing, hints: Hints, config: ModelConfig
 ) -> Preprocessing:
     """A preprocessing changed by the user's hints, for a model of this configuration. Raises
-    ValueError
-    for images at their own proportions, if the model cannot read them."""
+    ValueError for images at their own proportions, if the model cannot read them."""
     if hints.statistics:
         colours = replace(preprocessing, **STATISTICS[hints.statistics])
         preprocessing = preprocessing_for_channels(colours, preprocessing.channels)

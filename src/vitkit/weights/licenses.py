@@ -87,8 +87,8 @@ class License:
 
 def check_may_be_shared(license: License | None, is_trained: bool) -> None:
     """Raises ValueError if weights may not be uploaded, or if their licence is unknown.
-    `is_trained` is whether
-    they were trained further since they were published under the licence."""
+    `is_trained` is whether they were trained further since they were published under the
+    licence."""
     if license is None:
         raise ValueError(
             "nobody has said under which licence these weights are; say it with --license, such as "

@@ -69,9 +69,9 @@ def imagenet21k_wordnet(classes: int = 21_843) -> tuple[str, ...]:
 
 
 def usual_labels(classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
-    """The names for a head with this many classes, with a note that they are assumed: ImageNet-1k's
-    for
-    1,000, WordNet's names of ImageNet-21k's for 21,841 and 21,843; else None."""
+    """The names for a head with this many classes, with a note that they are assumed:
+    ImageNet-1k's for 1,000, WordNet's names of ImageNet-21k's for 21,841 and 21,843; else
+    None."""
     if classes == 1000:
         labels = imagenet_labels()
         return labels, ["labels: ImageNet-1k's 1,000 classes; nothing in the file says so"]

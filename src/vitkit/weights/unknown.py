@@ -49,8 +49,7 @@ class Unknown:
 
     def strangeness(self, features: Tensor, logits: Tensor) -> Tensor:
         """How strange images are to each class: (B, D), (B, K) -> (B, K); or to all classes
-        together, (B, 1), for a
-        model saved before limits were by class."""
+        together, (B, 1), for a model saved before limits were by class."""
         columns = slice(self.first, self.first + len(self.centre))
         rows = (features[:, columns].float() - self.centre) @ self.whitening  # (B, R)
         distance = _distances(rows, self.means)
@@ -61,9 +60,8 @@ class Unknown:
         return self.far * distance - self.sure * logits
 
     def excess(self, features: Tensor, logits: Tensor) -> Tensor:
-        """By how much images exceed the limit of the class to which they are least strange: (B, D),
-        (B, K) ->
-        (B,). Above 0 an image is unknown."""
+        """By how much images exceed the limit of the class to which they are least strange: (B,
+        D), (B, K) -> (B,). Above 0 an image is unknown."""
         return (self.strangeness(features, logits) - self.limit).amin(1)
 
     def is_unknown(self, features: Tensor, logits: Tensor) -> Tensor:

@@ -22,9 +22,8 @@ class Augmentation:
 
     crop: Literal["inception", "resize_crop", "pad_crop", "none"] = "inception"
     """inception: a random part of the image, resized. resize_crop: a resize to a square, and a
-    random
-    crop of it (BiT's, for fine-tuning). pad_crop: what the Preprocessing does, shifted at random by
-    up to `pad` pixels (CIFAR's). none: what the Preprocessing does."""
+    random crop of it (BiT's, for fine-tuning). pad_crop: what the Preprocessing does, shifted at
+    random by up to `pad` pixels (CIFAR's). none: what the Preprocessing does."""
     area: tuple[float, float] = (0.05, 1.0)
     """Smallest and largest part of the image that an Inception crop may take."""
     resize: int = 0

@@ -119,8 +119,7 @@ class Picture:
 
     def stored(self, channels: int, box: Box | None = None) -> np.ndarray:
         """The whole image, or a box of it, with the values of the file: (h, w, c), uint8, or
-        float32 if it
-        has more than 8 bits: from 0 to 1, or floats as they are. Raises BadImage.
+        float32 if it has more than 8 bits: from 0 to 1, or floats as they are. Raises BadImage.
 
         channels: how many the model has. c may be another number, see readers.py and stacks.py.
         """

@@ -58,9 +58,9 @@ class Preprocessing:
     """Height and width of the prepared image, in pixels."""
     rule: Rule = "square"
     """How the image gets this size: "square", both sides are resized at once; "shorter", the
-    shorter side is resized, the
-    shape kept, and the centre of that. Or "native": the whole image at its own proportions, on a grid of
-    about as many patches as `size` has; "naflex": the same, on the grid that SigLIP 2's NaFlex chooses."""
+    shorter side is resized, the shape kept, and the centre of that. Or "native": the whole image
+    at its own proportions, on a grid of about as many patches as `size` has; "naflex": the same,
+    on the grid that SigLIP 2's NaFlex chooses."""
     resize: int = 0
     """Side to resize to before a centre crop, of the square or the shorter one; 256 and 224 are the
     usual pair. 0 is the size itself: a square then needs no crop."""
@@ -153,16 +153,14 @@ class Preprocessing:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Shape of a prepared image: (C, h, w); for images at their own proportions, the shape of
-        one with those of
-        `size`."""
+        """Shape of a prepared image: (C, h, w); for images at their own proportions, the shape
+        of one with those of `size`."""
         return (self.channels, *self.size)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
         """Shape of an image in a batch whose images are not known yet: (C, h, w), or (M,) for
-        images of
-        several sizes (native.py)."""
+        images of several sizes (native.py)."""
         if self.is_native:
             return (row_length(self.channels, self.patches, self.patch),)
         return self.shape

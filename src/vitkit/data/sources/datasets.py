@@ -39,8 +39,7 @@ class DatasetItems(Store):
 
     def read(self, row: int) -> bytes | np.ndarray:
         """The image of a row. Raises BadImage for whatever the data set raises, and for an item
-        that is not
-        an image."""
+        that is not an image."""
         dataset, item = self.ranges.locate(row)
         name = self.name(row)
         try:

@@ -273,8 +273,7 @@ def is_elsewhere(source: Source) -> bool:
 def content_digest(source: Source) -> str:
     """A digest of the content of the images, in their order, independent of their names and
     targets. Of more than SAMPLE images only a sample is read, and the names and sizes of all count;
-    of
-    images at an address, which would have to be fetched, names and sizes alone. Raises BadImage,
+    of images at an address, which would have to be fetched, names and sizes alone. Raises BadImage,
     OSError.
     """
     digest = hashlib.sha256()

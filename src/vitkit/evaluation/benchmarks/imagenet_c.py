@@ -89,9 +89,8 @@ def is_imagenet_c(where: str) -> bool:
 
 def open_imagenet_c(where: str) -> tuple[list[Corrupted], tuple[str, ...]]:
     """The corruptions in a folder; and sentences on the protocol, and on missing corruptions.
-    Raises
-    ValueError if none of the fifteen is there, if two have other images, and as `open_corruption`
-    does."""
+    Raises ValueError if none of the fifteen is there, if two have other images, and as
+    `open_corruption` does."""
     found = []
     missing = []
     for corruption in COMMON:

@@ -127,9 +127,8 @@ class Ranking:
         self.run_end = np.minimum.accumulate(rows[::-1], 0)[::-1]  # (N, K)
 
     def average_precisions(self, times: np.ndarray) -> np.ndarray:
-        """The average precision of each class, (K,), if every image counts this many times, (N,); 0
-        for
-        a class that none has.
+        """The average precision of each class, (K,), if every image counts this many times,
+        (N,); 0 for a class that none has.
 
         The sum over thresholds of precision times the rise of recall, as scikit-learn computes it:
         each image of the class adds the precision at the end of its run.

@@ -202,10 +202,9 @@ def probe(
     groups: np.ndarray | None = None,
     products: Tensor | None = None,
 ) -> Probe:
-    """Fit a head to features (N, D) and classes (N,), of `count` classes in all, which have equal
-    weight if
-    `balanced`. Examples of one group, by its number (N,), are left out together. `products`: of each two
-    rows, if they were computed (`row_products`).
+    """Fit a head to features (N, D) and classes (N,), of `count` classes in all, which have
+    equal weight if `balanced`. Examples of one group, by its number (N,), are left out together.
+    `products`: of each two rows, if they were computed (`row_products`).
 
     Raises ValueError for fewer than two classes, for a class without an example, and for features that
     are not finite.

@@ -58,9 +58,9 @@ class Probing:
 
     @classmethod
     def of(cls, source: Source) -> "Probing":
-        """The probing for these images: what can be learned from them. Raises ValueError for fewer
-        than two classes, if an
-        image has one; for none, if it may have several; and for images without labels."""
+        """The probing for these images: what can be learned from them. Raises ValueError for
+        fewer than two classes, if an image has one; for none, if it may have several; and for
+        images without labels."""
         kind = source.target_kind
         if kind == "none":
             raise ValueError("images without labels teach no head")

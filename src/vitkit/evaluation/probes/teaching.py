@@ -40,8 +40,7 @@ LATEST = HALF  # a larger number is a later vitkit's
 
 def rounded(x: np.ndarray) -> np.ndarray:
     """Features rounded to float16, as float32 (N, D). Those of many blocks are rounded before a
-    head is
-    solved for on them, so that a model remembers them in half the room, to the bit."""
+    head is solved for on them, so that a model remembers them in half the room, to the bit."""
     most = np.finfo(np.float16).max
     return np.clip(x, -most, most).astype(np.float16).astype(np.float32)
 

@@ -96,9 +96,8 @@ def last_token(classifier: Classifier) -> tuple[int, int] | None:
 
 
 def open_classes(labels: Sequence[str], counts: Sequence[int]) -> str | None:
-    """A sentence about classes with this many images, (K,), that every answer leaves open; None if
-    there is
-    none."""
+    """A sentence about classes with this many images, (K,), that every answer leaves open; None
+    if there is none."""
     few = [label for label, count in zip(labels, counts, strict=True) if count < ENOUGH]
     if not few:
         return None

@@ -169,9 +169,8 @@ def write_review(
     path: Path, data: str, parts: dict[str, Source], findings: Sequence[Finding], facts: list[str]
 ) -> Path:
     """Write the page about a data set, completely or not at all, and return its path. Its reader
-    decides on
-    photographs and saves the list that `without` and curation's `read_corrections` read. Raises
-    OSError."""
+    decides on photographs and saves the list that `without` and curation's `read_corrections`
+    read. Raises OSError."""
     counts = []
     sections = []
     for kind, heading in KINDS.items():

@@ -88,10 +88,10 @@ def marking(
     images: Mapping[str, tuple[str, str]],
     classes: Sequence[str],
 ) -> Active:
-    """The controls with which a reader decides on photographs and saves the decisions as a list: to
-    be left out, or of
-    another of the classes. heading: its first line. file: its name. following: what to do with it
-    then. images: the part of the data set and the class of each photograph, by name."""
+    """The controls with which a reader decides on photographs and saves the decisions as a list:
+    to be left out, or of another of the classes. heading: its first line. file: its name.
+    following: what to do with it then. images: the part of the data set and the class of each
+    photograph, by name."""
     data = {"heading": heading, "file": file, "next": following}
     data |= {"images": dict(images), "classes": list(classes)}
     return Active(part("marking.js"), part("marking.css"), data)

@@ -179,9 +179,9 @@ class Log:
             self.to_trackers(lambda tracker: tracker.scalars(step, numbers))
 
     def to_trackers(self, tell: Callable[[Tracker], None]) -> None:
-        """Send something to each tracker. One that fails, for its server is gone or a disk full, is
-        told
-        nothing more: the training goes on. An exception of a function of the program is raised."""
+        """Send something to each tracker. One that fails, for its server is gone or a disk full,
+        is told nothing more: the training goes on. An exception of a function of the program is
+        raised."""
         for tracker in tuple(self.trackers):
             try:
                 tell(tracker)

@@ -105,8 +105,7 @@ class State:
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that the optimiser changes, by name. Collected once: to go through all
-        modules of a
-        small model takes longer than to update its weights."""
+        modules of a small model takes longer than to update its weights."""
         return {name: p for name, p in self.learner.named_parameters() if p.requires_grad}
 
     @torch.no_grad()

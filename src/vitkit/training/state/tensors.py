@@ -90,9 +90,8 @@ def write(folder: Path, parts: Parts) -> Path | None:
 
 
 def pieces_of(path: Path) -> dict[str, Piece]:
-    """The part of each tensor in a file, by name: only the header is read. Raises ValueError if it
-    is
-    not such a file, and OSError."""
+    """The part of each tensor in a file, by name: only the header is read. Raises ValueError if
+    it is not such a file, and OSError."""
     pieces = {}
     try:
         with safe_open(path, framework="pt") as file:

@@ -77,8 +77,8 @@ class PackedData:
 def pack(settings: Pack) -> PackedData:
     """Write a data set as shards; the same call continues after an interruption.
 
-    Raises ValueError for
-    a data set that shards cannot express, and for a directory that holds other shards.
+    Raises ValueError for a data set that shards cannot express, and for a directory that holds
+    other shards.
     """
     parts, notes, unlearned = open_parts(settings.source, settings.columns)
     if unlearned:  # shards declare their classes: nothing could tell it of them any more

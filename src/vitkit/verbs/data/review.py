@@ -71,8 +71,7 @@ class Review:
     device: Device = "auto"
     apply: Path | None = None
     """List that you saved on the page: print which files of DATA, a folder of classes, will be
-    moved, and where. No
-    MODEL is needed."""
+    moved, and where. No MODEL is needed."""
     undo: bool = False
     """With --apply: move the same files back to where they were."""
     yes: bool = False

@@ -219,8 +219,7 @@ def subject_of(settings: Faster, classifier: Classifier, run_dir: Path | None) -
 
 def choose(line: Line, lose: float, most: float | None) -> Point:
     """The fastest for which a loss below this share can be promised; or the most accurate within
-    this many
-    milliseconds. Raises ValueError if nothing is as fast."""
+    this many milliseconds. Raises ValueError if nothing is as fast."""
     if most is None:
         return line.fastest(lose)
     chosen = line.most_accurate(most)

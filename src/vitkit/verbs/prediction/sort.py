@@ -55,9 +55,8 @@ class Sort(Answering):
 
 @verb
 def sort(settings: Sort) -> Predictions:
-    """Sort photographs into a folder for each class, as links or copies. The originals stay where
-    they
-    are, and nothing is replaced.
+    """Sort photographs into a folder for each class, as links or copies. The originals stay
+    where they are, and nothing is replaced.
 
     Raises ValueError if a photograph is not a file of this machine, or if the model names no classes.
     """

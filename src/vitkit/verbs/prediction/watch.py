@@ -44,9 +44,8 @@ class Watch(Answering):
 
 @verb
 def watch(settings: Watch) -> Predictions:
-    """Classify the images in a folder, and those that arrive there, until it is ended: a command by
-    Ctrl-C or
-    SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""
+    """Classify the images in a folder, and those that arrive there, until it is ended: a command
+    by Ctrl-C or SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""
     check_answering(settings)
     names = [image for image in settings.images if isinstance(image, str)]
     if names != [*settings.images]:

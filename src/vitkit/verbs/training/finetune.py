@@ -100,9 +100,8 @@ class Finetune(Options):
 
 @dataclass(frozen=True)
 class ModelAndImages(FirstPass):
-    """The words that determine the other settings of a run. MODEL may be left out: then the first
-    word is
-    DATA."""
+    """The words that determine the other settings of a run. MODEL may be left out: then the
+    first word is DATA."""
 
     length: Span | None = None
     """Length of the run, instead of the preset's."""

@@ -130,8 +130,7 @@ def _check(run_dir: Path) -> None:
 
 def side_by_side(runs: Sequence[Recorded], notes: Sequence[str] = ()) -> Iterator[str | Table]:
     """The results of runs, their differences, and which run is best. notes: what is to be said
-    before
-    that."""
+    before that."""
     names = [escape(printable(name)) for name in run_names(runs)]
     different = settings(runs)
     for title, rows in (("", results(runs)), ("setting", different)):

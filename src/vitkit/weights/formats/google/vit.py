@@ -161,9 +161,8 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 
 def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:
-    """Tensors with the names of a layout. Without one, in that of the paper's code, which both code
-    bases read, if
-    it can express the model; else in big_vision's."""
+    """Tensors with the names of a layout. Without one, in that of the paper's code, which both
+    code bases read, if it can express the model; else in big_vision's."""
     if layout:
         return spelled(tensors, Layout.parse(layout), config.depth)
     every_token_has_a_position = (

@@ -111,9 +111,8 @@ def processor_json(preprocessing: Preprocessing) -> dict:
 def preprocessing_of(
     json: dict, image: tuple[int, int], model_type: str, patch: int = 16
 ) -> tuple[Preprocessing, list[str]]:
-    """The preprocessing of an image processor, and notes about assumptions. `image` and `patch` are
-    the
-    model's.
+    """The preprocessing of an image processor, and notes about assumptions. `image` and `patch`
+    are the model's.
 
     Without a processor, what models of this type usually have. Raises ValueError for what no
     Preprocessing does.
