@@ -94,17 +94,7 @@ class Cover:
         """
         self._choose_candidates(is_settled, count)
         left = torch.from_numpy(~is_settled[self._candidates])
-        # How well each of the sample is covered, (M,)
-        now = set(labelled.tolist())
-        if not now >= self._labelled:  # an answer was taken back
-            self._labelled = set()
-            self._covered = torch.zeros(len(self.sample))
-        new = np.array(sorted(now - self._labelled), dtype=np.int64)
-        for start in range(0, len(new), AT_ONCE):
-            near = self._nearness(new[start : start + AT_ONCE])
-            self._covered = torch.maximum(self._covered, near.amax(0))
-        self._labelled = now
-        covered = self._covered
+        covered = self._cover_of(labelled)
         weight = unsure**SHARPNESS
         chosen = []
         for _ in range(min(count, int(left.sum()))):
@@ -123,6 +113,19 @@ class Cover:
             return
         self._candidates = _drawn(free, CANDIDATES)
         self._near = self._nearness(self._candidates)
+
+    def _cover_of(self, labelled: np.ndarray) -> Tensor:
+        """How well each of the sample is covered, (M,)."""
+        now = set(labelled.tolist())
+        if not now >= self._labelled:  # an answer was taken back
+            self._labelled = set()
+            self._covered = torch.zeros(len(self.sample))
+        new = np.array(sorted(now - self._labelled), dtype=np.int64)
+        for start in range(0, len(new), AT_ONCE):
+            near = self._nearness(new[start : start + AT_ONCE])
+            self._covered = torch.maximum(self._covered, near.amax(0))
+        self._labelled = now
+        return self._covered
 
     def _nearness(self, rows: np.ndarray) -> Tensor:
         """How near photographs are to each of the sample, from 0 to 1: (rows, M)."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitkit.data import open_image
+from vitkit.data import Source
 from vitkit.quick.candidates import answered_by_others, best, image_weights
 from vitkit.quick.head_inputs import Reading, by_left_out, read
 from vitkit.quick.plan import Work, write_plan
@@ -55,14 +55,7 @@ def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | No
     ):  # half for the second pass
         return _decided(work, False), None
     images = work.photographs.learned
-    # How many images have one side longer than the other by more than SQUARE, if all are as those
-    # that are looked at
-    looked_at = np.linspace(0, len(images) - 1, min(len(images), MEASURED)).astype(int).tolist()
-    count = 0
-    for i in looked_at:
-        height, width = open_image(images[i][0], images.name(i)).size
-        count += max(height, width) > SQUARE * min(height, width)
-    count = round(count * len(images) / len(looked_at))
+    count = not_square(images)
     if 2 * count <= len(images):
         return _decided(work, False), None
 
@@ -116,3 +109,14 @@ def _decided(work: Work, native: bool) -> Work:
 
 def _say_nothing(sentence: str) -> None:
     """Nothing: of a head that may not be kept."""
+
+
+def not_square(source: Source) -> int:
+    """How many images have one side longer than the other by more than SQUARE; of many images, the number
+    is estimated from a part of them."""
+    looked_at = np.linspace(0, len(source) - 1, min(len(source), MEASURED)).astype(int).tolist()
+    count = 0
+    for i in looked_at:
+        height, width = source.picture(i).size
+        count += max(height, width) > SQUARE * min(height, width)
+    return round(count * len(source) / len(looked_at))

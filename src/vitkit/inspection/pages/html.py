@@ -275,15 +275,7 @@ def themed_figure(
         kind = "jpeg"
 
     def embed(panel: "FigureBase") -> Block:
-        # The panel's rows and columns in the pixels of its figure, without what is empty above
-        # and below
-        height = len(whole[0])
-        left, bottom, right, top = panel.bbox.extents  # upwards
-        drawn = panel.get_tightbbox()
-        top = min(top, drawn.y1 + MARGIN)
-        bottom = max(bottom, drawn.y0 - MARGIN)
-        rows = slice(max(height - round(top), 0), height - round(bottom))
-        columns = slice(round(left), round(right))
+        rows, columns = _area(panel, len(whole[0]))
         light, dark = (_encoded(pixels[rows, columns], kind) for pixels in whole)
         about = ", ".join([alt, *filter(None, (axes.get_title() for axes in panel.axes))])
         width = round((columns.stop - columns.start) * CSS_PIXELS / DPI)
@@ -319,6 +311,17 @@ def _by_panel(figure: "FigureBase", embed: Callable[["FigureBase"], Block]) -> B
         elif panel.axes:
             parts.append(embed(panel))
     return join(parts)
+
+
+def _area(panel: "FigureBase", height: int) -> tuple[slice, slice]:
+    """The rows and columns of a panel in the pixels of its figure, which has this height, without the empty
+    space above and below."""
+    left, bottom, right, top = panel.bbox.extents  # upwards
+    drawn = panel.get_tightbbox()
+    top = min(top, drawn.y1 + MARGIN)
+    bottom = max(bottom, drawn.y0 - MARGIN)
+    rows = slice(max(height - round(top), 0), height - round(bottom))
+    return rows, slice(round(left), round(right))
 
 
 def _encoded(pixels: np.ndarray, kind: str) -> str:

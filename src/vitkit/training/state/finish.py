@@ -221,24 +221,28 @@ def keep_best(run: Run) -> None:
     def keep() -> None:
         if (run.run_dir / LATEST).exists():
             (run.run_dir / LATEST).replace(run.run_dir / ANSWERS)
-        # Write a model, whole or not at all, and remove all older ones but the one before it: that
-        # is for a run that is killed now, and goes on at an earlier step
-        new = folder.with_suffix(".new")
-        for leftover in (new, folder):  # of a run that was killed, or damaged
-            shutil.rmtree(leftover, ignore_errors=True)
-        save(classifier, new)
-        checksums = {file.name: checksum(file) for file in sorted(new.iterdir())}
-        write_sealed(new / SEAL, {"step": step, "sha256": checksums})
-        new.rename(folder)
-        sync(folder.parent)
-        others = sorted(path for path in folder.parent.glob("step-*") if path != folder)
-        for old in others[:-1]:
-            shutil.rmtree(old, ignore_errors=True)
+        _write_best(classifier, folder, step)
 
     if from_rank_0(is_new_best):
         with run.log.meter.pausing():
             classifier = trained(run.recipe, run.run_dir, run.state, run.data.facts, lambda _: None)
             from_rank_0(keep)
+
+
+def _write_best(classifier: Classifier, folder: Path, step: int) -> None:
+    """Write a model, whole or not at all, and remove all older ones but the one before it, which is for a
+    run that is killed now and continues at an earlier step."""
+    new = folder.with_suffix(".new")
+    for leftover in (new, folder):  # of a run that was killed, or damaged
+        shutil.rmtree(leftover, ignore_errors=True)
+    save(classifier, new)
+    checksums = {file.name: checksum(file) for file in sorted(new.iterdir())}
+    write_sealed(new / SEAL, {"step": step, "sha256": checksums})
+    new.rename(folder)
+    sync(folder.parent)
+    others = sorted(path for path in folder.parent.glob("step-*") if path != folder)
+    for old in others[:-1]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _folder_of_best(run_dir: Path, step: int) -> Path:
