@@ -25,7 +25,7 @@ device=cuda
 results=benchmarks/results/gpu
 subset=
 pieces=()
-all=(correctness run_step sharding step large forward attention loader cifar10 tiny_imagenet pretraining)
+all=(correctness run_step same_bits sharding step large forward attention loader cifar10 tiny_imagenet pretraining)
 while [ $# -gt 0 ]; do
     case $1 in
         --device) device=$2; shift 2 ;;
@@ -39,8 +39,8 @@ done
 declare -A limits=() # seconds of each piece
 for piece in "${all[@]}"; do limits[$piece]=540; done
 if [ -n "$subset" ]; then
-    [ ${#pieces[@]} -gt 0 ] || pieces=(correctness run_step sharding step large)
-    limits+=([correctness]=480 [run_step]=300 [sharding]=240 [step]=240 [large]=180)
+    [ ${#pieces[@]} -gt 0 ] || pieces=(correctness run_step same_bits sharding step large)
+    limits+=([correctness]=480 [run_step]=300 [same_bits]=60 [sharding]=240 [step]=240 [large]=180)
 fi
 [ ${#pieces[@]} -gt 0 ] || pieces=("${all[@]}")
 for piece in "${pieces[@]}"; do
@@ -80,6 +80,11 @@ run_step() { # a run's own step: what it gains by waiting for nothing, its peak 
     limited "$python" benchmarks/run_step.py --device "$device" --models "${models[@]}" "${large[@]}" \
         --batch "$batch" --micro-batch "$micro_batch" --seconds-per-row "$seconds" \
         --output "$results/run-step.json"
+}
+
+same_bits() { # whether two runs have them, and what it costs to be sure
+    limited "$python" benchmarks/same_bits.py --device "$device" --models "${models[@]}" --batch "$batch" \
+        --micro-batch "$batch" --output "$results/same-bits.json"
 }
 
 forward() { # images/s beside timm, Transformers and torchvision

@@ -252,6 +252,15 @@ def test_the_queue_of_what_needs_a_gpu_works_at_toy_size_on_a_cpu(tmp_path):
     }
 
 
+def test_two_runs_are_compared_in_their_bits(run):
+    """On a CPU they have the same ones, asked for or not."""
+    rows = run("same_bits", "--models Ti/32 --batch 2 --micro-batch 1 --steps 1")["results"]
+    assert [(row["precision"], row["deterministic"]) for row in rows] == [
+        *(("float32", False), ("float32", True), ("bfloat16", False), ("bfloat16", True))
+    ]
+    assert all(row["differing"] == 0 and row["weights"] > 100 for row in rows)
+
+
 def test_all_l2_of_the_few_shot_fit_are_compared_with_scikit_learn_s():
     from argparse import Namespace
 

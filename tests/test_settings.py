@@ -264,6 +264,7 @@ CHANGES = {
         "precision": Change("bfloat16"),
         "compile": Change(True),
         "recompute": Change(True),
+        "deterministic": Change(True),
         "shard_group": Change(2),
         "seed": Change(1),
         "evals": Change((Eval(Neighbours()),)),
@@ -557,14 +558,15 @@ COUNTED: list[str] = []
 @pytest.fixture(autouse=True)
 def counted(monkeypatch):
     """What a run does that leaves no trace in its results: worker processes that it asks for, what it
-    decodes in advance, blocks that it computes again, among how many processes it shards, and what it
-    compiles, by PyTorch's quickest compiler."""
+    decodes in advance, blocks that it computes again, among how many processes it shards, what it
+    compiles, by PyTorch's quickest compiler, and whether it asks for the same bits every time."""
     loader = sys.modules[train_batches.__module__]
     vit = sys.modules[VisionTransformer.__module__]
     run_data = sys.modules["vitkit.training.data"]
 
     stream, decode, checkpoint = loader.batches_in_order, run_data.decoded, vit.checkpoint
     compiled = torch.nn.Module.compile
+    choose_algorithms = torch.use_deterministic_algorithms
 
     def streaming(task, items, workers, *rest, **settings):
         COUNTED.append(f"workers {workers}")
@@ -573,6 +575,10 @@ def counted(monkeypatch):
     def decoding(source, limit, *rest):
         COUNTED.append(f"decoded {limit}")
         return decode(source, limit, *rest)
+
+    def choosing_algorithms(*arguments, **settings):
+        COUNTED.append("deterministic")
+        return choose_algorithms(*arguments, **settings)
 
     def checkpointing(*arguments, **settings):
         COUNTED.append("recomputed")
@@ -594,6 +600,7 @@ def counted(monkeypatch):
     monkeypatch.setattr(run_data, "decoded", decoding)
     monkeypatch.setattr(vit, "checkpoint", checkpointing)
     monkeypatch.setattr(torch.nn.Module, "compile", compiling)
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", choosing_algorithms)
 
 
 def a_recipe() -> Recipe:

@@ -8,7 +8,15 @@ import sys
 import pytest
 import torch
 
-from vitkit.system.machine import _say_once, autocast, cpus, pick_device, pick_precision, slow
+from vitkit.system.machine import (
+    _say_once,
+    autocast,
+    cpus,
+    deterministic,
+    pick_device,
+    pick_precision,
+    slow,
+)
 
 CPU = torch.device("cpu")
 
@@ -158,3 +166,19 @@ print(before, between, held())
     before, between, after = map(int, run.stdout.split())
     assert between - before > 150
     assert after - before < 50
+
+
+@pytest.mark.parametrize("only_warned", [False, True])
+def test_what_pytorch_was_told_about_determinism_holds_again_after_a_run(only_warned):
+    torch.use_deterministic_algorithms(only_warned, warn_only=only_warned)
+    try:
+        with pytest.raises(RuntimeError, match="a step"), deterministic(True):
+            assert torch.are_deterministic_algorithms_enabled()
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+            raise RuntimeError("a step")
+        assert torch.are_deterministic_algorithms_enabled() == only_warned
+        assert torch.is_deterministic_algorithms_warn_only_enabled() == only_warned
+        with deterministic(False):
+            assert torch.are_deterministic_algorithms_enabled() == only_warned
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -231,6 +231,7 @@ SETTINGS = {
     "torch-compile": ("--compile",),
     "grad-checkpointing": ("--recompute",),
     "gradient-checkpointing": ("--recompute",),
+    "full-determinism": ("--deterministic",),
     # What is written, and where
     "o": _WHERE,
     "out": _WHERE,

@@ -56,6 +56,7 @@ INTERNAL = (
     "PROMETHEUS_MULTIPROC_DIR",  # the server to its own processes
     *("GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED"),  # the page to gradio
     "HF_HUB_DISABLE_TELEMETRY",  # the page to the hub's library
+    "CUBLAS_WORKSPACE_CONFIG",  # a deterministic run to cuBLAS
     *(
         "WANDB_MODE",
         "WANDB_PROJECT",

@@ -5,7 +5,8 @@ import gc
 import os
 import platform
 import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -127,6 +128,28 @@ def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
     if kind == "cpu" and not has_avx2():
         _say_once(NO_AVX2)
     return torch.device(name)
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """A context in which PyTorch computes the same bits every time, if that is wanted.
+
+    Then an operation that cannot raises RuntimeError, with its name.
+    """
+    import torch
+
+    if not wanted:
+        yield
+        return
+    # cuBLAS too: PyTorch computes no product on a GPU until this is set, to one of two values
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    was_wanted = torch.are_deterministic_algorithms_enabled()
+    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was_wanted, warn_only=only_warned)
 
 
 def has_avx2() -> bool:

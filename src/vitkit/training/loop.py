@@ -19,7 +19,7 @@ from vitkit.system import matmul
 from vitkit.system.console.messages import console_of_listener
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import Interrupted
-from vitkit.system.machine import slow
+from vitkit.system.machine import deterministic, slow
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.system.processes.watchdog import watchdog
 from vitkit.system.span import due
@@ -59,14 +59,20 @@ def train(
     which is saved in `model/`.
 
     A run that is killed at any moment and called again ends with the weights of a run that was
-    never disturbed: bit for bit on a CPU. `ends` says what may end it before its last step.
+    never disturbed: bit for bit on a CPU, and on a GPU if the recipe is `deterministic`. `ends` says
+    what may end it before its last step.
 
     Raises ValueError if the recipe cannot run, Interrupted after a signal of a scheduler or
     Ctrl-C, OSError if the disk is full, and FloatingPointError if the loss stays non-finite.
     """
     check_packages(recipe)  # before anything is read or written
     run_dir = Path(run_dir)
-    with process_group(device) as own_device, locked(run_dir), matmul.as_before():
+    with (
+        process_group(device) as own_device,
+        locked(run_dir),
+        matmul.as_before(),
+        deterministic(recipe.deterministic),
+    ):
         if not on_rank_0():
             console = Console(quiet=True)
         return _train(recipe, run_dir, own_device, console or console_of_listener(), ends)
@@ -221,10 +227,9 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
             lag = 0
         if look(run, outcomes, lag) and state.step < finished_step:
             return False
-        log.at(state.step, recipe.batch, outcomes.loss)
-
         if due(state.step, recipe.log_every, schedule.last):
             log.training(state.step, recipe.batch, outcomes.loss, outcomes.norm, rate)
+        log.at(state.step, recipe.batch, outcomes.loss)
 
         # Save, unless the step was skipped: its weights may be the cause, so a rollback must not
         # return to them. After the last step there is none
@@ -239,9 +244,9 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
 
 
 def _writes(run: Run) -> bool:
-    """Whether the run writes something of its state after this step, or shows its first one."""
+    """Whether the run writes something of its state after this step, or shows it at once."""
     recipe = run.recipe
-    if run.state.step == run.log.began_at + 1:
+    if run.log.is_early(run.state.step):
         return True
     spans = [recipe.log_every, recipe.save_every.n, recipe.evaluate_every.n]
     spans += [each.every.n for each in recipe.evals]

@@ -133,6 +133,9 @@ class Recipe:
     """Run the model through torch.compile."""
     recompute: bool = False
     """Activation checkpointing: recompute blocks in the backward pass, for less memory."""
+    deterministic: bool = False
+    """On a GPU, compute the same bits in every run, which takes longer: its attention adds up gradients
+    in an order that varies. On a CPU it is always so."""
     shard_group: int = 0
     """Number of processes that share one copy of weights, gradients and optimiser, such as the 8 of
     a machine; 0 is all. Smaller groups exchange less data between machines and need more memory."""

@@ -23,6 +23,7 @@ Say = Callable[[str], None]
 """Prints a sentence for the person who watches."""
 TEXT_WIDTH = 72  # columns of the longest text beside the bar
 SLOW_DATA = 0.1  # share of the time spent waiting for data from which it is worth saying
+EARLY = 2  # steps of a call that are shown at once: there is a loss, and a speed
 
 
 class Pace(NamedTuple):
@@ -146,8 +147,8 @@ class Log:
         self.began_at = step
         self.shown_at = 0.0
         """When the bar's numbers were last brought up to date, in seconds of a clock."""
-        self.said_step = -1
-        """The step that the last line without a terminal was about."""
+        self.shown_step = -1
+        """The step whose numbers were shown last."""
         if damaged:
             self.say(f"{damaged:,} damaged lines of {self.path} are left out")
 
@@ -211,15 +212,17 @@ class Log:
 
     def at(self, step: int, images: int, loss: float) -> None:
         """Move the bar, and about once a second its numbers: `images` is the number of one step,
-        and the loss is that of the last step that is known. The first step is shown at once, without
-        a terminal as a line."""
-        now = time.perf_counter()
-        is_first = step == self.began_at + 1
+        and the loss is that of the last step that is known. The first two are shown at once, without
+        a terminal as lines. What the first one does once (a device wakes up, code is compiled) is
+        not in the pace of the others."""
+        seconds = time.perf_counter() - self.shown_at
         on_terminal = self.console.is_terminal
-        if is_first or (on_terminal and now - self.shown_at > 1):
+        if step != self.shown_step and (self.is_early(step) or (on_terminal and seconds > 1)):
             self._show(step, self.meter.pace(step, images, self.total), loss)
         elif on_terminal:
             self.bar.update(self.task, completed=step)
+        if self._is_first(step):
+            self.meter = Meter(step)
         if not bars_are_shown():
             progress_of("training", step, self.total)
 
@@ -227,17 +230,30 @@ class Log:
         """The numbers of a step beside the bar; without a terminal as a line, which has the
         learning rate too."""
         self.shown_at = time.perf_counter()
+        self.shown_step = step
         numbers = f"{step:,}/{self.total:,}  loss {loss:.4f}"
+        speed = ""
+        if not self._is_first(step):
+            speed = f"  {self._speed(pace)}"
+        self.bar.update(self.task, completed=step, total=self.total, text=f"{numbers}{speed}")
+        if not self.console.is_terminal:
+            self.say(f"{numbers}{rate}{speed}")
+
+    def _speed(self, pace: Pace) -> str:
+        """How fast the run is, and how long it will take."""
         speed = f"{pace.images_per_second:,.0f} images/s"
         if mfu := self.work.rates(pace.images_per_second).get("mfu"):
-            speed += f"  MFU {mfu:.0%}"
+            speed += f"  MFU {100 * mfu:.1f} %"
         if pace.data_wait >= SLOW_DATA:
             speed += f"  data wait {pace.data_wait:.0%}"
-        text = f"{numbers}  {speed}  {clock(pace.seconds_left)} left"
-        self.bar.update(self.task, completed=step, total=self.total, text=text)
-        if not self.console.is_terminal and step != self.said_step:
-            self.said_step = step
-            self.say(f"{numbers}{rate}  {speed}  {clock(pace.seconds_left)} left")
+        return f"{speed}  {clock(pace.seconds_left)} left"
+
+    def is_early(self, step: int) -> bool:
+        """Whether a step is one of those that are shown at once."""
+        return step <= self.began_at + EARLY
+
+    def _is_first(self, step: int) -> bool:
+        return step == self.began_at + 1
 
     def metrics(self, step: int, metrics: Sequence[Metric]) -> None:
         """Print the metrics, without those that are neither good nor bad, such as counts."""
