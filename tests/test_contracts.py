@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,7 +49,7 @@ def room(file: Path) -> str:
 def imported(tree: ast.AST) -> set[str]:
     """Modules of vitkit that a file imports, at the top or anywhere."""
     found = set()
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -57,6 +58,43 @@ def imported(tree: ast.AST) -> set[str]:
                 for alias in node.names
             }
     return {name for name in found if name.startswith("vitkit.")}
+
+
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All statements in one, at any depth, without their expressions, which are most of a tree."""
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for each in getattr(node, field, ()):
+            if isinstance(each, ast.stmt):
+                yield each
+            yield from statements(each)
+
+
+def test_imports_are_found_wherever_they_are():
+    tree = ast.parse(
+        """
+import vitkit.a
+def f():
+    if x:
+        from vitkit.b import y
+    else:
+        while x:
+            import vitkit.c, vitkit.d
+    match x:
+        case 1:
+            from vitkit import e
+class C:
+    try:
+        with x:
+            import vitkit.f
+    except ValueError:
+        import vitkit.g
+    else:
+        import vitkit.h
+    finally:
+        import vitkit.i
+"""
+    )
+    assert imported(tree) == {f"vitkit.{letter}" for letter in "abcdefghi"}
 
 
 def test_imports_come_from_lower_ranks_or_the_same_room():
@@ -126,7 +164,7 @@ def imported_to_run(file: Path) -> set[str]:
     """Modules of vitkit that a file imports, but for those that only types need. A package's name is
     its door, which imports nothing itself."""
     tree = ast.parse(file.read_text())
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             node.body = [ast.Pass()]
     return imported(tree)

@@ -1,12 +1,12 @@
 """Files that nobody should trust: whatever is in them, a model or one sentence comes out."""
 
-import gc
 import io
 import json
 import os
 import pickle
 import struct
 import tracemalloc
+import weakref
 import zipfile
 from pathlib import Path
 
@@ -262,21 +262,29 @@ def test_an_archive_compressed_as_numpy_never_does_is_refused_unread(method, fil
         load(files / "x.npz", quiet=True)
 
 
-def open_archives(file: Path) -> list[zipfile.ZipFile]:
-    """The archives of this file that anybody holds open."""
-    archives = [each for each in gc.get_objects() if type(each) is zipfile.ZipFile]
-    return [archive for archive in archives if archive.filename == str(file) and archive.fp]
+@pytest.fixture
+def archives(monkeypatch):
+    """archives(file): those of this file that anybody holds open, of all that the test has opened."""
+    opened = weakref.WeakSet()
+    open_archive = zipfile.ZipFile.__init__
+
+    def opening(archive, *arguments, **settings):
+        open_archive(archive, *arguments, **settings)
+        opened.add(archive)
+
+    monkeypatch.setattr(zipfile.ZipFile, "__init__", opening)
+    return lambda file: [each for each in opened if each.filename == str(file) and each.fp]
 
 
-def test_an_archive_is_closed_when_its_arrays_are_forgotten_or_damaged(files):
+def test_an_archive_is_closed_when_its_arrays_are_forgotten_or_damaged(files, archives):
     """An error that somebody keeps, as a notebook does, keeps no file open: Windows would not let a better
     one take its place."""
     file = files / "m.npz"
     tensors, _ = read_npz(file)
-    assert open_archives(file)
+    assert archives(file)
     del tensors
     model = load(file, quiet=True)
-    assert not open_archives(file) and model
+    assert not archives(file) and model
 
     # A damaged number, and an array of no numbers
     data = bytearray(file.read_bytes())
@@ -284,11 +292,11 @@ def test_an_archive_is_closed_when_its_arrays_are_forgotten_or_damaged(files):
     file.write_bytes(data)
     with pytest.raises(ValueError, match="Bad CRC-32 .*; download it again") as kept:
         load(file, quiet=True)
-    assert not open_archives(file), kept
+    assert not archives(file), kept
     np.savez(file, words=np.array(["a"]))
     with pytest.raises(ValueError, match="which are not numbers") as kept:
         load(file, quiet=True)
-    assert not open_archives(file), kept
+    assert not archives(file), kept
 
 
 def test_every_misfit_is_named_at_once(files):

@@ -27,6 +27,7 @@ Legend: B images, C channels, h w pixels.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -63,13 +64,13 @@ class Picture:
     @property
     def kind(self) -> str:
         """Its format: one of pillow.FORMATS, "TIFF", "NPY" or "array"."""
-        with as_bad_image(self.name):
+        with self._reading():
             return self.reader.kind
 
     @cached_property
     def size(self) -> tuple[int, int]:
         """(height, width) of the upright image, 1 or more each. It may take a decode."""
-        with as_bad_image(self.name):
+        with self._reading():
             height, width = self.reader.size
         if min(height, width) < 1:
             raise BadImage(f"{self.name} has no pixels: it is {width} x {height}")
@@ -78,7 +79,7 @@ class Picture:
     @cached_property
     def channels(self) -> int:
         """C, how many it has: of photographs 1, 3, or with transparency 4."""
-        with as_bad_image(self.name):
+        with self._reading():
             channels = self.reader.channels
         if channels < 1:
             raise BadImage(f"{self.name} has no channels")
@@ -87,7 +88,7 @@ class Picture:
     @cached_property
     def many_bits(self) -> bool:
         """Whether it has more than 8 bits."""
-        with as_bad_image(self.name):
+        with self._reading():
             return self.reader.many_bits
 
     @property
@@ -98,7 +99,7 @@ class Picture:
 
     def exif(self) -> Mapping[int, object]:
         """What the camera recorded about the photograph, by Exif tag; empty if there is nothing."""
-        with as_bad_image(self.name):
+        with self._reading():
             return self.reader.exif()
 
     def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
@@ -111,7 +112,7 @@ class Picture:
         box is always in pixels of the full size.
         """
         box = checked(box or (0, 0, *self.size), self.size)
-        with as_bad_image(self.name):
+        with self._reading():
             pixels = self.reader.pixels(box, reduce)
         if reduce == 1:
             self._check(pixels, box)
@@ -124,10 +125,16 @@ class Picture:
         channels: how many the model has. c may be another number, see readers.py and stacks.py.
         """
         box = checked(box or (0, 0, *self.size), self.size)
-        with as_bad_image(self.name):
+        with self._reading():
             stored = self.reader.stored(channels, box)
         self._check(stored, box)
         return stored
+
+    def _reading(self) -> AbstractContextManager[None]:
+        """A block in which the file is read, and in which a decoder may raise anything."""
+        if isinstance(self.reader, Decoded) and self.reader.is_plain:
+            return nullcontext()
+        return as_bad_image(self.name)
 
     def _check(self, pixels: np.ndarray, box: Box) -> None:
         """Raises BadImage if a decoder gave other pixels than the header promised."""

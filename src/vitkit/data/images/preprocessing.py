@@ -406,6 +406,8 @@ def resize_as_pillow(
 ) -> np.ndarray:
     """(height, width, C) -> (C, *size), uint8 or float32, antialiased, to the bit what Pillow makes
     of it."""
+    if pixels.shape[:2] == size:  # Pillow copies it
+        return pixels.transpose(2, 0, 1).copy()
     kernel = Image.Resampling[interpolation.upper()]
     if pixels.shape[2] == 3 and pixels.dtype == np.uint8:
         image = Image.fromarray(pixels).resize(size[::-1], kernel)

@@ -191,6 +191,11 @@ class Decoded:
     kind: ClassVar[str] = "array"
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is grey, or red, green and blue, of 8 bits: nothing is decoded then."""
+        return self.array.dtype == np.uint8 and self.channels in (1, 3)
+
+    @property
     def size(self) -> tuple[int, int]:
         """(height, width)"""
         return self.array.shape[:2]

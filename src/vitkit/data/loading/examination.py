@@ -16,6 +16,7 @@ from vitkit.data.images.pixels import BadImage
 from vitkit.data.images.preprocessing import Preprocessing
 from vitkit.data.loading.workers import in_order, ranges, worth_starting
 from vitkit.data.sources.source import Source
+from vitkit.data.sources.stores import Arrays
 from vitkit.system.console.progress import bar, silent
 
 CHUNK = 64  # images between two updates of the progress bar
@@ -31,9 +32,13 @@ def check_images(
     preprocessing: Preprocessing | None = None,
 ) -> list[tuple[int, str]]:
     """Decode every image, in `workers` processes, into the channels that a preprocessing has;
-    without one into its own. Returns the index of each image that cannot be used, and a sentence
-    that names it. Raises OSError if the network or the disk fails."""
+    without one into its own; one for all where they are alike. Returns the index of each image that
+    cannot be used, and a sentence that names it. Raises OSError if the network or the disk fails."""
     source.prepare()
+    if isinstance(source.store, Arrays) and source.store.are_alike:
+        first = range(min(1, len(source)))
+        if not _check(source, preprocessing, first):
+            return []
     chunks = _chunks(source)
     task = partial(_check, source, preprocessing)
     workers = min(worth_starting(workers, len(ranges(len(source), CHUNK))), len(chunks))

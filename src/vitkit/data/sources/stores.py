@@ -140,6 +140,12 @@ class Arrays(Store):
         """The name of the image, which identifies it."""
         return self.name(row)
 
+    @property
+    def are_alike(self) -> bool:
+        """Whether what can be done with one picture can be done with all: they have one shape, and if
+        they have 8 bits, any byte is a level."""
+        return self.array.dtype == np.uint8
+
 
 @dataclass(frozen=True, eq=False)
 class Files(Store):
