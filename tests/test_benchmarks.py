@@ -252,6 +252,7 @@ def test_the_queue_of_what_needs_a_gpu_works_at_toy_size_on_a_cpu(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared_in_their_bits(run):
     """On a CPU they have the same ones, asked for or not."""
     rows = run("same_bits", "--models Ti/32 --batch 2 --micro-batch 1 --steps 1")["results"]

@@ -137,6 +137,7 @@ def test_without_labels_then_with_them(photographs, tmp_path, capsys):
     assert json.loads(out)["seen"]["value"] == 8
 
 
+@pytest.mark.slow
 def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, tmp_path, capsys):
     broken = photographs / "red" / "3.jpg"
     broken.write_bytes(broken.read_bytes()[:400])
@@ -166,6 +167,7 @@ def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, t
     assert "not classified: " in err and "red/3.jpg" in err
 
 
+@pytest.mark.slow
 def test_a_run_that_could_not_begin_leaves_nothing_to_trust(photographs, tmp_path, capsys):
     train = train_words(photographs, tmp_path / "run")
     assert say(capsys, *train, "--optim.warmup", "99")[0] == 1
@@ -187,6 +189,7 @@ def test_predictions_are_drawn_into_a_contact_sheet(photographs, tmp_path, capsy
         assert picture.width > 1000
 
 
+@pytest.mark.slow
 def test_models_lists_every_name(capsys):
     from vitkit.models import NAMES
 
@@ -406,6 +409,7 @@ def test_python_m_vitkit():
 ONE_MILLION = ("plan", "scratch", "--examples", 1281167)
 
 
+@pytest.mark.slow
 def test_plan_says_whether_a_run_fits(capsys):
     options = "--gpus 8 --batch 1024 --memory 24"
     status, out, _ = say(capsys, *ONE_MILLION, *options.split())
@@ -417,6 +421,7 @@ def test_plan_says_whether_a_run_fits(capsys):
     assert "It does not fit. Change one: --micro-batch" in out
 
 
+@pytest.mark.slow
 def test_plan_knows_the_papers_data(capsys):
     """1,567 exaFLOPs in Table 6, and 680 TPUv3-core-days in Table 2."""
     status, out, err = say(capsys, "plan", "paper.jft.L16.14ep", "--gpus", 64)
@@ -432,6 +437,7 @@ def test_plan_needs_no_examples_for_a_length_in_steps(capsys):
     assert "1,000 steps of 256 in" in out
 
 
+@pytest.mark.slow
 def test_plan_follows_channels_and_patches(capsys):
     """Of 12 bands; and half the stride has about four times the tokens."""
     words = ("plan", "cifar10", "--examples", "50000", "--classes", "10")

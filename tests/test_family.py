@@ -122,6 +122,7 @@ def small_pretrained(name):
         ("LeNet-5", 32),
     ],
 )
+@pytest.mark.slow
 def test_published_weights_are_fine_tuned(name, image, photographs, tmp_path, capsys, no_report):
     """With another head and, but for LeNet, at another size of images: BiT's rule for all."""
     no_report()
@@ -135,6 +136,7 @@ def test_published_weights_are_fine_tuned(name, image, photographs, tmp_path, ca
     assert classifier.model.config.image == (image, image)
 
 
+@pytest.mark.slow
 def test_a_run_of_another_family_is_not_continued_nor_begun_from(
     photographs, tmp_path, capsys, no_report
 ):

@@ -292,6 +292,7 @@ QUICK = (
 )
 
 
+@pytest.mark.slow
 def test_a_whole_run_in_the_words_of_other_tools(capsys, monkeypatch):
     status, printed = answer(capsys, f"train scratch photos/ {QUICK}")
     assert status == 0, printed

@@ -24,6 +24,8 @@ from vitkit.models import create, vit
 from vitkit.verbs.files.faster import duration
 from vitkit.weights import Classifier, load, save
 
+pytestmark = pytest.mark.slow  # a search exports files and lets them race
+
 TORCH = Arithmetic("torch", "float32")
 COLOURS = ("blue", "green", "red")
 
@@ -223,7 +225,6 @@ def test_a_search_that_was_cut_short_goes_on_to_the_same_end(
     assert searched(place).line == other.line
 
 
-@pytest.mark.slow
 def test_turns_end_with_the_time_and_go_on_where_they_ended(
     place, few_shapes, monkeypatch, tmp_path
 ):
@@ -286,7 +287,6 @@ def test_the_file_that_is_written_answers_as_the_candidate_did(place, few_shapes
     assert command.startswith("vitkit faster 'my run' --at-most ") and command.endswith("(fast)")
 
 
-@pytest.mark.slow
 def test_any_model_is_judged_on_images_that_are_named(
     place, few_shapes, tmp_path, capsys, monkeypatch
 ):
@@ -307,7 +307,6 @@ def test_any_model_is_judged_on_images_that_are_named(
     assert right.mean() > 0.5  # distilled from a model that knows the colours
 
 
-@pytest.mark.slow
 def test_as_a_command_with_a_time_instead_of_a_loss(place, few_shapes, tmp_path, capsys):
     numbers = tmp_path / "line.json"
     picture = tmp_path / "line.png"
@@ -343,7 +342,6 @@ def test_a_reading_follows_what_the_model_reads(place):
     assert reading_of(own, Shape((32, 32), 6, 1), 96) == Reads("token", 1)
 
 
-@pytest.mark.slow
 def test_finetune_ends_with_the_search(shallow, few_shapes, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("vitkit.acceleration.bodies.SHORTER", ())
     words = [str(shallow / "mu2"), str(shallow / "photos")]
@@ -441,7 +439,6 @@ def test_a_time_is_read():
     assert times == [0.015, 90.0, 600.0, 3600.0, 90.0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".xml", ".onnx"])
 def test_an_exported_file_from_the_search_to_an_answer(
     shallow, few_shapes, tmp_path, capsys, ending

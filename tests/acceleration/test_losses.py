@@ -62,6 +62,7 @@ def line_of(losses):
     return Line(reference, tuple(points), 100, "photos", 80, 1)
 
 
+@pytest.mark.slow
 def test_the_fastest_of_many_that_lose_too_much_is_hardly_ever_chosen():
     generator = np.random.default_rng(0)
     lose = 0.02

@@ -169,6 +169,7 @@ def test_empty_images_are_duplicates_only_if_the_files_are_the_same():
     ]
 
 
+@pytest.mark.slow
 def test_of_many_copies_one_is_named_and_few_are_aligned():
     one = appearances([np.zeros((40, 40, 3), np.uint8)], [7])
     copies = Appearances(*(np.repeat(array, 300, axis=0) for array in one))
@@ -201,6 +202,7 @@ def test_a_mark_elsewhere_is_another_picture():
 @pytest.mark.parametrize(
     "name, most", [("pneumonia_mnist_1k", 1), pytest.param("gtsrb_1k", 4, marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_pictures_of_one_kind_are_not_taken_for_copies(shared, name, most):
     """X-rays and traffic signs are much alike: by an absolute bound alone, 134 and 59 of 800
     training images were listed."""

@@ -110,6 +110,7 @@ def test_no_burst_is_on_both_sides_and_none_is_the_split_of_before(bursts):
     assert set(things_of(before.train)) & set(things_of(before.test))
 
 
+@pytest.mark.slow
 def test_a_burst_on_both_sides_of_given_parts_is_said(bursts, tmp_path):
     for number, path in enumerate(sorted(bursts.rglob("*.jpg"))):
         part = ("train", "train", "test")[number % 3]

@@ -306,6 +306,7 @@ def served(tmp_path):
     server.server_close()
 
 
+@pytest.mark.slow
 def test_shards_and_parquet_files_over_http(tmp_path, served, monkeypatch):
     shards(tmp_path / "wds")
     write_parquet(tmp_path / "x.parquet")

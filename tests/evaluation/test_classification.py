@@ -185,6 +185,7 @@ def test_reliability_bins_hold_every_answer():
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.05, 0.15])
+@pytest.mark.slow
 def test_the_interval_holds_the_true_calibration_error(gap, monkeypatch):
     """Models whose answers are right less often than they say, by `gap`: 50 draws of 300 images.
     With 95 %, fewer than 44 of 50 would be one case in a hundred."""

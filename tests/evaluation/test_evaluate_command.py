@@ -64,6 +64,7 @@ def test_only_json_is_on_the_output_where_there_is_no_mistake_to_show(
     assert "is not written: there is nothing to show" in err
 
 
+@pytest.mark.slow
 def test_a_calibrated_model_answers_the_same(models, photographs, tmp_path, capsys):
     words = ("evaluate", models / "one", photographs, "--device", "cpu")
     status, out, _ = say(capsys, *words, "--calibrate", tmp_path / "warm")
@@ -129,6 +130,7 @@ def test_a_report_is_of_images_with_one_class_each(models, photographs, tmp_path
     assert status == 1 and "are for images with one class each, and without --evals" in err
 
 
+@pytest.mark.slow
 def test_three_processes_measure_what_one_does(models, photographs, tmp_path):
     """40 images: three processes cannot share them equally."""
     words = ["evaluate", str(models / "one"), str(photographs), "--batch", "6"]

@@ -43,6 +43,7 @@ def said(capsys, *words, status=0):
     return capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_features_are_written_with_their_keys_and_labels(
     model, colours, tmp_path, capsys, monkeypatch
 ):
@@ -142,6 +143,7 @@ def test_a_probe_is_a_classifier_that_evaluates_as_it_says(
     )
 
 
+@pytest.mark.slow
 def test_a_probe_without_a_test_part_holds_one_out(model, photographs, tmp_path, capsys):
     to = str(tmp_path / "probed")
     out = said(capsys, "probe", model, str(photographs), "--to", to)
@@ -200,6 +202,7 @@ def test_three_ranks_print_what_one_does(model, colours, tmp_path, capsys):
     assert not (tmp_path / "1.txt").read_text() and not (tmp_path / "2.txt").read_text()
 
 
+@pytest.mark.slow
 def test_broken_images_are_skipped_if_that_is_wanted(model, folder, tmp_path, capsys):
     parts = {"train": 3, "test": 2}
     files = {
@@ -221,6 +224,7 @@ def test_broken_images_are_skipped_if_that_is_wanted(model, folder, tmp_path, ca
     assert "wrote" in out and "linear on 6 images" in out
 
 
+@pytest.mark.slow
 def test_a_class_that_only_test_images_have_is_measured_but_not_trained_on(
     model, folder, tmp_path, capsys
 ):

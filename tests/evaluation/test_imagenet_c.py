@@ -76,6 +76,7 @@ def test_folders_that_are_not_its_are_sentences(tmp_path):
     assert "has no folder 4; a corruption has five" in said()
 
 
+@pytest.mark.slow
 def test_mce_is_the_mean_of_errors_in_proportion_to_alexnets(tmp_path):
     for corruption in COMMON:
         put_corruption(tmp_path / corruption, classes=(0, 1, 2, 3))

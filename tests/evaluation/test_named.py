@@ -221,6 +221,7 @@ def test_the_command_says_the_protocol(objectnet, tmp_path, capsys):
         assert "--as" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_learns_reads_named_sets_too(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     classes = open_named_classes("imagenet-r")[3:5]

@@ -372,6 +372,7 @@ def test_a_list_that_says_something_else_moves_nothing(reviewed, line, sentence,
     assert files_of("photos") == before
 
 
+@pytest.mark.slow
 def test_keys_in_a_browser(reviewed):
     """Arrows, y, n and numbers choose; the choices stay when the page is opened again, and the list
     that is saved is the one that is read."""

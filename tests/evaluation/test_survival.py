@@ -52,6 +52,7 @@ def test_a_disc_on_the_left_is_another_one_if_it_is_mirrored(model):
     assert f"do not survive it: mirrored images ({mirrored.changed} of 100 can be told then" in said
 
 
+@pytest.mark.slow
 def test_a_red_disc_stays_red(model):
     """The class is its colour: it survives mirrors and crops, and no change of the hue."""
     colours = discs(place=((0.3, 0.7), (0.3, 0.7)), channel=(0, 2))

@@ -197,6 +197,7 @@ def test_a_model_is_taught_and_untaught(animals, capsys):
     assert "renamed red to rot" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_a_copy_is_taught_and_the_original_stays(animals, capsys):
     taught("model", animals, "--add", "red", "blue")
     before = load_file(f"{animals}/{FILE}")
@@ -214,6 +215,7 @@ def refusal(capsys, *words):
     return " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_what_cannot_be_taught_is_a_sentence(animals, capsys):
     assert "model remembers no photographs" in refusal(capsys, "model", "--add", "red")
     assert "model remembers no photographs" in refusal(capsys, "model", "./model", "--add", "red")
@@ -248,6 +250,7 @@ def test_a_large_memory_is_said_before_it_is_computed(animals, capsys, monkeypat
     assert f"40 {said}" in err and err.count(said) == 1  # not of the first 20
 
 
+@pytest.mark.slow
 def test_names_that_are_no_text_are_remembered(animals, capsys):
     picture = Path("more/green/1.jpg").read_bytes()
     Path(os.fsdecode(b"red/\xff.jpg")).write_bytes(picture)
@@ -273,6 +276,7 @@ def test_a_damaged_memory_is_a_sentence_and_the_model_still_answers(animals, cap
     assert main(["predict", animals, "red/1.jpg"]) == 0
 
 
+@pytest.mark.slow
 def test_another_head_or_model_is_noticed(animals, capsys):
     taught("model", animals, "--add", "red", "blue")
     classifier = load(animals, quiet=True)

@@ -132,6 +132,7 @@ def test_what_was_measured_is_beside_it(file):
     assert written["bytes"] == file.stat().st_size and written["precision"] == "float32"
 
 
+@pytest.mark.slow
 def test_a_file_that_disagrees_is_not_written(classifier, file, tmp_path):
     """In float16 a weight of 1e5 is infinite."""
     wild = create(classifier.model.config, seed=1)
@@ -343,6 +344,7 @@ def test_commands_take_a_file_that_prepares_images(classifier, pictures, tmp_pat
     assert "prepares images itself" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_int8_is_calibrated(in_int8, in_float32):
     path, agreement = in_int8
     _, exact = in_float32
@@ -354,6 +356,7 @@ def test_int8_is_calibrated(in_int8, in_float32):
     assert open_file(path).exported.precision == "int8"
 
 
+@pytest.mark.slow
 def test_no_processor_saturates_int8_products(in_int8):
     """Without VNNI, ONNX Runtime adds two products of uint8 and int8 in 16 bits."""
     path, _ = in_int8
@@ -367,6 +370,7 @@ def test_no_processor_saturates_int8_products(in_int8):
     assert weights and 2 * 255 * largest < 2**15
 
 
+@pytest.mark.slow
 def test_int8_that_would_be_wrong_on_this_processor_is_refused(
     classifier, file, tmp_path, monkeypatch
 ):
@@ -497,6 +501,7 @@ def test_the_page_takes_a_file_and_a_runtime(classifier, file):
     assert with_map == [False, True]
 
 
+@pytest.mark.slow
 def test_evaluate_takes_a_file_for_a_model(classifier, file, tmp_path, capsys):
     pytest.importorskip("openvino")
     model = save(classifier, tmp_path / "model")
@@ -536,6 +541,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
+@pytest.mark.slow
 def test_weights_that_are_no_file_are_a_sentence(for_openvino, tmp_path):
     """A pipe would be read for ever, and of links in a circle OpenVINO ends the process."""
     for make in (os.mkfifo, lambda path: path.symlink_to(path.name), Path.mkdir, lambda path: None):
@@ -547,6 +553,7 @@ def test_weights_that_are_no_file_are_a_sentence(for_openvino, tmp_path):
             open_file(folder / "model.xml")
 
 
+@pytest.mark.slow
 def test_a_damaged_pair_is_refused(for_openvino, tmp_path):
     """OpenVINO may end the process over one."""
     files = [for_openvino[0], for_openvino[0].with_suffix(".bin")]
@@ -577,6 +584,7 @@ def test_a_damaged_pair_is_refused(for_openvino, tmp_path):
     open_file(path)
 
 
+@pytest.mark.slow
 def test_signals_are_received_after_a_model_was_forgotten_by_another_thread(for_openvino):
     """OpenVINO's plugin frees a stack for signals where it is itself forgotten."""
     path, _ = for_openvino

@@ -82,6 +82,7 @@ def file(classifier, tmp_path_factory):
         pytest.param(".pt2", "float32", False, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_file_says_unknown_of_the_same_images(
     classifier, images, expected, tmp_path, ending, precision, pictures
 ):

@@ -150,6 +150,7 @@ def test_what_is_not_there_is_refused():
         rollout(classifier(replace(FAMILY["token"], pool="none")), IMAGES)
 
 
+@pytest.mark.slow
 def test_the_real_model_agrees_with_the_reference(real):
     own, images, expected = real
     np.testing.assert_allclose(rollout(own, images), expected["rollout"], atol=1e-6)

@@ -123,6 +123,7 @@ def test_what_has_no_meaning_is_refused():
             function(own, [IMAGES, IMAGES[..., :48]])
 
 
+@pytest.mark.slow
 def test_the_real_model_agrees_with_the_reference(real):
     own, images, expected = real
     distance = attention_distance(own, images)

@@ -47,6 +47,7 @@ WITHOUT = {
 """What has no meaning, by model."""
 DRAWN = {"registers": DARK, "axial": DARK, "relative": LIGHT, "ResNet": LIGHT}
 """Drawing takes longer than computing."""
+SOONEST = "registers"  # the one of these that is not a slow test
 
 
 def test_the_command_names_them_all():
@@ -55,7 +56,13 @@ def test_the_command_names_them_all():
         assert kind.title and kind.text.endswith(".")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in {*DRAWN} - {SOONEST} else ())
+        for name in MODELS
+    ],
+)
 def test_every_figure_of_every_model(name):
     own = classifier(MODELS[name])
     subject = Subject(own, IMAGES_OF_SIZES, ("one", "two"))
@@ -124,6 +131,7 @@ def shown(config, images=SQUARES) -> str:
     return page("a model", model_sections(Classifier(model, Preprocessing((64, 64)), ()), images))
 
 
+@pytest.mark.slow
 def test_a_plain_model_has_all_three_light_and_dark():
     text = shown(vit("mu/16", image=(64, 64), depth=2))
     assert re.findall("<h2>(.*?)</h2>", text) == [
@@ -136,6 +144,7 @@ def test_a_plain_model_has_all_three_light_and_dark():
     assert "Attention distance" not in shown(vit("mu/16", image=(64, 64), depth=2), None)
 
 
+@pytest.mark.slow
 def test_what_has_no_meaning_is_a_sentence():
     """Few filters are all drawn; a bag of patches has no positions, a ResNet no attention."""
     text = shown(vit("mu/16", image=(64, 64), depth=1, positions="none", pool="gap", patch=2))

@@ -24,6 +24,7 @@ def model(tmp_path):
     return tmp_path / "mine"
 
 
+@pytest.mark.slow
 def test_without_images(model, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, out, err = say(capsys, "inspect", model)
@@ -69,6 +70,7 @@ def test_with_images_everything_that_the_model_has(model, photographs, tmp_path,
     assert page.count('"name": "') + page.count('"name":"') >= 2
 
 
+@pytest.mark.slow
 def test_chosen_figures_in_other_forms(model, photographs, tmp_path, capsys):
     chosen = ("attention", "similarity", "alignment", "occlusion")
     words = ["--format", "svg", "--theme", "dark", "--no-page", "--patch", 4, 6, "--layer", 1]

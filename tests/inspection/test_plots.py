@@ -154,6 +154,7 @@ def test_tiles_in_a_mosaic():
     assert np.isnan(picture[20:22]).all() and np.isnan(picture[:, 10:12]).all()
 
 
+@pytest.mark.slow
 def test_files(tmp_path):
     figure = draw_entropy(attention_entropy(classifier(FAMILY["token"]), IMAGES))
     for kind in ("png", "svg"):

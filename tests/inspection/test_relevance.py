@@ -156,6 +156,7 @@ def test_what_has_no_meaning_is_refused():
         class_relevance(classifier(FAMILY["no pooling"]), IMAGES)
 
 
+@pytest.mark.slow
 def test_the_real_model_tells_two_classes_apart(real):
     """The relevance of a class is where that class is: a picture of two photographs side by side,
     each half with a class of its own."""

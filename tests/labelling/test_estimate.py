@@ -25,6 +25,7 @@ def sitting(draws, count=1_000, drawn=40, taken=300, growth=0.0):
 
 @pytest.mark.parametrize("growth", [0.0, 1.0])
 @pytest.mark.parametrize("drawn, taken", [(15, 0), (40, 300), (60, 800)])
+@pytest.mark.slow
 def test_intervals_hold_the_truth(drawn, taken, growth):
     draws = np.random.default_rng(drawn)
     sittings, least = 100, 0.95

@@ -200,6 +200,7 @@ def test_a_compiled_layer_uses_it_in_both_passes(calls, backend, request):
     torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_compiler_measures_nothing(monkeypatch, request):
     request.addfinalizer(torch.compiler.reset)
     monkeypatch.setattr(dense, "LEAST_WORK", 0)

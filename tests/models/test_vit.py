@@ -395,6 +395,7 @@ class TestRegularisation:
         assert calls == [False, True, True]
 
 
+@pytest.mark.slow
 def test_it_compiles_as_one_graph_at_every_size():
     model = small(depth=1)
     compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="eager")

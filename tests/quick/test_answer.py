@@ -238,6 +238,7 @@ def test_a_call_that_was_stopped_goes_on(recipe, tmp_path, monkeypatch):
         answer(recipe, tmp_path / "two", 2, CPU, lambda text: None)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_fine_tuning_and_keeps_the_best(recipe, tmp_path, monkeypatch):
     stop_at(monkeypatch, 6, signal.SIGINT)
     reached = answer(recipe, tmp_path / "run", 1, CPU, lambda text: None)
@@ -259,6 +260,7 @@ def stop_at(monkeypatch, step: int, number: int) -> None:
     monkeypatch.setattr(loop, "set_rates", interrupted)
 
 
+@pytest.mark.slow
 def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("vitkit.quick.fine_tuning.seconds_of_a_step", lambda *_: 1.0)
     monkeypatch.setattr("vitkit.quick.plan.Work.spent", lambda self: 0.0)

@@ -34,6 +34,7 @@ def test_the_most_frequent_class_is_the_guess():
     assert guess(question("number", ()), y) is None
 
 
+@pytest.mark.slow
 def test_a_model_of_noise_is_said_to_guess(folder, tmp_path, capsys):
     network = create(vit("mu/16", image=(8, 8), patch=2, classes=2), seed=0)
     classifier = Classifier(network, Preprocessing(size=(8, 8)), ("a", "b"))

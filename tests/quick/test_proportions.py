@@ -71,6 +71,7 @@ def made(weights, data, run_dir, hints=None, **settings):
     return reached, " ".join(said)
 
 
+@pytest.mark.slow
 def test_they_are_read_whole_where_the_crop_cuts_the_class_off(weights, tmp_path):
     data = photographs(tmp_path / "wide", (20, 60), spot=(0.02, 0.88))
     reached, said = made(weights, data, tmp_path / "run")
@@ -111,6 +112,7 @@ def test_the_record_says_what_the_chosen_model_reads(name, weights, tmp_path, mo
     assert read.is_native == (name == CLOSED_FORM)
 
 
+@pytest.mark.slow
 def test_a_head_on_naflex_opens_in_transformers_and_is_said_to(tmp_path, monkeypatch, capsys):
     """The solved one, of whole images."""
     config = vit("mu/16", image=(16, 16), patch=4, classes=2, depth=2, pool="gap")
@@ -137,6 +139,7 @@ def test_they_stay_cropped_where_whole_images_are_no_better(weights, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{"portable": True}, {"native": False}])
+@pytest.mark.slow
 def test_nothing_is_tried_that_somebody_has_ruled_out(weights, settings, tmp_path):
     data = photographs(tmp_path / "wide", (20, 60), spot=(0.02, 0.88))
     reached, said = made(weights, data, tmp_path / "run", **settings)

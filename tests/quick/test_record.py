@@ -41,6 +41,7 @@ def finetune(model, *words):
     assert main(["finetune", model, *words, "--minutes", "0.001", "--device", "cpu"]) == 0
 
 
+@pytest.mark.slow
 def test_it_is_reported_on_as_finetune_wrote_it(model, here, capsys):
     finetune(model, "photos")
     run_dir = Path("runs/photos")

@@ -29,6 +29,8 @@ from vitkit.verbs.prediction.predict import Predict
 from vitkit.verbs.serving.serve import Serve, open_model
 from vitkit.weights import Classifier, save
 
+pytestmark = pytest.mark.slow  # a run is trained and exported first
+
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
@@ -97,7 +99,6 @@ def test_it_is_used_for_a_run_and_for_the_model_in_it(run_dir, images):
     )
 
 
-@pytest.mark.slow
 def test_another_model_beside_it_is_answered_by_itself(run_dir, images):
     """Its file is of the folder model/ alone, whatever else is in the same directory."""
     save(classifier(seed=1), run_dir / "best")
@@ -264,7 +265,6 @@ def test_a_library_that_cannot_be_imported_leaves_it_to_pytorch(run_dir, monkeyp
     assert opened(run_dir) is None
 
 
-@pytest.mark.slow
 def test_other_files_of_a_run_are_no_kept_ones(run_dir, tmp_path):
     (run_dir / "model.onnx").unlink()
     for words in (["-o", "other.onnx"], ["-o", "model.onnx", "--precision", "float16"]):
@@ -274,7 +274,6 @@ def test_other_files_of_a_run_are_no_kept_ones(run_dir, tmp_path):
     assert opened(run_dir) is None
 
 
-@pytest.mark.slow
 def test_a_run_writes_it_at_its_end(run_dir, monkeypatch, capsys):
     file = run_dir / "model.onnx"
     monkeypatch.setattr(export, "auto_is_float32", lambda: True)
@@ -302,7 +301,6 @@ def test_a_run_writes_it_at_its_end(run_dir, monkeypatch, capsys):
     assert "no classification head" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_finetuning_ends_with_it(photographs, tmp_path, monkeypatch, capsys):
     """From photographs to an answer, as on a laptop."""
     monkeypatch.setattr(machine, "cpu_flags", lambda: WITHOUT_BFLOAT16)

@@ -48,6 +48,7 @@ def ran(cells, tmp_path_factory):
     return grid_dir, rows, " ".join(printed.getvalue().split())
 
 
+@pytest.mark.slow
 def test_failed_cells_are_rows_without_a_value_and_the_rest_goes_on(ran):
     grid_dir, rows, printed = ran
     assert {row.cell for row in rows if row.metric is not None} == {"seed-0", "seed-1"}
@@ -71,6 +72,7 @@ def test_failed_cells_are_rows_without_a_value_and_the_rest_goes_on(ran):
     assert [line["value"] for line in failed] == [None, None]
 
 
+@pytest.mark.slow
 def test_finished_cells_are_skipped_and_failed_ones_tried_again(cells, ran, tmp_path):
     grid_dir = shutil.copytree(ran[0], tmp_path / "grid")
     written = (grid_dir / "seed-0/metrics.jsonl").stat().st_mtime_ns
@@ -81,6 +83,7 @@ def test_finished_cells_are_skipped_and_failed_ones_tried_again(cells, ran, tmp_
     assert {row.cell for row in rows if row.error is None} == {"seed-0", "seed-1", "wrong"}
 
 
+@pytest.mark.slow
 def test_two_shards_give_what_one_gave(cells, ran, tmp_path):
     whole_dir, whole, _ = ran
     run_grid(cells, tmp_path, "cpu", shard=(1, 2))

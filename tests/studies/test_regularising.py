@@ -70,6 +70,7 @@ def test_the_best_on_held_out_images_is_that_of_the_final_runs(recipe, tmp_path)
     assert written["regularised"] == outcome.regularised and len(written["regularisation"]) == 2
 
 
+@pytest.mark.slow
 def test_the_best_validation_accuracy_is_chosen_by_and_the_test_part_is_not(recipe, tmp_path):
     """--select with --best val/top1: as in Section 4.3."""
     wanted = replace(recipe, best="val/top1")

@@ -264,6 +264,7 @@ def test_what_earlier_code_has_begun_goes_on(ask, tmp_path):
     assert begin(study, ask, "", tmp_path, "cpu")[1] == first
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_decide_at_once_the_first_decides_for_both(ask, tmp_path):
     study = STUDIES["positions"]
     _, theirs = begin(study, ask, "50steps", tmp_path, "cpu")

@@ -29,6 +29,7 @@ def recipe(tiny):
     return replace(recipe, evaluate_every=end, save_every=end)
 
 
+@pytest.mark.slow
 def test_the_better_rate_is_chosen_and_every_seed_runs_with_it(recipe, tmp_path):
     outcome = transfer(recipe, tmp_path, rates=(1e-2, 1e-6), seeds=2, device="cpu")
     assert outcome.lr == 1e-2 and outcome.selection[1e-2].beats(outcome.selection[1e-6])

@@ -74,6 +74,7 @@ def test_a_lopsided_interval_is_a_range():
     assert cell(share_right("top1", 724, 1000)) == "72.4 ± 2.8"
 
 
+@pytest.mark.slow
 def test_what_is_there_runs_what_is_not_is_said_and_nothing_runs_twice(
     place, tmp_path, monkeypatch, capsys
 ):

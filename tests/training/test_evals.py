@@ -42,6 +42,7 @@ def evaluations(run_dir):
     return [(line["step"], line["evaluator"]) for line in lines if line["event"] == "evaluation"]
 
 
+@pytest.mark.slow
 def test_each_has_its_own_span_and_images(tiny, quiet, tmp_path, sketches):
     evals = (Eval(Accuracy()), Eval(Neighbours(k=3), Span(15)), Eval(Accuracy(), data=sketches))
     train(replace(tiny, evals=evals), tmp_path / "run", "cpu", quiet)

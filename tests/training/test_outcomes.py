@@ -58,12 +58,15 @@ DISTILLATION = EventfulDistillation(
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {"optim": Optim("sgd", lr=0.1)},
-        {"optim": Optim("sgd", lr=0.1, momentum=0.0), "average": 0.0},
-        {"objective": DISTILLATION},
+        pytest.param({}, id="adam"),
+        pytest.param({"optim": Optim("sgd", lr=0.1)}, id="sgd", marks=pytest.mark.slow),
+        pytest.param(
+            {"optim": Optim("sgd", lr=0.1, momentum=0.0), "average": 0.0},
+            id="sgd without momentum",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"objective": DISTILLATION}, id="a teacher", marks=pytest.mark.slow),
     ],
-    ids=["adam", "sgd", "sgd without momentum", "a teacher"],
 )
 def test_it_is_the_run_that_looks_at_once(short, changes, quiet, tmp_path, monkeypatch):
     """With steps that are skipped, the last one among them, and three after which it goes back."""
@@ -80,6 +83,7 @@ def test_it_is_the_run_that_looks_at_once(short, changes, quiet, tmp_path, monke
     assert [line["step"] for line in lines if line["event"] == "rollback"] == [10]
 
 
+@pytest.mark.slow
 def test_stopped_while_steps_are_awaited_it_continues_to_the_same_bits(
     short, quiet, tmp_path, monkeypatch
 ):

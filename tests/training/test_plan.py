@@ -152,6 +152,7 @@ def test_objectives(objective):
 
 
 @pytest.mark.parametrize("tune", [Tune(blocks=0), Tune(blocks=1), Tune(lora=4)], ids=repr)
+@pytest.mark.slow
 def test_a_part_of_the_model_keeps_less(tune):
     recipe = recipe_of(small(), tune=tune)
     counted = count(recipe)
@@ -179,6 +180,7 @@ def test_recomputing_keeps_the_inputs_of_blocks(pool):
     assert count(recipe).image_recomputed < count(recipe).image
 
 
+@pytest.mark.slow
 def test_a_large_model_is_counted_without_memory_for_it():
     """H/14, whose weights alone would take 2.5 GB; within 1 % of a formula for its layers."""
     model = named("H/14", classes=0)

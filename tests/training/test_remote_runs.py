@@ -115,6 +115,7 @@ def run_until_step(recipe, run_dir, step):
     run(recipe, run_dir)
 
 
+@pytest.mark.slow
 def test_how_many_readers_a_run_has(recipe, monkeypatch):
     """Those that it began with, which are its workers; one if it began before there were several, or if
     nothing is fetched in chunks."""

@@ -72,6 +72,7 @@ def test_the_answers_of_the_last_evaluation_are_kept(runs):
         assert source.targets[i] == kept.answers.truth[i]
 
 
+@pytest.mark.slow
 def test_a_small_model_is_reported_on_at_the_end_of_its_run(runs):
     page = report(runs / "seed0").read_text()
     assert headings(page)[:4] == [
@@ -112,6 +113,7 @@ def test_what_is_asked_for_is_computed(runs, tmp_path, capsys):
     assert re.search(section, page, re.S)[0] == re.search(section, before, re.S)[0]
 
 
+@pytest.mark.slow
 def test_images_that_are_gone_or_others_are_a_sentence(runs, tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
@@ -155,6 +157,7 @@ def test_masked_pretraining_shows_its_pictures_and_costs_less(runs, tmp_path):
     assert re.search("objective.class</th><td>MaskedAutoencoder</td><td>Supervised<", page)
 
 
+@pytest.mark.slow
 def test_several_runs_side_by_side(runs, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [str(runs / "seed0"), str(runs / "seed1")]
@@ -200,6 +203,7 @@ def compared(tiny, quiet, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_what_differs_and_what_was_reached(compared):
     first, second = read_run(compared / "fast"), read_run(compared / "slow")
     assert settings([first, second]) == [("optim.lr", ("0.003", "1e-06"))]
@@ -265,6 +269,7 @@ def test_the_best_of_three_and_those_that_may_be_as_good(compared):
 
 
 @pytest.mark.whole_reports
+@pytest.mark.slow
 def test_the_command_prints_and_writes_a_page(compared, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["compare", str(compared / "fast"), str(compared / "slow")]
@@ -329,6 +334,7 @@ traceback, or stands beside one that has."""
         for number, change in enumerate(changes)
     ],
 )
+@pytest.mark.slow
 def test_damaged_records_are_a_page_or_a_sentence(name, change, runs, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(runs / "seed0", copy)
@@ -370,6 +376,7 @@ def test_an_event_that_no_figure_can_draw_counts_as_damaged(line, runs, tmp_path
 
 
 @pytest.mark.parametrize("index", [-1, pytest.param(2**63 - 1, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_answers_of_images_that_are_not_there_are_a_sentence(index, runs, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(runs / "seed0", copy)

@@ -155,6 +155,7 @@ def test_another_recipe_in_the_same_directory_is_refused(tiny, copied, quiet):
     train(replace(tiny, log_every=7), copied, "cpu", quiet)
 
 
+@pytest.mark.slow
 def test_settings_that_were_refused_do_not_occupy_a_directory(tiny, quiet, tmp_path):
     """The next run there is as in a new directory."""
     odd = replace(tiny, batch=48, micro_batch=15, objective=Supervised(mixup=0.2))

@@ -31,6 +31,7 @@ def stopped(recipe, run_dir, console):
         train(recipe, run_dir, "cpu", console)
 
 
+@pytest.mark.slow
 def test_a_run_continues_with_the_libraries_it_began_with(tiny, tmp_path, monkeypatch, capsys):
     """Though a measurement would now choose another one: the bits are those of an undisturbed run."""
     recipe = replace(tiny, objective=Eventful(), length=Span(12))

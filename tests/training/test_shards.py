@@ -258,6 +258,7 @@ def one_disk_is_full(recipe, run_dir):
         (run_dir / f"well-{world().rank}").touch()
 
 
+@pytest.mark.slow
 def test_a_rank_that_cannot_write_is_known_to_all(tiny, tmp_path):
     assert together(2, one_disk_is_full, resolve(tiny, FACTS), tmp_path) == [0, 0]
     assert len(list(tmp_path.glob("well-*"))) == 2

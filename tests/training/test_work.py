@@ -60,11 +60,30 @@ def test_their_share_of_the_most_is_beside_the_images(tmp_path):
     console = Console(file=io.StringIO(), width=200)
     log = Log(tmp_path, 0, 10, console=console, work=Work(0.05, 989))
     log.meter.since -= 10
-    log.training(1, 80_000, 0.5, 1.0, 1e-3)
+    log.training(2, 40_000, 0.5, 1.0, 1e-3)
     log.close()
-    assert "8,0" in console.file.getvalue() and "MFU 40%" in console.file.getvalue()
+    assert "8,0" in console.file.getvalue() and "MFU 40.4 %" in console.file.getvalue()
     (line,) = read_metrics(tmp_path / "metrics.jsonl")
     assert line["mfu"] == pytest.approx(0.404, rel=0.01)
+
+
+def test_a_runs_first_line_promises_no_time_and_its_second_does(tmp_path):
+    """What the first step does once, such as compiling, is in no other step's pace."""
+    console = Console(file=io.StringIO(), width=200)
+    log = Log(tmp_path, 5, 100, console=console)
+    log.meter.since -= 1000
+    log.at(6, 10, 0.7)
+    log.at(7, 10, 0.6)
+    log.at(8, 10, 0.5)
+    log.training(10, 10, 0.4, 1.0, 1e-3)
+    log.at(10, 10, 0.4)
+    log.close()
+    first, second, tenth = console.file.getvalue().splitlines()
+    assert first == "6/100  loss 0.7000"
+    assert second.startswith("7/100  loss 0.6000  ") and second.endswith(" 0:00 left")
+    assert tenth.startswith("10/100  loss 0.4000  lr 1.00e-03  ") and "images/s" in tenth
+    (line,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert line["images_per_second"] > 10  # without the thousand seconds
 
 
 def test_tf32_is_said_of_gpus(monkeypatch):

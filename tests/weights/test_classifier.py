@@ -189,6 +189,7 @@ def test_frozen_parts_stay_in_evaluation_mode(classifier, images):
     assert not any(module.training for module in classifier.model.blocks.modules())
 
 
+@pytest.mark.slow
 def test_models_that_are_not_their_own_weights_are_not_saved(classifier, tmp_path):
     compiled = replace(classifier, model=torch.compile(classifier.model))
     adapted = deepcopy(classifier)

@@ -89,6 +89,7 @@ def test_transformers_pipeline_gives_the_same(backend, rows, real, written, shar
         assert scores == pytest.approx(ours.probabilities, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_timm_prepares_images_the_same(real, written, shared):
     import timm
 
