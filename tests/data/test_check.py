@@ -2,10 +2,12 @@
 
 import threading
 
+import numpy as np
 import pytest
 
-from vitkit.data import check_images, open_source, open_splits
+from vitkit.data import Preprocessing, Source, check_images, open_source, open_splits
 from vitkit.data.loading import examination
+from vitkit.data.sources.stores import Arrays
 from vitkit.system.console import progress
 
 
@@ -24,6 +26,26 @@ def test_bad_images_are_listed(folder, monkeypatch, workers):
     reasons = ("truncated", "is empty: 0 bytes", "is missing")
     for (_, sentence), reason in zip(broken, reasons, strict=True):
         assert "photos/cat/" in sentence and reason in sentence and "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    "array, broken",
+    [
+        (np.zeros((5, 8, 8), np.uint8), []),
+        (np.zeros((5, 8, 8, 3), np.uint8), []),
+        (np.zeros((0, 8, 8), np.uint8), []),
+        (np.zeros((5, 8, 8, 2), np.uint8), [0, 1, 2, 3, 4]),
+        (np.where(np.arange(5) == 3, np.nan, 0.5)[:, None, None] * np.ones((8, 8), "f4"), [3]),
+    ],
+    ids=["grey", "colours", "none", "two channels", "floats"],
+)
+def test_arrays_are_judged_by_the_first_only_where_they_are_alike(array, broken):
+    array = array.astype(array.dtype if array.dtype == np.uint8 else np.float32)
+    targets = np.zeros(len(array), np.int64)
+    source = Source(Arrays("x", array), np.arange(len(array)), targets, ("a",))
+    found = check_images(source, 0, preprocessing=Preprocessing((8, 8)))
+    assert [index for index, _ in found] == broken
+    assert all(f"x image {index} " in sentence for index, sentence in found)
 
 
 def test_progress_of_other_processes_is_shown_when_it_takes_a_while(monkeypatch, capsys):
