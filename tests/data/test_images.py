@@ -196,3 +196,5 @@ def test_arrays_are_pictures_too():
     for bad in (colour.astype(float), colour[None], colour[:0]):
         with pytest.raises(BadImage, match="x is an array of"):
             open_image(bad, "x")
+    with pytest.raises(BadImage, match="x cannot be decoded"):  # a matrix cannot have a third axis
+        open_image(grey.view(np.matrix), "x").pixels()

@@ -59,13 +59,13 @@ DISTILLATION = EventfulDistillation(
     "changes",
     [
         pytest.param({}, id="adam"),
-        pytest.param({"optim": Optim("sgd", lr=0.1)}, id="sgd", marks=pytest.mark.slow),
+        pytest.param({"optim": Optim("sgd", lr=0.1)}, id="sgd"),
         pytest.param(
             {"optim": Optim("sgd", lr=0.1, momentum=0.0), "average": 0.0},
             id="sgd without momentum",
             marks=pytest.mark.slow,
         ),
-        pytest.param({"objective": DISTILLATION}, id="a teacher", marks=pytest.mark.slow),
+        pytest.param({"objective": DISTILLATION}, id="a teacher"),
     ],
 )
 def test_it_is_the_run_that_looks_at_once(short, changes, quiet, tmp_path, monkeypatch):

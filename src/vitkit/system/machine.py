@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -134,20 +135,28 @@ def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
 def deterministic(wanted: bool) -> Iterator[None]:
     """A context in which PyTorch computes the same bits every time, if that is wanted.
 
-    Then an operation that cannot raises RuntimeError, with its name.
+    Raises ValueError for an operation that cannot, with its name.
     """
     import torch
 
     if not wanted:
         yield
         return
-    # cuBLAS too: PyTorch computes no product on a GPU until this is set, to one of two values
+    # NVIDIA promises it of cuBLAS with several streams too, if this is set, to one of two values
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     was_wanted = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     try:
         yield
+    except RuntimeError as error:
+        operation = re.search(r"(\w+) does not have a deterministic implementation", str(error))
+        if operation is None:
+            raise
+        raise ValueError(
+            f"PyTorch cannot compute {operation[1]} with the same bits every time on this device; "
+            "leave out --deterministic"
+        ) from error
     finally:
         torch.use_deterministic_algorithms(was_wanted, warn_only=only_warned)
 

@@ -1436,7 +1436,8 @@ def train(
     **settings: Any
 ) -> Trained:
     """Train a model by a recipe, or continue the run that is in the directory: bit for bit as if it
-    had never been interrupted, on a CPU. The report is written at its end.
+    had never been interrupted, on a CPU, and on a GPU if the recipe is `deterministic`. The report is
+    written at its end.
 
     Raises ValueError if the recipe cannot run, Interrupted after a stop, FloatingPointError when the loss
     stays non-finite."""

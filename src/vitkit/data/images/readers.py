@@ -192,8 +192,10 @@ class Decoded:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is grey, or red, green and blue, of 8 bits: nothing is decoded then."""
-        return self.array.dtype == np.uint8 and self.channels in (1, 3)
+        """Whether it is grey, or red, green and blue, of 8 bits: nothing is decoded then. Subclasses
+        of arrays, such as matrices, have ways of their own."""
+        is_array = type(self.array) is np.ndarray
+        return is_array and self.array.dtype == np.uint8 and self.channels in (1, 3)
 
     @property
     def size(self) -> tuple[int, int]:
