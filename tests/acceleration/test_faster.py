@@ -24,8 +24,6 @@ from vitkit.models import create, vit
 from vitkit.verbs.files.faster import duration
 from vitkit.weights import Classifier, load, save
 
-pytestmark = pytest.mark.slow  # a search exports files and lets them race
-
 TORCH = Arithmetic("torch", "float32")
 COLOURS = ("blue", "green", "red")
 
@@ -95,6 +93,7 @@ def searched(place, seconds=600.0):
     return search(subject(place), Wanted("latency", seconds, ("torch",)))
 
 
+@pytest.mark.slow
 def test_a_pass_has_the_features_of_every_number_of_blocks(place):
     own = subject(place)
     few = subset(own.judged, [0, 50, 90])
@@ -108,6 +107,7 @@ def test_a_pass_has_the_features_of_every_number_of_blocks(place):
         np.testing.assert_allclose(x, rounded(expected), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_what_can_be_left_out_of_a_model(place):
     own = subject(place).classifier
     found = shapes(own, can_merge=False)
@@ -121,6 +121,7 @@ def test_what_can_be_left_out_of_a_model(place):
     assert Shape((24, 24), 3, 1).text(found[0]) == "3 blocks, 24 x 24, 1 merged"
 
 
+@pytest.mark.slow
 def test_the_images_of_a_run_are_answered_by_fits_without_them(place):
     own = subject(place)
     assert own.is_left_out and len(own.judged) == 96  # and not the 24 of the test part
@@ -144,6 +145,7 @@ def test_a_distilled_head_has_the_models_answers():
     assert (found - logits).abs().max() < 0.02
 
 
+@pytest.mark.slow
 def test_a_model_that_is_no_run_is_judged_on_images_that_are_named(place):
     classifier = load(place / "run" / "model", quiet=True)
     own = of_data(classifier, str(place / "photos"))
@@ -159,6 +161,7 @@ def test_a_model_that_is_no_run_is_judged_on_images_that_are_named(place):
     assert shorter.weight.shape[0] == 3 and len(shorter.answers) == len(own.judged)
 
 
+@pytest.mark.slow
 def test_images_of_a_group_stay_on_one_side(place, monkeypatch):
     """Photographs of one animal, say, as `--data` without parts is divided."""
     source = open_source(str(place / "photos"))
@@ -171,6 +174,7 @@ def test_images_of_a_group_stay_on_one_side(place, monkeypatch):
     assert fitted | judged == set(groups) and not fitted & judged
 
 
+@pytest.mark.slow
 def test_images_of_other_classes_are_left_out(place, tmp_path, capsys):
     photos = shutil.copytree(place / "photos", tmp_path / "photos")
     (photos / "blue").rename(photos / "violet")
@@ -181,6 +185,7 @@ def test_images_of_other_classes_are_left_out(place, tmp_path, capsys):
     assert f"images of {photos}, of classes that the model does not have" in said
 
 
+@pytest.mark.slow
 def test_a_run_whose_images_are_gone_takes_others(place, tmp_path, capsys):
     run_dir = shutil.copytree(place / "run", tmp_path / "run")
     for name in ("data.json", "recipe.json"):
@@ -197,6 +202,7 @@ def test_a_run_whose_images_are_gone_takes_others(place, tmp_path, capsys):
     assert f"images that {run_dir} has learned from is not known" in said
 
 
+@pytest.mark.slow
 def test_a_search_that_was_cut_short_goes_on_to_the_same_end(
     place, few_shapes, monkeypatch, tmp_path
 ):
@@ -225,6 +231,7 @@ def test_a_search_that_was_cut_short_goes_on_to_the_same_end(
     assert searched(place).line == other.line
 
 
+@pytest.mark.slow
 def test_turns_end_with_the_time_and_go_on_where_they_ended(
     place, few_shapes, monkeypatch, tmp_path
 ):
@@ -253,6 +260,7 @@ def test_turns_end_with_the_time_and_go_on_where_they_ended(
     assert calls.count(1e-6) == 3 and not later.line.left_out
 
 
+@pytest.mark.slow
 def test_the_file_that_is_written_answers_as_the_candidate_did(place, few_shapes, tmp_path):
     made = vitkit.faster(str(place / "run"), lose=60, output=tmp_path / "fast", quiet=True)
     assert made.chosen.library == "torch" and made.path == tmp_path / "fast"
@@ -287,6 +295,7 @@ def test_the_file_that_is_written_answers_as_the_candidate_did(place, few_shapes
     assert command.startswith("vitkit faster 'my run' --at-most ") and command.endswith("(fast)")
 
 
+@pytest.mark.slow
 def test_any_model_is_judged_on_images_that_are_named(
     place, few_shapes, tmp_path, capsys, monkeypatch
 ):
@@ -307,6 +316,7 @@ def test_any_model_is_judged_on_images_that_are_named(
     assert right.mean() > 0.5  # distilled from a model that knows the colours
 
 
+@pytest.mark.slow
 def test_as_a_command_with_a_time_instead_of_a_loss(place, few_shapes, tmp_path, capsys):
     numbers = tmp_path / "line.json"
     picture = tmp_path / "line.png"
@@ -324,6 +334,7 @@ def test_as_a_command_with_a_time_instead_of_a_loss(place, few_shapes, tmp_path,
     assert "no model takes 1e-06 ms or less: the fastest is " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_is_not_fast_enough_in_a_short_search_may_be_found_in_a_longer_one(
     place, few_shapes, capsys
 ):
@@ -334,6 +345,7 @@ def test_what_is_not_fast_enough_in_a_short_search_may_be_found_in_a_longer_one(
     assert "no model takes 1e-06 ms or less" in said and "the same command continues" in said
 
 
+@pytest.mark.slow
 def test_a_reading_follows_what_the_model_reads(place):
     own = subject(place).classifier
     assert reading_of(own, Shape((32, 32), 6), 96) == own_reading(own)
@@ -342,6 +354,7 @@ def test_a_reading_follows_what_the_model_reads(place):
     assert reading_of(own, Shape((32, 32), 6, 1), 96) == Reads("token", 1)
 
 
+@pytest.mark.slow
 def test_finetune_ends_with_the_search(shallow, few_shapes, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("vitkit.acceleration.bodies.SHORTER", ())
     words = [str(shallow / "mu2"), str(shallow / "photos")]
@@ -366,13 +379,11 @@ def test_finetune_ends_with_the_search(shallow, few_shapes, tmp_path, capsys, mo
             RuntimeError("NNCF is too new\nand more"),
             "no faster model: NNCF is too new\n",
             id="fails",
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
-            OSError("no space"), "no faster model: no space", id="full", marks=pytest.mark.slow
-        ),
+        pytest.param(OSError("no space"), "no faster model: no space", id="full"),
     ],
 )
+@pytest.mark.slow
 def test_a_run_ends_well_whatever_its_search_raises(
     place, tmp_path, capsys, monkeypatch, error, sentence
 ):
@@ -398,11 +409,13 @@ def test_a_run_ends_well_whatever_its_search_raises(
         ("--report line.txt", "its name ends in .json, .png, .svg, .html"),
     ],
 )
+@pytest.mark.slow
 def test_what_cannot_be_is_a_sentence(place, capsys, words, sentence):
     assert main(["faster", str(place / "run"), *words.split()]) == 1
     assert sentence in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_page_of_somebodys_is_found_before_the_search(place, tmp_path, capsys):
     (tmp_path / "mine.html").write_text("my own page")
     assert main(["faster", str(place / "run"), "-o", str(tmp_path / "mine.onnx")]) == 1
@@ -411,6 +424,7 @@ def test_a_page_of_somebodys_is_found_before_the_search(place, tmp_path, capsys)
     assert "judging by" not in said
 
 
+@pytest.mark.slow
 def test_without_images_to_judge_by_it_is_a_sentence(place, tmp_path, capsys):
     assert main(["faster", str(place / "mu")]) == 1
     said = " ".join(capsys.readouterr().err.split())
@@ -426,6 +440,7 @@ def test_without_images_to_judge_by_it_is_a_sentence(place, tmp_path, capsys):
     assert "are needed" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_model_of_several_classes_an_image_is_refused(place, tmp_path, capsys):
     classifier = load(place / "run" / "model", quiet=True)
     several = Classifier(classifier.model, classifier.preprocessing, classifier.labels, "sigmoid")
@@ -440,6 +455,7 @@ def test_a_time_is_read():
 
 
 @pytest.mark.parametrize("ending", [".xml", ".onnx"])
+@pytest.mark.slow
 def test_an_exported_file_from_the_search_to_an_answer(
     shallow, few_shapes, tmp_path, capsys, ending
 ):

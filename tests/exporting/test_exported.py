@@ -132,6 +132,20 @@ def test_what_was_measured_is_beside_it(file):
     assert written["bytes"] == file.stat().st_size and written["precision"] == "float32"
 
 
+def test_a_file_that_answers_otherwise_is_not_written(classifier, file, tmp_path, monkeypatch):
+    """Here it is that of another model."""
+    other = create(classifier.model.config, seed=1)
+    torch.nn.init.normal_(other.head.weight)
+
+    def of_another_model(classifier, exported, wanted, path, trial):
+        shutil.copy(file, path)
+
+    monkeypatch.setattr("vitkit.exporting.exporting.write", of_another_model)
+    with pytest.raises(ValueError, match=r"was not written: .* of its answers are the model's"):
+        export(replace(classifier, model=other.eval()), tmp_path / "insects.onnx", Export())
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_a_file_that_disagrees_is_not_written(classifier, file, tmp_path):
     """In float16 a weight of 1e5 is infinite."""

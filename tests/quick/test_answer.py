@@ -260,19 +260,26 @@ def stop_at(monkeypatch, step: int, number: int) -> None:
     monkeypatch.setattr(loop, "set_rates", interrupted)
 
 
-@pytest.mark.slow
-def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
+@pytest.fixture
+def steps_of_a_second(monkeypatch):
     monkeypatch.setattr("vitkit.quick.fine_tuning.seconds_of_a_step", lambda *_: 1.0)
     monkeypatch.setattr("vitkit.quick.plan.Work.spent", lambda self: 0.0)
+
+
+@pytest.mark.slow
+def test_where_the_time_is_too_short_nothing_is_fine_tuned(recipe, tmp_path, steps_of_a_second):
     by_time = replace(recipe, length=Span(0, "steps"))
     said = []
     answer(by_time, tmp_path / "short", 0.3, CPU, said.append)
     assert "too long for 18 seconds: --minutes 4 would do" in " ".join(said)
     assert not (tmp_path / "short" / "fine-tuned").exists()
 
+
+def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch, steps_of_a_second):
+    by_time = replace(recipe, length=Span(0, "steps"))
     monkeypatch.setattr("vitkit.quick.fine_tuning.train", stopped)
     with pytest.raises(Interrupted):
-        answer(by_time, tmp_path / "long", 2, CPU, said.append)
+        answer(by_time, tmp_path / "long", 2, CPU, lambda text: None)
     plan = json.loads((tmp_path / "long" / "plan.json").read_text())
     assert 90 < plan["steps"] < 120  # of a second each, and the evaluations take some
 
