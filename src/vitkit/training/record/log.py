@@ -243,7 +243,7 @@ class Log:
         """How fast the run is, and how long it will take."""
         speed = f"{pace.images_per_second:,.0f} images/s"
         if mfu := self.work.rates(pace.images_per_second).get("mfu"):
-            speed += f"  MFU {100 * mfu:.1f} %"
+            speed += f"  MFU {100 * mfu:.2g}%"
         if pace.data_wait >= SLOW_DATA:
             speed += f"  data wait {pace.data_wait:.0%}"
         return f"{speed}  {clock(pace.seconds_left)} left"
