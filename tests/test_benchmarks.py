@@ -426,10 +426,10 @@ def test_the_first_hour_is_measured_for_all_four(run, shared, monkeypatch):
         pytest.importorskip(package)
     weights = shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
     data = shared("data/ants_bees-train.parquet").parent
-    words = f"--model {weights} --data {data} --sets ants_bees --images 24 --tested 8"
+    words = f"--model {weights} --data {data} --sets ants_bees --images 14 --tested 8"
     result = run("first_hour", f"{words} --minutes 0.05 --points 2", first_hour.main)
     (row,) = result["results"]
-    assert (row["train"], row["test"]) == (24, 8)
+    assert (row["train"], row["test"]) == (14, 8)
     for name in ("vitkit", "transformers", "timm", "scikit-learn"):
         assert row[name]["ended"] > row[name]["points"][0][0] > 0
 
