@@ -1,4 +1,4 @@
-"""Damaged files, the same ones each time; `make fuzz` tries others for ten minutes, by the day."""
+"""A minute of damaged files, the same ones each time; `make fuzz` tries others for ten, by the day."""
 
 import multiprocessing
 import os
@@ -16,8 +16,8 @@ from fuzzing.grammars import GRAMMARS
 from fuzzing.mutations import damaged
 from fuzzing.subjects import SUBJECTS
 
-ATTEMPTS = 50
-FEW = 3  # of what takes a second each: runs that are trained again, and drawn
+ATTEMPTS = 100
+FEW = 5  # of what takes a second each: runs that are trained again, and drawn
 SLOW = ("paused run", "finished run", "quick run continued", "quick run's report")
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and limited")
