@@ -35,8 +35,9 @@ Kernel = Callable[[Tensor, Tensor, Tensor], Tensor]
 def main() -> None:
     options = arguments()
     result = {**about(__doc__, PACKAGES, options.device), "results": []}
+    shapes = [shape for shape in SHAPES if not options.tokens or shape[2] in options.tokens]
     for dtype in (torch.float32, torch.bfloat16):
-        for shape in SHAPES:
+        for shape in shapes:
             q, k, v = queries_keys_values(shape, dtype, options.device)
             medians = measure(q, k, v, options.rounds)
             batch, heads, tokens, width = shape
@@ -53,6 +54,7 @@ def arguments() -> argparse.Namespace:
     options = parser(__doc__)
     options.add_argument("--device", default="cpu")
     options.add_argument("--rounds", type=int, default=9)
+    options.add_argument("--tokens", type=int, nargs="*", help="only shapes of so many tokens")
     options.add_argument("--output", type=Path, help="file for the results, JSON")
     return options.parse_args()
 

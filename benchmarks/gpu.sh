@@ -56,13 +56,15 @@ python=${PYTHON:-python}
 # Sizes: real ones on a GPU, toys on a CPU
 models=(Ti/16 S/16 B/16) large=(L/16) batch=256 micro_batch=64 batches=(1 32 256) seconds=3
 modes=(eager compiled) steps=() side=(--side 96 --steps 5000 --size gpu) rounds=3
+small=(--batch 512 --steps 30) tokens=()
 if [ -n "$subset" ]; then
-    models=(B/16) seconds=2 modes=(compiled) rounds=1
+    models=(B/16) seconds=2 modes=(compiled) rounds=1 small=(--batch 512 --steps 10)
 fi
 if [ "$device" = cpu ]; then
-    models=(Ti/32) large=(Ti/32) batch=2 micro_batch=1 batches=(1) seconds=0.1 modes=(eager)
+    models=(mu/16) large=(mu/16) batch=2 micro_batch=1 batches=(1) seconds=0.1 modes=(eager)
     steps=(--length 3 --batch 8 --optim.warmup 1 --evaluate-every 3 --save-every 3 --data.workers 1)
     side=(--side 32 --steps 60 --size laptop --seeds 1) rounds=1
+    small=(--batch 8 --steps 1) tokens=(--tokens 65)
 fi
 
 # The command of a piece, for as long as the piece may take
@@ -112,12 +114,12 @@ sharding() { # FSDP2 on one GPU: the same loss, and what it costs
 
 attention() { # the fused kernel and two plain products
     limited "$python" benchmarks/attention.py --device "$device" --rounds "$rounds" \
-        --output "$results/attention.json"
+        "${tokens[@]}" --output "$results/attention.json"
 }
 
 loader() { # batches of small images that reach the GPU
     limited "$python" benchmarks/small.py --device "$device" --data "${CIFAR10:?is where CIFAR-10 is}" \
-        --steps $((10 * rounds)) --rounds "$rounds" --output "$results/loader.json"
+        "${small[@]}" --rounds "$rounds" --output "$results/loader.json"
 }
 
 cifar10() { # from scratch; 14 minutes, if it reads the 18,000 images a second that an H200 did

@@ -3,7 +3,7 @@
     python benchmarks/small.py --data cifar10-train.parquet [--device cuda]
 
 The task is CIFAR's augmentation, a shift by up to 4 pixels and a flip half of the time, in batches
-of 512 uint8 images. Compared are images that vitkit decodes as they come, or decodes once and
+of 512 uint8 images (--batch). Compared are images that vitkit decodes as they come, or decodes once and
 gathers on the model's device, and what tutorials do: torchvision's transforms on pictures in
 memory, in a DataLoader. The last rows have RandAugment, which works on one image at a time.
 
@@ -27,7 +27,7 @@ from torchvision import transforms as tv
 
 from vitkit.data import Augmentation, Preprocessing, Source, decoded, open_source, train_batches
 
-BATCH, WORKERS, SIDE = 512, 2, (32, 32)
+WORKERS, SIDE = 2, (32, 32)
 MEMORY = 1 << 30  # bytes that decoded images may take
 SHIFT = Augmentation(crop="pad_crop", pad=4)
 RAND = Augmentation(crop="pad_crop", pad=4, rand_augment=(2, 9))
@@ -47,12 +47,13 @@ def main() -> None:
     seconds = time.perf_counter() - began
 
     # Measure every pipeline in every round
+    batch = options.batch
     pipelines = {
-        "decoded as they come, 2 workers": lambda: vitkit(source, SHIFT, device),
-        "decoded once, gathered on the device": lambda: vitkit(in_memory, SHIFT, device),
-        "peer: pictures in memory, torchvision, 2 workers": lambda: torchvision(in_memory),
-        "RandAugment, decoded as they come, 2 workers": lambda: vitkit(source, RAND, device),
-        "RandAugment, decoded once, 2 workers": lambda: vitkit(in_memory, RAND, device),
+        "decoded as they come, 2 workers": lambda: vitkit(source, SHIFT, batch, device),
+        "decoded once, gathered on the device": lambda: vitkit(in_memory, SHIFT, batch, device),
+        "peer: pictures in memory, torchvision, 2 workers": lambda: torchvision(in_memory, batch),
+        "RandAugment, decoded as they come, 2 workers": lambda: vitkit(source, RAND, batch, device),
+        "RandAugment, decoded once, 2 workers": lambda: vitkit(in_memory, RAND, batch, device),
     }
     rates = measure(pipelines, options.rounds, options.steps, device)
 
@@ -81,6 +82,7 @@ def arguments() -> argparse.Namespace:
         "--data", type=Path, required=True, help="a parquet file or folder of 32 x 32 images"
     )
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--steps", type=int, default=60, help="batches that are timed")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", type=Path, help="file for the results, JSON")
@@ -90,11 +92,13 @@ def arguments() -> argparse.Namespace:
 # The pipelines
 
 
-def vitkit(source: Source, augmentation: Augmentation, device: torch.device) -> Iterator:
+def vitkit(
+    source: Source, augmentation: Augmentation, batch: int, device: torch.device
+) -> Iterator:
     """vitkit's batches; images that are decoded already are gathered on the device if they can."""
     preprocessing = Preprocessing(size=SIDE)
     return train_batches(
-        source, augmentation, preprocessing, BATCH, seed=0, after=0, workers=WORKERS, device=device
+        source, augmentation, preprocessing, batch, seed=0, after=0, workers=WORKERS, device=device
     )
 
 
@@ -113,11 +117,11 @@ class Pictures(Dataset):
         return self.transform(Image.fromarray(pixels)), label
 
 
-def torchvision(source: Source) -> Iterator:
+def torchvision(source: Source, batch: int) -> Iterator:
     """The same augmentation by torchvision, in a DataLoader."""
     steps = [tv.RandomCrop(32, padding=4), tv.RandomHorizontalFlip(), tv.PILToTensor()]
     dataset = Pictures(source, tv.Compose(steps))
-    return iter(DataLoader(dataset, BATCH, shuffle=True, num_workers=WORKERS, drop_last=True))
+    return iter(DataLoader(dataset, batch, shuffle=True, num_workers=WORKERS, drop_last=True))
 
 
 # The measurement

@@ -16,6 +16,7 @@ import torch
 from models.networks import FAMILY, batch_for, random_model
 from runs import Eventful, events, losses, same, weights
 
+from vitkit.cli import main
 from vitkit.data import Augmentation
 from vitkit.models import create, vit
 from vitkit.models.attention import fused
@@ -205,14 +206,14 @@ def test_images_that_stay_on_the_device_train_as_decoded_ones_do(
     )
 
 
-def test_one_rank_of_torchrun_trains_as_a_process_of_its_own(tiny, quiet, tmp_path):
-    words = ["-m", "vitkit", "train", "digits", "--device", DEVICE.type]
-    words += ["--length", "20", "--log-every", "1", "--optim.warmup", "5"]
+def test_one_rank_of_torchrun_trains_as_one_process_does(tmp_path):
+    words = ["train", "digits", "--device", DEVICE.type, "--length", "20", "--log-every", "1"]
+    words += ["--optim.warmup", "5", "--workdir"]
+    assert main([*words, str(tmp_path / "alone")]) == 0
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
-    for name, launcher in (("alone", []), ("torchrun", torchrun)):
-        command = [sys.executable, *launcher, *words, "--workdir", str(tmp_path / name)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert ended.returncode == 0, ended.stderr
+    command = [sys.executable, *torchrun, "-m", "vitkit", *words, str(tmp_path / "torchrun")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
     torch.testing.assert_close(
         losses(tmp_path / "torchrun"), losses(tmp_path / "alone"), rtol=1e-5, atol=1e-6
     )

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from pictures import encoded, photograph
 from scipy.io import savemat
+from sklearn.datasets import load_digits
 
-from vitkit.data import open_splits
+from vitkit.data import open_source, open_splits
 
 RANDOM = np.random.default_rng(0)
 
@@ -20,6 +21,16 @@ def cifar(path: Path, classes, labels=1):
         rows += bytes([99] * (labels - 1) + [k]) + image.transpose(2, 0, 1).tobytes()
     path.write_bytes(rows)
     return pixels
+
+
+def test_the_digits_are_those_of_scikit_learn():
+    """Their levels are 0 to 16, and a fifth is the test part."""
+    digits = load_digits()
+    source = open_source("digits")
+    assert len(source) == 359
+    for i, row in enumerate(source.rows[:50]):
+        np.testing.assert_allclose(source[i][0], digits.images[row] * 255 / 16, atol=0.5)
+        assert source.targets[i] == digits.target[row]
 
 
 def test_cifar_10(tmp_path):

@@ -1,8 +1,10 @@
-"""The real ViT-Ti/16 on 500 photographs: every runtime has the accuracy of PyTorch, 72.4 %."""
+"""The real ViT-Ti/16 on 500 photographs: every runtime has the accuracy of PyTorch, 72.4 %, which is
+64 % on every fifth of them."""
 
 import hashlib
 import json
 
+import pyarrow.parquet as pq
 import pytest
 
 from vitkit.cli import main
@@ -38,10 +40,10 @@ def test_float32_has_the_same_predictions(ending, shared, tmp_path):
     pytest.importorskip({"onnx": "onnxruntime", "xml": "openvino"}[ending])
     file = tmp_path / f"model.{ending}"
     words = ["export", shared(REAL), "-o", file, "--data", shared("data/imagenet_val500.parquet")]
-    assert main([str(word) for word in words]) == 0
+    assert main([str(word) for word in [*words, "--limit", "100"]]) == 0
     measured = json.loads((tmp_path / f"model.{ending}.json").read_text())["agreement"]
-    assert measured["images"] == 500 and measured["same"] == 1
-    assert measured["accuracy"] == measured["models_accuracy"] == pytest.approx(0.724)
+    assert measured["images"] == 100 and measured["same"] == 1
+    assert measured["accuracy"] == measured["models_accuracy"] == 0.64
     assert measured["largest"] < 1e-3 and measured["cost"] == 0
 
 
@@ -59,17 +61,22 @@ def test_int8_loses_little(shared, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ending", "package", "same", "cost"),
-    [("xml", "nncf", 0.95, 0.003), ("onnx", "onnxruntime", 0.92, 0.005)],
+    ("ending", "package", "every", "same", "cost"),
+    [("xml", "nncf", 1, 0.95, 0.003), ("onnx", "onnxruntime", 3, 0.92, 0.005)],
 )
-def test_ants_and_bees_are_enough_to_calibrate(ending, package, same, cost, shared, tmp_path):
+def test_ants_and_bees_are_enough_to_calibrate(
+    ending, package, every, same, cost, shared, tmp_path
+):
     """For all classes of ImageNet, as the layers with giants among their inputs stay exact: with them in
     int8 OpenVINO was right on 69.6 %, and had the model's answer for 92 %. ONNX Runtime's had it for
-    88 % when the outputs of layers were rounded too."""
+    88 % when the outputs of layers were rounded too. Every third of the 245 is enough for it."""
     pytest.importorskip(package)
+    table = pq.read_table(shared("data/ants_bees-train.parquet"))
+    ants_and_bees = tmp_path / "ants_bees.parquet"
+    pq.write_table(table.take(list(range(0, len(table), every))), ants_and_bees)
     words = ["export", shared(REAL), "-o", tmp_path / f"model.{ending}", "--precision", "int8"]
     words += ["--data", shared("data/imagenet_val500.parquet")]
-    words += ["--calibrate", shared("data/ants_bees-train.parquet")]
+    words += ["--calibrate", ants_and_bees]
     assert main([str(word) for word in words]) == 0
     measured = json.loads((tmp_path / f"model.{ending}.json").read_text())["agreement"]
     assert measured["same"] > same and measured["cost"] < cost

@@ -234,6 +234,7 @@ from vitkit.recipes import digits
 from vitkit.studies import Cell, run_grid
 from vitkit.system.span import Span
 recipe = replace(digits(), length=Span(60), evaluate_every=Span(60), save_every=Span(60))
+recipe = replace(recipe, model=replace(recipe.model, depth=2))
 cells = [Cell(f"seed-{i}", replace(recipe, seed=i), {"seed": i}) for i in range(4)]
 print(len(run_grid(cells, Path(sys.argv[1]), "cpu")))
 """

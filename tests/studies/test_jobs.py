@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from vitkit.cli import main
 from vitkit.studies.jobs import Shard, run_jobs
 from vitkit.studies.rows import read_rows
 
@@ -31,14 +32,14 @@ def test_without_submitit_the_extra_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_jobs_give_what_one_process_gave(tmp_path, monkeypatch):
-    command = [sys.executable, "-m", "vitkit", "study", "pooling", "--data", "digits"]
-    command += ["--seeds", "1", "--device", "cpu", "--budget", "21steps"]
+    words = ["study", "pooling", "--data", "digits", "--seeds", "1", "--device", "cpu"]
+    words += ["--budget", "21steps", "--workdir"]
     # With the same threads and the same products everywhere
     monkeypatch.setenv("VITKIT_MATMUL", "torch")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    subprocess.run([*command, "--workdir", tmp_path / "one"], check=True, capture_output=True)
-    # In a process of its own too: importing submitit ends what other tests have begun to log
-    jobs = [*command, "--workdir", tmp_path / "two", "--jobs", "16"]
+    assert main([*words, str(tmp_path / "one")]) == 0
+    # In a process of its own: importing submitit ends what other tests have begun to log
+    jobs = [sys.executable, "-m", "vitkit", *words, str(tmp_path / "two"), "--jobs", "16"]
     said = subprocess.run(jobs, check=True, capture_output=True, text=True).stdout
     assert "are 4 shards at most, so --jobs 16 starts no more" in said and "failed" not in said
     assert all(f"shard {number}/4 has ended" in said for number in (1, 2, 3, 4))

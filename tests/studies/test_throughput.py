@@ -1,6 +1,7 @@
 """The largest batch by search, and the speed beside it."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -41,7 +42,9 @@ def test_memory_limits_the_batch_of_a_cpu():
 
 
 @pytest.mark.slow
-def test_the_study_of_speed_has_both_panels(tmp_path):
+def test_the_study_of_speed_has_both_panels(tmp_path, monkeypatch):
+    briefly = partial(Fastest, seconds=0.02)
+    monkeypatch.setattr("vitkit.studies.paper.image_size.Fastest", briefly)
     study = STUDIES["speed"]
     ask = Ask(models=("mu/16",), sizes=(64, 128), memory=0.02)
     study.check(ask)

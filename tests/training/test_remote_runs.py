@@ -8,6 +8,8 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from counted import counting_server, make_small, noise_shards
@@ -37,13 +39,14 @@ def run_to_be_killed(recipe, run_dir, seconds):
     run(recipe, run_dir)
 
 
-@pytest.fixture
-def recipe(tiny, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def recipe(tiny, tmp_path_factory):
     """On shards of noise at an address, with half an epoch between checkpoints."""
     pytest.importorskip("aiohttp")
-    make_small(monkeypatch)
-    noise_shards(tmp_path / "shards", each=128)
-    with counting_server(tmp_path / "shards") as (address, _):
+    shards = tmp_path_factory.mktemp("remote") / "shards"
+    noise_shards(shards, each=128)
+    with pytest.MonkeyPatch.context() as patch, counting_server(shards) as (address, _):
+        make_small(patch)
         data = Data(
             source=f"{address}/train-{{000..003}}.tar",
             groups="none",
@@ -63,35 +66,50 @@ def recipe(tiny, tmp_path, monkeypatch):
         )
 
 
-@pytest.mark.slow
-def test_killed_at_any_moment_two_ranks_end_with_the_same_bits(recipe, tmp_path):
-    began = time.monotonic()
-    assert together(2, run, recipe, tmp_path / "undisturbed") == [0, 0]
-    duration = time.monotonic() - began
-    assert read_json(tmp_path / "undisturbed" / "data.json")["readers"] == 2 * WORKERS
+class Undisturbed(NamedTuple):
+    """A run of two ranks that nothing happened to."""
 
+    run_dir: Path
+    seconds: float
+    """How long it took."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(recipe, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITKIT_CACHE", str(folder / "cache"))
+        began = time.monotonic()
+        assert together(2, run, recipe, folder / "run") == [0, 0]
+        return Undisturbed(folder / "run", time.monotonic() - began)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_two_ranks_end_with_the_same_bits(recipe, undisturbed, tmp_path):
+    assert read_json(undisturbed.run_dir / "data.json")["readers"] == 2 * WORKERS
     moments = random.Random()
     run_dir = tmp_path / "run"
     kills = KILLS
     while kills:
-        seconds = moments.uniform(0.2, 0.9) * duration
+        seconds = moments.uniform(0.2, 0.9) * undisturbed.seconds
         codes = together(2, run_to_be_killed, recipe, run_dir, seconds)
         if codes == [0, 0]:  # it was over before: begin another run
-            assert_same_run(run_dir, tmp_path / "undisturbed")
+            assert_same_run(run_dir, undisturbed.run_dir)
             shutil.rmtree(run_dir)
             continue
         assert codes[1] == -signal.SIGKILL
         kills -= 1
     assert together(2, run, recipe, run_dir) == [0, 0]
-    assert_same_run(run_dir, tmp_path / "undisturbed")
+    assert_same_run(run_dir, undisturbed.run_dir)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (4, 1), (2, 3)])
-def test_whoever_continues_goes_through_the_same_batches(recipe, tmp_path, ranks, workers):
+def test_whoever_continues_goes_through_the_same_batches(
+    recipe, undisturbed, tmp_path, ranks, workers
+):
     """Other ranks and workers than those that the run began with: no image is seen twice, and the
     weights are those of the undisturbed run to rounding."""
-    assert together(2, run, recipe, tmp_path / "undisturbed") == [0, 0]
     run_dir = tmp_path / "run"
     assert together(2, run_until_step, recipe, run_dir, 16) != [0, 0]
     other = replace(recipe, data=replace(recipe.data, workers=workers))
@@ -100,7 +118,7 @@ def test_whoever_continues_goes_through_the_same_batches(recipe, tmp_path, ranks
     else:
         assert together(ranks, run, other, run_dir) == [0] * ranks
     assert read_json(run_dir / "data.json")["readers"] == 2 * WORKERS
-    assert_nearly_same_weights(run_dir, tmp_path / "undisturbed")
+    assert_nearly_same_weights(run_dir, undisturbed.run_dir)
 
 
 def run_until_step(recipe, run_dir, step):

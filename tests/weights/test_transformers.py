@@ -13,7 +13,10 @@ from vitkit.data import Preprocessing
 from vitkit.models import vit
 from vitkit.weights import convert, load, save
 from vitkit.weights.formats import cannot
+from vitkit.weights.formats.huggingface import towers
+from vitkit.weights.formats.huggingface.dino import DINOV2, DINOV3
 from vitkit.weights.formats.huggingface.processors import OPENAI
+from vitkit.weights.formats.huggingface.vit import VIT
 from vitkit.weights.formats.shapes import IMAGENET
 
 DINO = {name: value for name, value in TRANSFORMERS.items() if name != "intermediate_size"}
@@ -314,3 +317,18 @@ def test_a_mean_without_a_class_token_is_an_i_jepa_for_transformers(random_class
     assert proof.largest < 1e-5
     described = json.loads((tmp_path / "model" / "config.json").read_text())
     assert described["architectures"] == ["IJepaForImageClassification"]
+
+
+@pytest.mark.parametrize(
+    "family, model_type",
+    [
+        (family, name)
+        for family in (VIT, DINOV2, DINOV3, towers.TOWERS, towers.NAFLEX)
+        for name in family.types
+    ],
+)
+def test_what_a_config_leaves_out_is_what_transformers_takes_for_it(family, model_type):
+    theirs = transformers.AutoConfig.for_model(model_type)
+    theirs = getattr(theirs, "vision_config", theirs).to_dict()
+    for name, default in family.fields.values():
+        assert theirs[name] == family.of_types.get(model_type, {}).get(name, default), name

@@ -8,6 +8,7 @@ the binary one.
 
 import zlib
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -34,18 +35,19 @@ def read_digits(where: str, columns: Columns) -> Table | None:
     parts = np.full(len(images), "train", dtype=object)
     _, test_rows = stratified(labels, TEST_SHARE, seed=0)
     parts[test_rows] = "test"
-    row_labels = as_row_labels(labels.astype(np.int64), where, columns.target)
+    row_labels = as_row_labels(labels, where, columns.target)
     return Table(Arrays("digits", images), row_labels, parts, tuple("0123456789"), ())
 
 
 @cache
 def _digits() -> tuple[np.ndarray, np.ndarray]:
-    """The images of scikit-learn's digits and their labels. They stay in memory: reading their compressed
-    text takes longer than some runs."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    return digits.images, digits.target
+    """The images of scikit-learn's digits and their labels. They are read from its file, because to import
+    scikit-learn takes longer than some runs; and they stay in memory, because to read compressed text does
+    too."""
+    package = find_spec("sklearn")
+    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    numbers = np.loadtxt(file, delimiter=",")  # (1797, 64 levels and the label)
+    return numbers[:, :-1].reshape(-1, 8, 8), numbers[:, -1].astype(np.int64)
 
 
 def read_published(where: str, columns: Columns) -> Table | None:

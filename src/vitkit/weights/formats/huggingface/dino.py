@@ -126,6 +126,7 @@ DINOV2 = Family(
     names=DINOV2_NAMES,
     renamed={**NEWER_ATTENTION, r"\.mlp\.down_proj\.": ".mlp.weights_out."},
     fields=DINOV2_FIELDS,
+    of_types={"dinov2_with_registers": {"patch_size": 16}},
     pools=_dinov2_pools,
     settings=_dinov2_settings,
     more_fields=_dinov2_fields,

@@ -78,6 +78,8 @@ class Family:
     layers become one that are one of vitkit's."""
     vision_json: Callable[[dict], dict] = lambda json: json
     """The part of config.json that is about images."""
+    of_types: Mapping[str, dict] = field(default_factory=dict)
+    """By model type, the fields that mean something else than in `fields` where they are absent."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Patterns of other names in files -> those of `names`. Transformers 5 has new ones in memory, and
     still writes the old ones."""
@@ -155,7 +157,7 @@ class Family:
                 f"vitkit reads {', '.join(self.types)}"
             )
 
-        json = self.vision_json(opened.config)
+        json = {**self.of_types.get(model_type, {}), **self.vision_json(opened.config)}
         tensors = tidied.tensors
         registers = 0
         if self.names.registers in tensors:

@@ -57,12 +57,9 @@ def _tower_alone(tensors: Tensors) -> Tidied:
 
 
 def _vision_json(json: dict) -> dict:
-    """The part about the vision tower, with CLIP's defaults if it is one."""
-    defaults = {}
-    if json["model_type"].startswith("clip"):
-        defaults = CLIPS_DEFAULTS
+    """The part about the vision tower."""
     vision = json.get("vision_config") or json
-    return {**defaults, **vision, "model_type": json["model_type"]}
+    return {**vision, "model_type": json["model_type"]}
 
 
 def _settings(json: dict, tensors: Tensors) -> dict:
@@ -170,6 +167,7 @@ TOWERS = Family(
     cannot=_lacks,
     tidy=_tower_alone,
     vision_json=_vision_json,
+    of_types={"clip": CLIPS_DEFAULTS, "clip_vision_model": CLIPS_DEFAULTS},
     prefix="vision_model.",
     arrays=lambda config: PYTORCH._replace(cls=VECTOR),
     position_table=lambda config: TABLE,

@@ -167,6 +167,7 @@ VIT = Family(
         r"\.mlp\.fc2\.": ".output.dense.",
     },
     fields={**SIZES, **DROPOUTS, "eps": ("layer_norm_eps", 1e-12)},
+    of_types={"vit_msn": {"layer_norm_eps": 1e-6}},
     pools=_pools,
     settings=_settings,
     more_fields=_more_fields,
