@@ -5,11 +5,13 @@ import sys
 
 import pytest
 import torch
+from pictures import make_photographs
 from processes import together
 from tables import saved
 
 from vitkit import cli
-from vitkit.data import Preprocessing
+from vitkit.data import Preprocessing, open_source
+from vitkit.evaluation import features
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
 
@@ -23,14 +25,26 @@ def say(capsys, *words):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Two small models of two classes, with heads of noise."""
+    """Two small models of the photographs' two classes: "one" takes all of them for red, which is half of
+    them right, and "two" has all of them right. Both are surer than they should be."""
     folder = tmp_path_factory.mktemp("models")
-    config = vit("mu/16", image=(32, 32), classes=2)
-    for name, seed in {"one": 3, "two": 1}.items():  # half and all of the images right
-        model = create(config, seed=seed)
-        noise = torch.Generator().manual_seed(seed)
-        torch.nn.init.normal_(model.head.weight, generator=noise)
-        save(Classifier(model, Preprocessing(size=(32, 32)), ("blue", "red")), folder / name)
+    source = open_source(str(make_photographs(folder)))
+    model = create(vit("mu/16", image=(32, 32), classes=2), seed=0)
+    classifier = Classifier(model, Preprocessing(size=(32, 32)), source.labels)
+
+    # Features on the way from the mean of the blue photographs, at 0, to that of the red ones, at 1
+    x = torch.tensor(features(classifier.for_inference(), source, cached=False).x)
+    is_red = torch.tensor(source.targets == source.labels.index("red"))
+    blue, red = x[~is_red].mean(0), x[is_red].mean(0)
+    way = (red - blue) / (red - blue).square().sum()
+
+    # The logit of red is above that of blue by 40 times the distance behind a border
+    sign = torch.tensor([-1.0, 1.0])
+    for name, border in {"one": -0.5, "two": 0.5}.items():
+        with torch.no_grad():
+            model.head.weight.copy_(20 * sign[:, None] * way)
+            model.head.bias.copy_(-20 * sign * (blue @ way + border))
+        save(classifier, folder / name)
     return folder
 
 
