@@ -1,6 +1,7 @@
 """Data sets as their authors publish them."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy.io import savemat
 from sklearn.datasets import load_digits
 
 from vitkit.data import open_source, open_splits
+from vitkit.data.formats import published
 
 RANDOM = np.random.default_rng(0)
 
@@ -31,6 +33,14 @@ def test_the_digits_are_those_of_scikit_learn():
     for i, row in enumerate(source.rows[:50]):
         np.testing.assert_allclose(source[i][0], digits.images[row] * 255 / 16, atol=0.5)
         assert source.targets[i] == digits.target[row]
+
+
+def test_digits_that_scikit_learn_keeps_elsewhere_are_the_same(tmp_path, monkeypatch):
+    images, labels = published._digits.__wrapped__()
+    nowhere = SimpleNamespace(origin=str(tmp_path / "sklearn/__init__.py"))
+    monkeypatch.setattr(published, "find_spec", lambda name: nowhere)
+    for ours, theirs in zip(published._digits.__wrapped__(), (images, labels), strict=True):
+        assert (ours == theirs).all() and ours.dtype == theirs.dtype
 
 
 def test_cifar_10(tmp_path):
