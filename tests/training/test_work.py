@@ -3,6 +3,7 @@ can do at most."""
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,12 +11,13 @@ from rich.console import Console
 from runs import FACTS
 
 from vitkit.system.processes import ranks
+from vitkit.system.span import Span
 from vitkit.training import train
 from vitkit.training.plan import operations
 from vitkit.training.recipe import resolve
 from vitkit.training.record import machine
 from vitkit.training.record.log import Log, Work
-from vitkit.training.record.machine import about_tf32, work_of_images
+from vitkit.training.record.machine import about_compiling, about_tf32, work_of_images
 from vitkit.training.record.metrics import read_metrics
 
 CUDA = torch.device("cuda")
@@ -84,6 +86,17 @@ def test_a_runs_first_line_promises_no_time_and_its_second_does(tmp_path):
     assert tenth.startswith("10/100  loss 0.4000  lr 1.00e-03  ") and "images/s" in tenth
     (line,) = read_metrics(tmp_path / "metrics.jsonl")
     assert line["images_per_second"] > 10  # without the thousand seconds
+
+
+def test_who_trains_long_on_a_gpu_is_told_of_the_compiler(tiny):
+    long = replace(tiny, length=Span(5000))
+    assert "--compile" in about_compiling(CUDA, long)
+    for device, recipe in (
+        (torch.device("cpu"), long),
+        (CUDA, replace(long, compile=True)),
+        (CUDA, replace(long, length=Span(200))),
+    ):
+        assert about_compiling(device, recipe) == ""
 
 
 def test_tf32_is_said_of_gpus(monkeypatch):

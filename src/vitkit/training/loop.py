@@ -31,6 +31,7 @@ from vitkit.training.recipe import Recipe, check_numbers, check_packages, output
 from vitkit.training.record.log import Log
 from vitkit.training.record.machine import (
     BEGUN,
+    about_compiling,
     about_tf32,
     compute_as_begun,
     record_beginning,
@@ -308,8 +309,9 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
 
     # What the person may not expect
     sentences = [f"{model}, {recipe.precision}; {', '.join(images)}; {steps}"]
-    if about_tf32(state.device):
-        sentences.append(about_tf32(state.device))
+    for about_the_machine in (about_tf32(state.device), about_compiling(state.device, recipe)):
+        if about_the_machine:
+            sentences.append(about_the_machine)
     if not data.held_out:
         sentences.append("nothing is held out to evaluate on")
     elif not recipe.evals:
