@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -87,7 +88,8 @@ def test_a_data_set_of_the_hub_is_downloaded_once_and_used_offline(tmp_path):
         files[f"data/{name}-00000-of-00001.parquet"] = (tmp_path / "x.parquet").read_bytes()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     vars(server).update(files=files, asked=[])
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve = partial(server.serve_forever, poll_interval=0.01)
+    threading.Thread(target=serve, daemon=True).start()
 
     def vitkit(*words, **settings):
         """The exit status, and all that is printed."""

@@ -375,7 +375,8 @@ def served(tmp_path, monkeypatch):
     folder = tmp_path / "served"
     folder.mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve = partial(server.serve_forever, poll_interval=0.01)
+    threading.Thread(target=serve, daemon=True).start()
     monkeypatch.setattr(imagenet, "URL", f"http://127.0.0.1:{server.server_port}/real.json")
     yield folder
     server.shutdown()

@@ -492,6 +492,7 @@ def test_what_stays_exact_has_giants_or_one_token():
 # As a Classifier, for what takes one
 
 
+@pytest.mark.slow
 def test_features_of_another_runtime_are_the_same(classifier):
     pytest.importorskip("openvino")
     images = classifier.batch([photograph(40, 50, i) for i in range(3)])

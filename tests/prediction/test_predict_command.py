@@ -141,7 +141,9 @@ def test_answers_come_as_the_names_do(model, monkeypatch, capsys):
     assert time.monotonic() - began < 9
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_folder_is_watched_until_it_is_ended(run, photos, tmp_path, number, request):
     """What is sorted into the watched folder does not come again."""
     # A shell lets what it starts in the background ignore Ctrl-C, these tests too

@@ -193,6 +193,7 @@ needs_locks = pytest.mark.skipif(sys.platform == "win32", reason="its locks are 
 
 
 @needs_locks
+@pytest.mark.slow
 def test_what_another_process_is_at_is_taken_up_at_the_end_if_it_dies(
     cells, ran, tmp_path, held, capsys
 ):

@@ -49,6 +49,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_what_is_there_is_measured_and_the_rest_is_said(place, capsys):
     model, data = str(place / "model"), str(place / "data")
     words = ["suite", "robustness", model, "--data", data, "--workdir", str(place / "run")]

@@ -99,6 +99,7 @@ def test_what_is_there_runs_what_is_not_is_said_and_nothing_runs_twice(
     assert text.startswith("| task | group | linear | left_out | 5-shot |")
 
 
+@pytest.mark.slow
 def test_shards_share_a_suite(place, tmp_path, monkeypatch):
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     suite = Suite("two", (Task("first"), Task("second")))
