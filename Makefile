@@ -1,6 +1,6 @@
 # Both commands do all the set-up that is missing and reuse what is there:
 #   make demo   train, evaluate, save, load again and use a small Vision Transformer (one to three minutes after set-up)
-#   make test   lint and the test suite (four minutes on two cores, longer on older ones)
+#   make test   lint and the test suite (three minutes on two cores, longer on older ones)
 #   make test-slow   the tests that start many processes or take minutes each
 #   make dist   the wheel, the source and an SBOM, a list of all that the wheel installs, in dist/
 #   make docs   the documentation as a site, in build/site
