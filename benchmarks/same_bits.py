@@ -10,7 +10,6 @@ milliseconds of a step in both runs. These are not interleaved: run_step.py comp
 """
 
 import argparse
-import time
 from argparse import Namespace
 from itertools import product
 from pathlib import Path
@@ -18,11 +17,11 @@ from pathlib import Path
 import record
 import run_step
 import torch
+from side_by_side import seconds
 
 from vitkit.system.machine import deterministic, pick_device
 
 PACKAGES = ("vitkit", "torch")
-WARM_UP = 1  # steps that are not timed
 
 
 def main() -> None:
@@ -64,22 +63,11 @@ def two_runs(name: str, precision: str, options: Namespace) -> dict[str, object]
         state = run_step.state_of(recipe, options.device)
         states.append(state)
         step = run_step.step(recipe, state, batch, lag=0)
-        for _ in range(WARM_UP):
-            step()
-        began = clock(options.device)
-        for _ in range(options.steps):
-            step()
-        milliseconds.append(round((clock(options.device) - began) / options.steps * 1000, 1))
+        step()  # which warms up
+        milliseconds.append(round(1000 * seconds(step, options.steps, options.device), 1))
     one, other = (state.parameters for state in states)
     differing = sum(not torch.equal(one[name], other[name]) for name in one)
     return {"differing": differing, "weights": len(one), "milliseconds": milliseconds}
-
-
-def clock(device: str) -> float:
-    """Seconds, once the device has done its work."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 if __name__ == "__main__":
