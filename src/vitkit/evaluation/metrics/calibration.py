@@ -32,6 +32,7 @@ COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5)  # that a report's table shows
 
 
 STEPS = 60  # far more than Newton's method takes
+CONVERGED = 1e-6  # of the last step, which leaves about its square to be gone
 COLDEST = 1e-6
 HOTTEST = 1e6  # bounds of what is returned, in units of the logits' spread
 
@@ -198,19 +199,19 @@ def fit_temperature(
     if start is not None:
         b = min(max(spread / start, low), high)
     for _ in range(STEPS):
-        p = (b * z).softmax(1)
-        mean = (p * z).sum(1)  # (N,)
+        weighted = (b * z).softmax(1) * z
+        mean = weighted.sum(1)  # (N,)
         gradient = (shares @ mean - expected).item()
         if gradient > 0:
             high = b
         else:
             low = b
-        curvature = (shares @ ((p * z * z).sum(1) - mean.square())).item()
+        curvature = (shares @ ((weighted * z).sum(1) - mean.square())).item()
         before = b
         b = b - gradient / max(curvature, 1e-300)
         if not low < b < high:
             b = (low * high) ** 0.5
-        if abs(b - before) <= 1e-9 * b:
+        if abs(b - before) <= CONVERGED * b:
             break
     return spread / b
 

@@ -8,7 +8,7 @@ Legend: N examples, V views of each, D width, K classes or outputs, R the direct
 vary, M folds, B the most examples of one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ OTHERS = 4  # left-out answers vary 1 + OTHERS / n times as much as others, of n
 CURVE = 0.25  # and fits to n have (1 - 1 / n) ** CURVE times the errors of fits to one less
 EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
 AT_ONCE = 1 << 22  # numbers of the rows that are left out at once
+TOGETHER = 1 << 16  # numbers of the rows of all l2 that are computed together: what a processor's cache holds
 FEW = 500  # examples, up to which l2 is chosen without those that are answered by it,
 PARTS = 5  # a fifth of the folds at a time
 
@@ -151,7 +152,19 @@ class LeaveOut:
         return squares / min(count * views, width) or 1.0
 
     def scores(self, l2: float) -> Tensor:
-        """The scores of each example by the fit without its fold: (N, K).
+        """The scores of each example by the fit without its fold: (N, K)."""
+        return self._scores(torch.tensor([l2], dtype=torch.float64))[0]
+
+    def scores_by(self, l2s: Iterable[float]) -> Iterator[Tensor]:
+        """The same by each l2 in turn. Of few examples those of many l2 are computed together, which
+        takes hardly longer than those of one."""
+        d = self._directions
+        numbers = max(d.rows.numel(), d.targets.numel())
+        for some in torch.tensor(l2s, dtype=torch.float64).split(max(1, TOGETHER // numbers)):
+            yield from self._scores(some)
+
+    def _scores(self, l2s: Tensor) -> Tensor:
+        """The scores of each example by the fits without its fold: (L,) -> (L, N, K).
 
         With H the part of the hat matrix of the examples of a fold, and h its rows of what is asked,
         they are the fitted ones less h (1 - H)⁻¹ (y - fitted) (for one example Allen 1974).
@@ -159,36 +172,36 @@ class LeaveOut:
         d = self._directions
         views = d.rows.shape[1]
         total = d.roots.square().sum()
-        shrunk = 1 / (d.eigenvalues + l2)
-        weights = d.projected * shrunk[:, None]  # (R, K)
-        residuals = d.targets - d.rows @ weights  # (N, V, K)
-        fitted = d.asked @ weights + d.target_mean  # (N, K)
+        shrunk = 1 / (d.eigenvalues + l2s[:, None])  # (L, R)
+        weights = d.projected * shrunk[..., None]  # (L, R, K)
+        residuals = d.targets - d.rows @ weights[:, None]  # (L, N, V, K)
+        fitted = d.asked @ weights + d.target_mean  # (L, N, K)
         scores = torch.empty_like(fitted)
-        all_rows = d.rows * shrunk.sqrt()
-        all_asked = d.asked * shrunk.sqrt()
+        all_rows = d.rows * shrunk.sqrt()[:, None, None]
+        all_asked = d.asked * shrunk.sqrt()[:, None]
 
         longest = self.folds.members.shape[1] * views
-        step = max(1, AT_ONCE // (longest * max(len(shrunk), longest)))
+        step = max(1, AT_ONCE // (len(l2s) * longest * max(shrunk.shape[1], longest)))
         for start in range(0, len(self.folds.members), step):
             members = self.folds.members[start : start + step]  # (m, B)
             is_there = (members >= 0).double()
-            rows = all_rows[members].flatten(1, 2)  # (m, B V, R)
+            rows = all_rows[:, members].flatten(2, 3)  # (L, m, B V, R)
             roots = (d.roots[members] * is_there[..., None]).flatten(1)  # (m, B V)
             there = is_there.repeat_interleave(views, 1)
 
             # y - fitted by the fit without them
             hat = (rows @ rows.mT) * there[:, :, None] * there[:, None]
             hat = hat + roots[:, :, None] * roots[:, None] / total
-            one = torch.eye(hat.shape[1], dtype=hat.dtype)
-            left = residuals[members].flatten(1, 2) * there[..., None]
-            change = torch.linalg.solve(one - hat, left)  # (m, B V, K)
+            one = torch.eye(hat.shape[-1], dtype=hat.dtype)
+            left = residuals[:, members].flatten(2, 3) * there[..., None]
+            change = torch.linalg.solve(one - hat, left)  # (L, m, B V, K)
 
             # What is asked about
-            towards = (all_asked[members] @ rows.mT) * there[:, None]  # (m, B, B V)
+            towards = (all_asked[:, members] @ rows.mT) * there[:, None]  # (L, m, B, B V)
             towards = towards + roots[:, None] / total
-            answers = fitted[members] - towards @ change
+            answers = fitted[:, members] - towards @ change
             answered = self.folds.answered[start : start + step]
-            scores[members[answered]] = answers[answered]
+            scores[:, members[answered]] = answers[:, answered]
         return scores
 
     def of(self, examples: Tensor) -> "LeaveOut":
@@ -316,8 +329,9 @@ def best_left_out(fit: LeaveOut, judge: Judge) -> tuple[float, Judged]:
 
     answers = torch.empty_like(fit.targets)
     own_losses = torch.empty_like(losses[0])
-    for number in choices.unique().tolist():
-        found = judge(fit.scores(STRENGTHS[number] * fit.scale), everything)
+    numbers = choices.unique().tolist()
+    for number, scores in zip(numbers, _scores_by(fit, numbers), strict=True):
+        found = judge(scores, everything)
         own = choices == number
         answers[own] = found.answers[own]
         own_losses[own] = found.losses[own]
@@ -328,11 +342,16 @@ def _losses(fit: LeaveOut, judge: Judge, examples: Tensor) -> tuple[Tensor, list
     """The loss of each left-out answer by each l2, (L, N), and what brought the scores there."""
     losses = []
     scales = []
-    for strength in STRENGTHS:
-        judged = judge(fit.scores(strength * fit.scale), examples)
+    for scores in _scores_by(fit, range(len(STRENGTHS))):
+        judged = judge(scores, examples)
         losses.append(judged.losses)
         scales.append(judged.scale)
     return torch.stack(losses), scales
+
+
+def _scores_by(fit: LeaveOut, numbers: Iterable[int]) -> Iterator[Tensor]:
+    """The scores (N, K) by each of the l2 with these numbers."""
+    return fit.scores_by([STRENGTHS[number] * fit.scale for number in numbers])
 
 
 def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tensor]:
@@ -374,7 +393,7 @@ def distilled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     without an example come nearest."""
     fit = LeaveOut(x, y)
     strengths = [strength * fit.scale for strength in STRENGTHS_OF_DISTILLED]
-    errors = [(fit.scores(l2) - y).square().mean().item() for l2 in strengths]
+    errors = [(scores - y).square().mean().item() for scores in fit.scores_by(strengths)]
     return fit.head(strengths[int(np.argmin(errors))])
 
 
