@@ -18,8 +18,11 @@ from vitkit import cli
 from vitkit.cli import main
 from vitkit.commands import COMMANDS
 from vitkit.commands.help import EVERYDAY
+from vitkit.data import Preprocessing
+from vitkit.models import create, vit
 from vitkit.system.span import Span
 from vitkit.verbs.settings import options
+from vitkit.weights import Classifier, save
 
 PATHS = os.environ | {"PYTHONPATH": str(Path(vitkit.__file__).parents[1])}
 
@@ -364,11 +367,13 @@ def test_help_of_finetune_is_there_for_a_model_that_is_not(capsys):
 
 
 def test_help_of_finetune_names_what_follows_from_model_and_data(tmp_path, capsys):
-    say(capsys, "train", "digits", "--workdir", tmp_path / "run", *QUICK)
-    status, out, _ = say(capsys, "finetune", tmp_path / "run", "digits", "--help-all")
+    config = vit("mu/16", image=(32, 32), classes=3, width=24, heads=2, mlp=48)
+    classifier = Classifier(create(config), Preprocessing(size=(32, 32)), ("a", "b", "c"))
+    model = save(classifier, tmp_path / "model")
+    status, out, _ = say(capsys, "finetune", model, "digits", "--help-all")
     assert status == 0
     assert "--model.width" in out and "(default: 24)" in out
-    out = say(capsys, "finetune", tmp_path / "run", "digits", "--preset", "none", "--help")[1]
+    out = say(capsys, "finetune", model, "digits", "--preset", "none", "--help")[1]
     assert "Length of the run (449steps)" in " ".join(out.split())
 
 

@@ -77,7 +77,7 @@ def finished(tmp_path_factory, quiet):
     digits = replace(digits, data=replace(digits.data, workers=0), length=Span(20), batch=32)
     digits = replace(digits, optim=replace(digits.optim, warmup=Span(2)), log_every=1)
     digits = replace(digits, model=replace(digits.model, depth=2))
-    train(replace(digits, evaluate_every=Span(5)), run, "cpu", quiet)
+    train(replace(digits, evaluate_every=Span(10)), run, "cpu", quiet)
     return run
 
 
@@ -128,7 +128,7 @@ def test_a_run_that_was_stopped_and_became_worse(finished, tmp_path, capsys):
     (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     text = advice(capsys, "--run", copy)
     assert "is not finished: the same command as before continues it" in text
-    assert "test/top1 was better at step 5 (100.00 %) than at the end" in text
+    assert "test/top1 was better at step 10 (100.00 %) than at the end" in text
 
 
 def test_it_is_said_what_is_no_run(tmp_path, capsys):

@@ -83,14 +83,14 @@ def test_many_clients_at_once_get_their_own_answers(server):
     def ask_often(number):
         with server.connect() as connection:  # several requests on one connection
             answers = []
-            for i in range(6):
+            for i in range(4):
                 data = PHOTOGRAPHS[(number + i) % len(PHOTOGRAPHS)]
                 kind = {"Content-Type": "image/jpeg"}
                 answers.append((data, ask(connection, "POST", "/predict", data, kind)))
             return answers
 
     with ThreadPoolExecutor(8) as clients:
-        for answers in clients.map(ask_often, range(16)):
+        for answers in clients.map(ask_often, range(len(PHOTOGRAPHS))):
             for data, answer in answers:
                 assert_same(answer.predictions[0], data)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
 
-pytest.importorskip("gradio", reason="needs gradio: pip install 'vitkit[app]'")
+# Only looked for: it takes seconds to import, and the page is a process of its own
+pytestmark = pytest.mark.skipif(
+    not find_spec("gradio"), reason="needs gradio: pip install 'vitkit[app]'"
+)
 
 
 def save_model(folder: Path, name: str, patch: int, labels: tuple[str, ...]) -> str:
