@@ -36,7 +36,6 @@ from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.errors import Interrupted
 from vitkit.system.processes.ranks import from_rank_0, process_group
 from vitkit.training import RUNS, run_name
-from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result
 from vitkit.verbs.training.train import transfer_tables
 from vitkit.weights import Classifier, format_of, formats_for
@@ -320,6 +319,8 @@ def _next(finetuned: Finetuned) -> Iterator[str]:
     yield f"  vitkit predict {word} IMAGE...   what it says of other photographs"
     if reached.photographs.target_kind == "class":
         yield f"  vitkit data review {data} --model {word}   labels that may be wrong"
-    model = word_of(finetuned.settings.model)
     if reached.photographs.held_out is not None:  # else nothing is fine-tuned, however long
-        yield f"  vitkit finetune {model} {data} --minutes {reached.minutes:g}   with more time"
+        changes = f"--minutes {reached.minutes:g}"
+        if finetuned.settings.workdir is not None:
+            changes += " and another --workdir"
+        yield f"  the same command with {changes}   more time"
