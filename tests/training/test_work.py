@@ -82,7 +82,7 @@ def test_a_runs_first_line_promises_no_time_and_its_second_does(tmp_path):
     log.close()
     first, second, tenth = console.file.getvalue().splitlines()
     assert first == "6/100  loss 0.7000"
-    assert second.startswith("7/100  loss 0.6000  ") and second.endswith(" 0:00 left")
+    assert second.startswith("7/100  loss 0.6000  0:00 left  ")
     assert tenth.startswith("10/100  loss 0.4000  lr 1.00e-03  ") and "images/s" in tenth
     (line,) = read_metrics(tmp_path / "metrics.jsonl")
     assert line["images_per_second"] > 10  # without the thousand seconds

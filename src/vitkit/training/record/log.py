@@ -240,13 +240,13 @@ class Log:
             self.say(f"{numbers}{rate}{speed}")
 
     def _speed(self, pace: Pace) -> str:
-        """How fast the run is, and how long it will take."""
-        speed = f"{pace.images_per_second:,.0f} images/s"
+        """How long the run will take, and how fast it is: a narrow terminal cuts the end."""
+        speed = f"{clock(pace.seconds_left)} left  {pace.images_per_second:,.0f} images/s"
         if mfu := self.work.rates(pace.images_per_second).get("mfu"):
             speed += f"  MFU {100 * mfu:.2g}%"
         if pace.data_wait >= SLOW_DATA:
             speed += f"  data wait {pace.data_wait:.0%}"
-        return f"{speed}  {clock(pace.seconds_left)} left"
+        return speed
 
     def is_early(self, step: int) -> bool:
         """Whether a step is one of those that are shown at once."""
