@@ -12,7 +12,7 @@ from vitkit.data import Augmentation, Preprocessing, apply, augment, draw, open_
 from vitkit.data.augmentation.draws import Draw, apply_geometry, inception_box
 from vitkit.data.augmentation.settings import check_fits
 from vitkit.data.images import pictures
-from vitkit.data.images.preprocessing import resize
+from vitkit.data.images.resizing import resize
 
 
 def generator(seed: int = 0) -> np.random.Generator:

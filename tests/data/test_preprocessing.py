@@ -16,7 +16,7 @@ from torchvision.transforms.v2 import Compose
 
 from vitkit.data import BadImage, Preprocessing, open_image, open_source
 from vitkit.data.images import preprocessing
-from vitkit.data.images.preprocessing import resize
+from vitkit.data.images.resizing import resize
 
 TIMM = Preprocessing(rule="shorter", resize=248, interpolation="bicubic")  # of the real ViT-Ti/16
 

@@ -19,7 +19,8 @@ from vitkit.data.augmentation.settings import Augmentation
 from vitkit.data.images.jpeg import REDUCTIONS
 from vitkit.data.images.pictures import Picture
 from vitkit.data.images.pixels import Box
-from vitkit.data.images.preprocessing import Preprocessing, Resampling, resize
+from vitkit.data.images.preprocessing import Preprocessing
+from vitkit.data.images.resizing import Resampling, resize
 
 ASPECT = (0.75, 1.33)  # width / height; TensorFlow's default, which is not 4/3
 ATTEMPTS = 100

@@ -2,9 +2,7 @@
 takes the place of its rule.
 
 Images are uint8 until they are normalised, on the model's device; or, for models of more bits,
-float32, levels from 0 to 1. In evaluation Pillow resizes, as in the pipelines that published
-accuracies come from. In training PyTorch does, which is faster: fewer than two values in a hundred
-differ, by one level, and that is enough to change one prediction in five hundred.
+float32, levels from 0 to 1.
 
 Legend: B batch, C channels, h w pixels of what the model gets.
 """
@@ -15,7 +13,6 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from PIL import Image
 
 from vitkit.data.images.native import (
     LONGEST,
@@ -30,6 +27,7 @@ from vitkit.data.images.native import (
 )
 from vitkit.data.images.pictures import Picture
 from vitkit.data.images.pixels import BadImage, Box, as_bytes, as_floats, grey
+from vitkit.data.images.resizing import Resampling, resize, resize_as_pillow
 from vitkit.system.console.text import counted
 from vitkit.system.environment import MAX_PIXELS
 
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
 Values = Literal["uint8", "float32"]
 Interpolation = Literal["bilinear", "bicubic"]
 Rule = Literal["square", "shorter", "native", "naflex"]
-# Of anything that belongs to an image: nearest is for masks, whose values are no levels.
-Resampling = Literal["bilinear", "bicubic", "nearest"]
 MAX_SIDE = 8192
 
 
@@ -399,42 +395,6 @@ def _with_channels(stored: np.ndarray, channels: int, name: str) -> np.ndarray:
         f"{name} has {own} channels, and the model's images have {channels}; a model of such images "
         f"has --model.channels {own}"
     )
-
-
-def resize_as_pillow(
-    pixels: np.ndarray, size: tuple[int, int], interpolation: Resampling
-) -> np.ndarray:
-    """(height, width, C) -> (C, *size), uint8 or float32, antialiased, to the bit what Pillow makes
-    of it."""
-    if pixels.shape[:2] == size:  # Pillow copies it
-        return pixels.transpose(2, 0, 1).copy()
-    kernel = Image.Resampling[interpolation.upper()]
-    if pixels.shape[2] == 3 and pixels.dtype == np.uint8:
-        image = Image.fromarray(pixels).resize(size[::-1], kernel)
-        return np.array(image).transpose(2, 0, 1)
-    resized = np.empty((pixels.shape[2], *size), pixels.dtype)
-    for channel, plane in enumerate(np.moveaxis(pixels, 2, 0)):
-        image = Image.fromarray(np.ascontiguousarray(plane))
-        resized[channel] = np.asarray(image.resize(size[::-1], kernel))
-    return resized
-
-
-def resize(
-    pixels: np.ndarray, size: tuple[int, int], interpolation: Resampling, antialias: bool = False
-) -> "Tensor":
-    """(height, width, C) -> (C, *size), uint8 or float32, as PyTorch resizes."""
-    import torch
-    import torch.nn.functional as F
-
-    if not pixels.flags.writeable:  # which torch would warn about
-        pixels = pixels.copy()
-    image = torch.from_numpy(pixels).permute(2, 0, 1)
-    images = image[None]  # (1, C, height, width), channels last in memory: the fast way
-    if images.shape[2:] == size:
-        return image
-    if interpolation == "nearest":
-        return F.interpolate(images, size, mode="nearest-exact")[0]
-    return F.interpolate(images, size, mode=interpolation, antialias=antialias)[0]
 
 
 def _in_words(values: tuple[float, ...]) -> str:
