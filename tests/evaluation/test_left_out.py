@@ -147,6 +147,15 @@ def test_scores_of_another_view_are_those_of_a_fit_without_the_image_s_views(
         torch.testing.assert_close(scores[i], weights @ asked[i] + bias, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("count", [12, 900])  # all l2 together, and one after the other
+def test_scores_by_many_l2_are_those_by_each(count):
+    x, classes = some(count, 100)
+    fit = LeaveOut(x, targets(classes, 4), folds_of(np.arange(count) // 3))
+    many = (0.01, 1.0, 30.0)
+    for l2, scores in zip(many, fit.scores_by(many), strict=True):
+        torch.testing.assert_close(scores, fit.scores(l2), rtol=1e-10, atol=1e-10)
+
+
 # What they are for
 
 

@@ -5,10 +5,10 @@ An example is left out together with its fold (`folds.py`), and what l2 it is an
 the answers of other folds.
 
 Legend: N examples, V views of each, D width, K classes or outputs, R the directions in which features
-vary, M folds, B the most examples of one.
+vary, M folds, B the most examples of one, L strengths of l2.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -157,7 +157,7 @@ class LeaveOut:
         """The scores of each example by the fit without its fold: (N, K)."""
         return self._scores(torch.tensor([l2], dtype=torch.float64))[0]
 
-    def scores_by(self, l2s: Iterable[float]) -> Iterator[Tensor]:
+    def scores_by(self, l2s: Sequence[float]) -> Iterator[Tensor]:
         """The same by each l2 in turn. Of few examples those of many l2 are computed together, which
         takes hardly longer than those of one."""
         d = self._directions
