@@ -196,7 +196,7 @@ def tiny() -> Recipe:
             depth=2,
             mlp=48,
             heads=2,
-            patch=2,
+            patch=4,
             image=(8, 8),
             classes=0,
             dropout=0.1,

@@ -75,12 +75,13 @@ def _give_memory(network: nn.Module) -> None:
     """
     for module in network.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            values = torch.full(parameter.shape, torch.nan, dtype=parameter.dtype)
+            values = torch.full(parameter.shape, torch.nan, dtype=parameter.dtype, device="cpu")
             setattr(module, name, nn.Parameter(values, parameter.requires_grad))
         for name, buffer in module.named_buffers(recurse=False):
             # BatchNorm counts its batches in integers, which know no NaN
             fill = torch.nan if buffer.is_floating_point() else 0
-            setattr(module, name, torch.full(buffer.shape, fill, dtype=buffer.dtype))
+            values = torch.full(buffer.shape, fill, dtype=buffer.dtype, device="cpu")
+            setattr(module, name, values)
 
 
 def build(config: ModelConfig) -> Model:
