@@ -40,7 +40,14 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_collection_finish():
-    """What was imported stays, and is not searched for garbage at the end either."""
+    """What was imported stays, and is not searched for garbage."""
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish():
+    """Garbage is looked for once at the end: pytest does it twice, and Python when it ends."""
+    gc.collect()
     gc.freeze()
 
 
