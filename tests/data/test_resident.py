@@ -106,6 +106,8 @@ def test_images_in_an_array_are_measured_as_if_they_were_taken_one_by_one(shape,
             expected = preprocessing(source.picture(int(index))) if real else torch.zeros(())
             assert (image == expected).all()
     assert [batch.real.tolist() for batch in batches] == [[True] * 2, [True] * 2, [True, False]]
+    *_, last = eval_batches(source, preprocessing, 4, 0, share=(1, 2))  # all of it is padding
+    assert not last.real.any() and not last.images.any()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

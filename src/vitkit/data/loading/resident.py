@@ -168,8 +168,9 @@ def prepared(source: Source, preprocessing: Preprocessing, examples: np.ndarray 
     else:
         arrays = source.store.array
     arrays = arrays[source.rows[examples]]
-    images = torch.from_numpy(arrays.reshape(len(arrays), height, width, -1))  # (N, h, w, 1 or C)
-    return images.permute(0, 3, 1, 2)
+    if arrays.ndim == 3:
+        arrays = arrays[..., None]  # (N, h, w, 1 or C)
+    return torch.from_numpy(arrays).permute(0, 3, 1, 2)
 
 
 # Batches made on the model's device
