@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
 
-pytest.importorskip("gradio", reason="needs gradio: pip install 'vitkit[app]'")
+# Not imported, which takes a second of every process that collects tests: the page is another one
+pytestmark = pytest.mark.skipif(
+    find_spec("gradio") is None, reason="needs gradio: pip install 'vitkit[app]'"
+)
 
 
 def save_model(folder: Path, name: str, patch: int, labels: tuple[str, ...]) -> str:
