@@ -173,10 +173,10 @@ def test_a_deterministic_run_that_was_interrupted_ends_with_the_same_bits(
     block of its kernel."""
     side = 8
     if DEVICE.type == "cuda":
-        side = 32  # 257 tokens
+        side = 32  # 257 tokens, with patches of 2 x 2
     recipe = replace(
         tiny,
-        model=replace(tiny.model, image=(side, side)),
+        model=replace(tiny.model, image=(side, side), patch=2),
         data=replace(tiny.data, preprocessing=replace(tiny.data.preprocessing, size=(side, side))),
         objective=Eventful(),
         precision=precision,

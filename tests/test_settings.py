@@ -62,6 +62,7 @@ class Change(NamedTuple):
 
 
 SMALL = vit("mu/8", image=(32, 32), classes=5, depth=2)
+SHALLOW = ViTConfig(24, 1, 48, 2, 4, (8, 8), classes=0)
 TINY_RESNET = ResNetConfig(Backbone((1, 1), 0.5), (32, 32), classes=5)
 CHANGES = {
     ViTConfig: {
@@ -250,7 +251,7 @@ CHANGES = {
         "workers": Change(1),
     },
     Recipe: {
-        "model": Change(ViTConfig(24, 1, 48, 2, 2, (8, 8), classes=0)),
+        "model": Change(SHALLOW),
         "data": Change(Data("digits", preprocessing=Preprocessing((8, 8)))),
         "name": Change("another"),
         "init": Change("started"),
@@ -258,11 +259,11 @@ CHANGES = {
         "objective": Change(Supervised(label_smoothing=0.3)),
         "tune": Change(Tune(blocks=1)),
         "length": Change(Span(3)),
-        "batch": Change(10),
-        "micro_batch": Change(5),
+        "batch": Change(20),
+        "micro_batch": Change(20),
         "average": Change(0.0),
         "precision": Change("bfloat16"),
-        "compile": Change(True),
+        "compile": Change(True, {"model": SHALLOW}),  # it takes as long as there are blocks
         "recompute": Change(True),
         "deterministic": Change(True),
         "shard_group": Change(2),
@@ -605,11 +606,11 @@ def counted(monkeypatch):
 
 def a_recipe() -> Recipe:
     return Recipe(
-        model=ViTConfig(24, 2, 48, 2, 2, (8, 8), classes=0, dropout=0.1),
+        model=replace(SHALLOW, depth=2, dropout=0.1),
         data=a_data(),
         optim=Optim(lr=2e-3),
         length=Span(2),
-        batch=20,
+        batch=40,
         average=0.5,
         log_every=2,
         evaluate_every=Span(0),

@@ -4,6 +4,7 @@ import multiprocessing
 from contextlib import closing
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 from pictures import encoded, photograph
@@ -12,6 +13,7 @@ from vitkit.data import (
     Augmentation,
     BadImage,
     Preprocessing,
+    Source,
     decoded,
     eval_batches,
     open_source,
@@ -19,6 +21,7 @@ from vitkit.data import (
 )
 from vitkit.data.loading import resident
 from vitkit.data.loading.resident import Pixels, can_augment_on_device
+from vitkit.data.sources.stores import Arrays
 
 TO = Preprocessing(size=(16, 20))
 WAYS = [
@@ -80,6 +83,31 @@ def test_images_of_the_models_size_are_gathered_without_workers(photos):
     with closing(train_batches(in_memory, WAYS[1], TO, 7, 3, 0, workers=2)) as batches:
         next(batches)
         assert len(multiprocessing.active_children()) == (0 if fits else 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "channels"),
+    [
+        ((16, 20), np.uint8, 3),  # grey for a model of colours
+        ((16, 20), np.uint8, 1),
+        ((16, 20, 3), np.uint8, 3),
+        ((16, 20, 3), np.uint8, 1),  # colours for a model of grey
+        ((16, 20), np.uint16, 3),  # which is scaled to bytes
+        ((20, 16), np.uint8, 3),  # of another size
+    ],
+)
+def test_images_in_an_array_are_measured_as_if_they_were_taken_one_by_one(shape, kind, channels):
+    array = np.random.default_rng(0).integers(0, 256, (7, *shape)).astype(kind)
+    source = Source(Arrays("x", array), np.array([5, 2, 0, 6, 1]), np.arange(5), tuple("abcde"))
+    preprocessing = Preprocessing((16, 20), mean=(0.5,) * channels, std=(0.5,) * channels)
+    batches = list(eval_batches(source, preprocessing, 2, 0))
+    for batch in batches:
+        for image, index, real in zip(batch.images, batch.indices, batch.real, strict=True):
+            expected = preprocessing(source.picture(int(index))) if real else torch.zeros(())
+            assert (image == expected).all()
+    assert [batch.real.tolist() for batch in batches] == [[True] * 2, [True] * 2, [True, False]]
+    *_, last = eval_batches(source, preprocessing, 4, 0, share=(1, 2))  # all of it is padding
+    assert not last.real.any() and not last.images.any()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

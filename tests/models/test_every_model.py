@@ -217,18 +217,25 @@ class TestForInference:
     @every_kind
     def test_models_may_be_made_and_used_inside_inference_mode(self, config):
         """As a server does: every weight is an inference tensor."""
-        expected = create(config, seed=0).eval()
+        own = random_images(1, config.channels, *config.image)
+        other = random_images(1, config.channels, *another_size(config))
+        outside = random_model(config)
+
+        def check(model, x, expected):
+            torch.testing.assert_close(model(x), expected, atol=1e-5, rtol=1e-5)
+
         with torch.inference_mode():
-            model = create(config, seed=0).eval()
-            for size in (config.image, another_size(config), config.image):
-                x = random_images(1, config.channels, *size)
-                torch.testing.assert_close(model(x), expected(x))
-                torch.testing.assert_close(for_inference(model, size)(x), expected(x))
-                torch.testing.assert_close(resized(model, size)(x), expected(x))
+            model = random_model(config)
+            for x in (own, other):
+                expected = outside(x)
+                check(model, x, expected)
+                check(for_inference(model, x.shape[-2:]), x, expected)
+                check(resized(model, x.shape[-2:]), x, expected)
+            check(model, own, outside(own))  # again, after another size
 
 
 class TestOtherTools:
-    @at_once("hybrid")  # a ViT: test_vit.py
+    @at_once("BiT")  # a ViT is compiled and trained by test_settings.py
     def test_it_compiles_as_one_graph(self, config, request):
         # The limit of recompilations counts those of all models, which share their functions.
         request.addfinalizer(torch.compiler.reset)

@@ -83,6 +83,17 @@ def test_a_seed_repeats_and_leaves_torch_alone():
     assert not torch.equal(model.stem.project.weight, another_seed.stem.project.weight)
 
 
+def test_a_seed_leaves_the_generators_of_gpus_alone(monkeypatch):
+    """They go on with their own numbers: only the CPU's are taken back."""
+    seeded = []
+    for name in ("cuda", "mps", "xpu"):
+        monkeypatch.setattr(getattr(torch, name), "manual_seed", seeded.append)
+    for name in ("cuda", "xpu"):
+        monkeypatch.setattr(getattr(torch, name), "manual_seed_all", seeded.append)
+    create("mu/16", seed=3)
+    assert not seeded
+
+
 def test_a_forgotten_parameter_is_an_error(monkeypatch):
     build = VisionTransformer.__init__
 

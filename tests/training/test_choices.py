@@ -65,7 +65,7 @@ def test_bands_go_the_way_of_photographs(fields, tmp_path, capsys):
     model = create(vit("mu/8", image=16, classes=3), seed=0)
     pretrained = save(Classifier(model, Preprocessing((16, 16)), tuple("abc")), tmp_path / "model")
     words = ["finetune", str(pretrained), str(fields), "--workdir", str(tmp_path / "run")]
-    short = "--length 4steps --precision float32 --device cpu --data.workers 0".split()
+    short = "--length 4steps --batch 20 --precision float32 --device cpu --data.workers 0".split()
     assert main([*words, *short]) == 0
     said = capsys.readouterr()
     assert "repeated: the kernels of red, green and blue" in said.err

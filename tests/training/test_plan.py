@@ -142,7 +142,7 @@ def test_attention_with_a_bias_is_counted_nearly(mixer):
         MaskedPatches(),
         MaskedPatches("pixels"),
         MaskedAutoencoder(width=64, depth=2, heads=2),
-        SelfDistillation(outputs=64, hidden=32, local_size=32),
+        SelfDistillation(outputs=64, hidden=32, local_views=2, local_size=32),
     ],
     ids=lambda objective: type(objective).__name__,
 )
@@ -200,13 +200,10 @@ def test_operations_of_objectives_that_see_more_or_less():
 
 def test_counting_leaves_no_trace():
     random_state = torch.get_rng_state()
-    gc.freeze()  # what is there already is not looked at
-    try:
-        assert count(recipe_of(small(), objective=Supervised(mixup=0.2))).image > 0
-        gc.collect()
-        assert not any(type(value) is FakeTensor for value in gc.get_objects())
-    finally:
-        gc.unfreeze()
+    gc.freeze()  # what is there already is not looked at, here and later (conftest.py)
+    assert count(recipe_of(small(), objective=Supervised(mixup=0.2))).image > 0
+    gc.collect()
+    assert not any(type(value) is FakeTensor for value in gc.get_objects())
     assert torch.equal(random_state, torch.get_rng_state())
     assert not torch.is_autocast_enabled("cuda")
 
@@ -232,10 +229,15 @@ def test_an_objective_that_looks_at_values_cannot_be_counted():
 # What follows from it, by formulas
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def large():
     model = vit("L/16", classes=0)
     return recipe_of(model, batch=1024, precision="bfloat16", length=Span(10, "epochs"))
+
+
+@pytest.fixture(scope="module")
+def counted(large):
+    return count(large)
 
 
 @pytest.mark.parametrize("optim", [Optim(), Optim("sgd")])
@@ -258,8 +260,7 @@ def test_weights_gradients_and_optimiser_are_as_large_as_a_run_has_them(tiny, op
     assert needs.gradients == sum(p.grad.nbytes for p in learner.parameters())
 
 
-def test_what_is_sharded_and_what_is_not(large):
-    counted = count(large)
+def test_what_is_sharded_and_what_is_not(large, counted):
     one = memory(large, 1, counted)
     eight = memory(large, 8, counted)
     for name in ("weights", "gradients", "optimizer"):
@@ -289,9 +290,8 @@ def test_time_and_energy(large):
     )
 
 
-def test_advice_is_true(large):
+def test_advice_is_true(large, counted):
     machine = Machine(gpus=1, memory=24)
-    counted = count(large)
 
     def needed(recipe, gpus):
         return memory(recipe, gpus, counted).total / GIB

@@ -18,9 +18,9 @@ from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
 
-# Only looked for: it takes seconds to import, and the page is a process of its own
+# Not imported, which takes a second of every process that collects tests: the page is another one
 pytestmark = pytest.mark.skipif(
-    not find_spec("gradio"), reason="needs gradio: pip install 'vitkit[app]'"
+    find_spec("gradio") is None, reason="needs gradio: pip install 'vitkit[app]'"
 )
 
 

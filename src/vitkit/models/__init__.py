@@ -14,7 +14,7 @@ _FILES = {
     "breakdown": "Part parts",
     "config": "ViTConfig WITHOUT_PARAMETERS",
     "construction": (
-        "KERNEL_LAYERS KINDS Model build config_from config_to_dict create for_inference "
+        "KERNEL_LAYERS KINDS Model blueprint build config_from config_to_dict create for_inference "
         "parameters resized same_memory with_stride"
     ),
     "layers": "Dense",

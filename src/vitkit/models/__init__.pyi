@@ -21,6 +21,7 @@ from vitkit.models.config import WITHOUT_PARAMETERS as WITHOUT_PARAMETERS
 from vitkit.models.construction import KERNEL_LAYERS as KERNEL_LAYERS
 from vitkit.models.construction import KINDS as KINDS
 from vitkit.models.construction import Model as Model
+from vitkit.models.construction import blueprint as blueprint
 from vitkit.models.construction import build as build
 from vitkit.models.construction import config_from as config_from
 from vitkit.models.construction import config_to_dict as config_to_dict

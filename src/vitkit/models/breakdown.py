@@ -4,12 +4,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from vitkit.models.ancestors.backbone import ResNetConfig
 from vitkit.models.ancestors.lenet import LeNetConfig
 from vitkit.models.config import ViTConfig
-from vitkit.models.construction import build, parameters
+from vitkit.models.construction import blueprint, parameters
 from vitkit.models.operations import cost, stage_macs, vit_macs
 from vitkit.models.zoo import ModelConfig
 
@@ -151,7 +149,6 @@ def _resnet_parts(config: ResNetConfig) -> list[Part]:
 def _learned_by(config: ModelConfig, part_of: Callable[[str], str]) -> Counter[str]:
     """How many numbers each part learns; `part_of` says to which one a parameter belongs."""
     learned = Counter()
-    with torch.device("meta"):
-        for name, parameter in build(config).named_parameters():
-            learned[part_of(name)] += parameter.numel()
+    for name, parameter in blueprint(config).named_parameters():
+        learned[part_of(name)] += parameter.numel()
     return learned

@@ -5,8 +5,9 @@
 
 import sys
 from dataclasses import dataclass, fields
+from functools import cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from vitkit.models.tiling import as_pair
 
@@ -247,10 +248,16 @@ def _check_axial(config: "ViTConfig") -> None:
 # Of any configuration
 
 
+@cache
+def _types(kind: type) -> dict[str, Any]:
+    """The types of a configuration's fields: objects, where a file's annotations are strings too."""
+    return get_type_hints(kind)
+
+
 def check_types(config: object) -> None:
     """Raise ValueError if a field holds a value that its type does not allow: a name that is not in a
     Literal, a text for a number, a number that is not finite."""
-    type_of = get_type_hints(type(config))  # objects, where a file's annotations are strings too
+    type_of = _types(type(config))
     for field in fields(config):
         # The members of "A | B", or the one type that it is
         members = (type_of[field.name],)

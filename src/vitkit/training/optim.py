@@ -278,7 +278,7 @@ def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
             )
         settings = LoraConfig(r=tune.lora, lora_alpha=tune.lora_alpha, target_modules=matrices)
         with torch.random.fork_rng(devices=[]):  # peft draws from PyTorch's global generator
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             inject_adapter_in_model(settings, model)
 
     # Which of them train

@@ -19,7 +19,7 @@ from vitkit.models import (
     Model,
     ModelConfig,
     ViTConfig,
-    build,
+    blueprint,
     called,
     config_from,
     config_to_dict,
@@ -193,7 +193,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """A context in which the model is in evaluation mode. Afterwards each module has the mode
     that it had before: frozen parts stay in evaluation mode."""
     modules = [module for module in model.modules() if module.training]
-    model.eval()
+    for module in modules:
+        module.training = False
     try:
         yield
     finally:
@@ -345,8 +346,7 @@ def check_own_weights(model: nn.Module) -> None:
             f"the model is wrapped in a {type(model).__name__}, and vitkit saves its own models; "
             "unwrap it, or save the one that it was made from"
         )
-    with torch.device("meta"):
-        expected = build(model.config).state_dict()
+    expected = blueprint(model.config).state_dict()
     state = model.state_dict()
     wrong = expected.keys() ^ state.keys()  # only in one of them
     wrong |= {name for name, tensor in state.items() if not _fits(tensor, expected.get(name))}

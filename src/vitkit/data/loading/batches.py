@@ -25,9 +25,11 @@ from vitkit.data.loading.resident import (
     DeviceImages,
     Fill,
     Layout,
+    are_prepared,
     batches_in_order,
     can_augment_on_device,
     device_batches,
+    prepared,
 )
 from vitkit.data.loading.workers import AHEAD, in_order
 from vitkit.data.sources.source import Source, is_elsewhere
@@ -229,7 +231,8 @@ class EvalBatches:
             return self._read_by_workers()
         firsts = range(self.rank_rows.start, len(self) * self.batch, self.batch)
         items = [range(first, first + len(self.rank_rows)) for first in firsts]
-        fill = partial(_evaluation_batch, self.source, self.preprocessing)
+        need_nothing = are_prepared(self.source, self.preprocessing)
+        fill = partial(_evaluation_batch, self.source, self.preprocessing, need_nothing)
         workers = min(self.workers, len(self))
         layout = Layout.of(self.preprocessing, len(self.rank_rows))
         other_bytes = len(self.rank_rows) * _target_bytes(self.source)
@@ -245,7 +248,7 @@ class EvalBatches:
                 first = rows.start * len(self) + number * len(rows)
                 items.append(range(first, first + len(rows)))
         source = self.source.keeping(1)
-        fill = partial(_evaluation_batch, source, self.preprocessing)
+        fill = partial(_evaluation_batch, source, self.preprocessing, False)
         return _in_pieces(fill, items, pieces, self.workers, source, self.preprocessing, self.pin)
 
 
@@ -290,15 +293,23 @@ def _training_batch(
 
 
 def _evaluation_batch(
-    source: Source, preprocessing: Preprocessing, images: Tensor, examples: range
+    source: Source,
+    preprocessing: Preprocessing,
+    need_nothing: bool,
+    images: Tensor,
+    examples: range,
 ) -> Batch:
     """The batch of these examples, their pictures written into `images`; those behind the last
-    example are padding. Raises BadImage."""
+    example are padding. `need_nothing`: the pictures are as the model reads them. Raises BadImage."""
     images = images[: len(examples)]
     indices = np.arange(examples.start, examples.stop)
     is_padding = indices >= len(source)
-    for row, index in enumerate(indices[~is_padding].tolist()):
-        preprocessing.put(preprocessing(source.picture(index)), images[row])
+    real = indices[~is_padding]
+    if need_nothing:
+        images[: len(real)] = prepared(source, preprocessing, real)
+    else:
+        for row, index in enumerate(real.tolist()):
+            preprocessing.put(preprocessing(source.picture(index)), images[row])
 
     # A padding row has a black image, the target 0, and the index of the last example.
     batch = _batch(source, images, indices.clip(max=len(source) - 1))

@@ -138,6 +138,41 @@ def _decode(source: Source, preprocessing: Preprocessing, indices: range) -> lis
     return [preprocessing.decode(source.picture(i)) for i in indices]
 
 
+# Pictures that are decoded and need no other size: batches of them are cut out of one array
+
+
+def are_prepared(source: Source, preprocessing: Preprocessing) -> bool:
+    """Whether the pictures of a source lie in memory as a model reads them: decoded, and of its
+    size."""
+    if preprocessing.resize or preprocessing.is_native:
+        return False
+    store = source.store
+    if isinstance(store, Pixels):
+        return bool((store.sizes == preprocessing.size).all())
+    if not isinstance(store, Arrays):
+        return False
+    if store.array.dtype != np.uint8 or preprocessing.values != "uint8":  # numbers are converted
+        return False
+    is_grey = store.array.ndim == 3
+    has_channels = is_grey or store.array.shape[3] == preprocessing.channels
+    return has_channels and store.array.shape[1:3] == preprocessing.size
+
+
+def prepared(source: Source, preprocessing: Preprocessing, examples: np.ndarray | slice) -> Tensor:
+    """These examples of such a source: (N, C, h, w), or (N, 1, h, w) if they are grey, in the memory of
+    the source where that is possible."""
+    height, width = preprocessing.size
+    if isinstance(source.store, Pixels):
+        # All have the same size, so that their block is an array
+        arrays = source.store.block.reshape(-1, height, width, preprocessing.channels)
+    else:
+        arrays = source.store.array
+    arrays = arrays[source.rows[examples]]
+    if arrays.ndim == 3:
+        arrays = arrays[..., None]  # (N, h, w, 1 or C)
+    return torch.from_numpy(arrays).permute(0, 3, 1, 2)
+
+
 # Batches made on the model's device
 
 
@@ -148,16 +183,7 @@ def can_augment_on_device(
     the model's size, and are at most shifted and mirrored."""
     if augmentation.crop not in ("none", "pad_crop") or augmentation.changes_colours:
         return False
-    if preprocessing.resize:
-        return False
-    store = source.store
-    if isinstance(store, Pixels):
-        return bool((store.sizes == preprocessing.size).all())
-    if not isinstance(store, Arrays) or preprocessing.values != "uint8":
-        return False
-    is_grey = store.array.ndim == 3
-    has_channels = is_grey or store.array.shape[3] == preprocessing.channels
-    return has_channels and store.array.shape[1:3] == preprocessing.size
+    return are_prepared(source, preprocessing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,14 +204,7 @@ class DeviceImages:
         device: torch.device,
     ) -> "DeviceImages":
         """The images of a source that passes `can_augment_on_device`."""
-        height, width = preprocessing.size
-        if isinstance(source.store, Pixels):
-            # All have the same size, so that their block is an array.
-            arrays = source.store.block.reshape(-1, height, width, preprocessing.channels)
-        else:
-            arrays = source.store.array
-        arrays = arrays[source.rows].reshape(len(source), height, width, -1)  # (N, h, w, 1 or C)
-        images = torch.from_numpy(arrays).to(device).permute(0, 3, 1, 2)
+        images = prepared(source, preprocessing, slice(None)).to(device)
         images = images.expand(-1, preprocessing.channels, -1, -1)  # (N, C, h, w)
         pad = augmentation.pad if augmentation.crop == "pad_crop" else 0
         return cls(F.pad(images, [pad] * 4).contiguous(), preprocessing.size)

@@ -3,6 +3,7 @@ are not at their defaults."""
 
 import sys
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -26,6 +27,10 @@ FREE_ON_RESUME = (
     "log_every",
     "track",
 )
+
+
+# Of each class once: Python reads annotations anew for every call
+type_hints = cache(get_type_hints)
 
 
 def read_object(file: Path, types: Types | None = None) -> dict:
@@ -62,7 +67,7 @@ def to_json(node: Any, declared: Any = None) -> Any:
     values = {}
     if declared is not None and type(node) is not without_none(declared):
         values["class"] = class_name(type(node))  # no setting can have this name: it is a keyword
-    types = get_type_hints(type(node))
+    types = type_hints(type(node))
     for setting in fields(node):
         values[setting.name] = to_json(getattr(node, setting.name), types[setting.name])
     return values
@@ -76,7 +81,7 @@ def with_defaults(ran: dict, asked: Any) -> dict:
     """
     filled = dict(ran)
     filled.pop("tensorboard", None)  # which became track, and no weight depends on
-    types = get_type_hints(type(asked))
+    types = type_hints(type(asked))
     for setting in fields(asked):
         value = getattr(asked, setting.name)
         if setting.name not in filled:
@@ -176,7 +181,7 @@ def defaults(values: dict, kind: type) -> dict:
     A part of another class than its setting's type, such as an objective, has the defaults of its
     own class.
     """
-    types = get_type_hints(kind)
+    types = type_hints(kind)
     usual = {}
     for setting in fields(kind):
         name = setting.name

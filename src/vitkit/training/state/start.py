@@ -48,7 +48,7 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
 
     # The learner: the model, and what its objective adds to it
     with torch.random.fork_rng(devices=[]):  # PyTorch's global generator stays as it is
-        torch.manual_seed(recipe.seed)
+        torch.default_generator.manual_seed(recipe.seed)
         learner = recipe.objective.learner(model, recipe.data.preprocessing).to(device)
     if published is not None:
         take_pretraining(learner, published, recipe, say)

@@ -1,8 +1,6 @@
 """The table of formats, vitkit's own first, and how to choose one: by a file's tensors, or by name."""
 
-import torch
-
-from vitkit.models import ModelConfig, build, called
+from vitkit.models import ModelConfig, blueprint, called
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats import torchvision
@@ -33,8 +31,7 @@ def _describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 
 def _rules(config: ModelConfig) -> list[Rule]:
     """Every tensor under its own name."""
-    with torch.device("meta"):
-        return [rule(name, name) for name in build(config).state_dict()]
+    return [rule(name, name) for name in blueprint(config).state_dict()]
 
 
 def _directory(classifier: Classifier) -> dict[str, dict]:
