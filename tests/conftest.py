@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""What holds for the processes of the tests. Their fixtures are in shared_fixtures.py."""
 
 import gc
 
@@ -20,24 +20,15 @@ import sys
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-from contextlib import contextmanager
-from pathlib import Path
-from secrets import token_hex
-from shutil import which
-
 import pytest
-import torch
-from pictures import encoded, make_photographs, photograph
-from rich.console import Console
 
-from vitkit.data import Augmentation, Preprocessing
-from vitkit.data.sources import bursts, outlines
-from vitkit.inspection.pages.html import Block
-from vitkit.models import ViTConfig, exaflops
-from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
+def pytest_configure(config):
+    """The fixtures, but not for the process that hands the tests out to others, which so starts them two
+    seconds earlier: it runs none, and needs no PyTorch."""
+    hands_out = getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput")
+    if not hands_out:
+        config.pluginmanager.import_plugin("shared_fixtures")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,177 +45,3 @@ def pytest_sessionfinish():
     """Garbage is looked for once at the end: pytest does it twice, and Python when it ends."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def runs_keep_no_file():
-    """A run exports its model at its end on CPUs without bfloat16, which takes seconds: tests of other things
-    do without, so that they are the same on every machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitkit.verbs.files.export.auto_is_float32", lambda: False)
-        yield
-
-
-@pytest.fixture
-def shared():
-    """`shared("data/cifar10-test.parquet")`: a file of the developers' folder, or a skip that says which is missing."""
-
-    def find(name: str) -> Path:
-        path = SHARED / name
-        if not path.exists():
-            pytest.skip(f"needs {name} of the developers' shared folder")
-        return path
-
-    return find
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    """Chromium without a window; or a skip that says what is missing. It ends with its `with`: a loop of its
-    own runs in this thread as long as it is there."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright for Python")
-    path = which("chromium") or which("chromium-browser") or which("google-chrome")
-    if path is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
-
-    @contextmanager
-    def started():
-        with api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-            yield browser
-            browser.close()
-
-    return started
-
-
-@pytest.fixture
-def photographs(tmp_path):
-    """A folder of two classes of small photographs."""
-    return make_photographs(tmp_path)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """folder({"train/cat/1.jpg": 40, ...}): a folder with images of so many pixels a side (0: an empty file)."""
-
-    def make(files: dict[str, int], name: str = "photos") -> Path:
-        for number, (file, side) in enumerate(files.items()):
-            path = tmp_path / name / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            kind = {"png": "PNG", "jpg": "JPEG"}.get(path.suffix[1:].lower(), "PNG")
-            path.write_bytes(encoded(photograph(side, side + 4, number), kind) if side else b"")
-        return tmp_path / name
-
-    return make
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path_factory):
-    """What is kept in the cache is this test's own, and not the developer's."""
-    monkeypatch.setenv(
-        "VITKIT_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{token_hex(4)}")
-    )
-
-
-@pytest.fixture(scope="session", autouse=True)
-def pytorchs_products():
-    """PyTorch computes all products, so that expected numbers hold on every machine;
-    test_dense.py tests the other library."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VITKIT_MATMUL", "torch")
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def written_at_leisure():
-    """No file of a test has to survive a loss of power: the system writes it when it likes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda handle: None)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compared_once():
-    """Many tests have the same photographs: how alike these are is computed in the first of them."""
-    known = {}
-
-    def correlations(thumbnails, items):
-        asked = (thumbnails.tobytes(), repr(items))
-        if asked not in known:
-            known[asked] = outlines.correlations(thumbnails, items)
-        return known[asked]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bursts, "correlations", correlations)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    """Tiny matrices gain nothing from a second thread, and wait for it where the machine is shared.
-
-    For the whole session, so that fixtures of modules compute the same bits as their tests.
-    """
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def processes_may_be_forked():
-    """The first backward pass decides whether autograd starts threads for a GPU, after which forked
-    processes cannot train. Made here, it comes before fake tensors, which pretend that there is one.
-    """
-    torch.ones(1, requires_grad=True).sum().backward()
-
-
-@pytest.fixture(autouse=True)
-def small_reports(request, monkeypatch):
-    """A run's report has no curves, and no count of operations but the formula's, unless a test is
-    marked `whole_reports`: these take longer than the small runs of most tests."""
-    if request.node.get_closest_marker("whole_reports"):
-        return
-
-    def empty(figure, alt: str) -> Block:
-        return Block(f'<img class=drawing alt="{alt}">')
-
-    for module in ("vitkit.training.reports.report", "vitkit.evaluation.reports.page"):
-        monkeypatch.setattr(f"{module}.plot", lambda *_: None)
-        monkeypatch.setattr(f"{module}.drawing", empty)
-    monkeypatch.setattr(
-        "vitkit.training.record.machine.operations",
-        lambda recipe, images: exaflops(recipe.model, images),
-    )
-
-
-@pytest.fixture(scope="session")
-def quiet() -> Console:
-    return Console(quiet=True)
-
-
-@pytest.fixture(scope="session")
-def tiny() -> Recipe:
-    return Recipe(
-        model=ViTConfig(
-            width=24,
-            depth=2,
-            mlp=48,
-            heads=2,
-            patch=4,
-            image=(8, 8),
-            classes=0,
-            dropout=0.1,
-            stochastic_depth=0.1,
-        ),
-        data=Data(
-            source="digits",
-            preprocessing=Preprocessing(size=(8, 8)),
-            augmentation=Augmentation(crop="pad_crop", pad=1, flip=False),
-            workers=0,
-        ),
-        optim=Optim(lr=2e-3, weight_decay=0.05, warmup=Span(5)),
-        length=Span(30),
-        batch=50,
-        average=0.8,
-        log_every=5,
-        evaluate_every=Span(10),
-        save_every=Span(6),
-    )
