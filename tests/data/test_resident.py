@@ -90,6 +90,7 @@ def test_images_of_the_models_size_are_gathered_without_workers(photos):
     [
         ((16, 20), np.uint8, 3),  # grey for a model of colours
         ((16, 20), np.uint8, 1),
+        ((16, 20), np.uint8, 4),  # of colours and opacity
         ((16, 20, 3), np.uint8, 3),
         ((16, 20, 3), np.uint8, 1),  # colours for a model of grey
         ((16, 20), np.uint16, 3),  # which is scaled to bytes

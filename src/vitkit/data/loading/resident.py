@@ -153,9 +153,10 @@ def are_prepared(source: Source, preprocessing: Preprocessing) -> bool:
         return False
     if store.array.dtype != np.uint8 or preprocessing.values != "uint8":  # numbers are converted
         return False
-    is_grey = store.array.ndim == 3
-    has_channels = is_grey or store.array.shape[3] == preprocessing.channels
-    return has_channels and store.array.shape[1:3] == preprocessing.size
+    channels = (1, 3)  # grey is repeated for three colours; a fourth channel is opacity, and no grey
+    if store.array.ndim == 4:
+        channels = (store.array.shape[3],)
+    return preprocessing.channels in channels and store.array.shape[1:3] == preprocessing.size
 
 
 def prepared(source: Source, preprocessing: Preprocessing, examples: np.ndarray | slice) -> Tensor:
