@@ -159,6 +159,13 @@ def _turns() -> tuple[tuple[float, ...], ...]:
 
 def _sums(images: np.ndarray) -> np.ndarray:
     """The sums of all squares of TEMPLATE pixels a side: (V, places, places)."""
-    total = np.pad(images, ((0, 0), (1, 0), (1, 0))).cumsum(1, dtype=np.float64).cumsum(2)
-    rows = total[:, TEMPLATE:] - total[:, :-TEMPLATE]
-    return (rows[:, :, TEMPLATE:] - rows[:, :, :-TEMPLATE]).astype(np.float32)
+    spans = _spans()
+    return (spans @ images.astype(np.float64) @ spans.T).astype(np.float32)
+
+
+@cache
+def _spans() -> np.ndarray:
+    """Ones where TEMPLATE pixels of a row are, at all places: float64 (places, FINE)."""
+    places = np.arange(FINE - TEMPLATE + 1)[:, None]
+    pixels = np.arange(FINE)
+    return ((pixels >= places) & (pixels < places + TEMPLATE)).astype(np.float64)
