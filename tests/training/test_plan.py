@@ -70,8 +70,8 @@ def fused_attention(monkeypatch):
     monkeypatch.setattr(attention, "unfused_is_faster", lambda *_: False)
 
 
-CHANGES = [
-    {},
+CHANGES = [  # of a model of one block, unless they say more
+    {"depth": 2},
     {"pool": "gap"},
     {"pool": "gap", "norm": "pooled"},
     {"pool": "map"},
@@ -80,18 +80,18 @@ CHANGES = [
     {"embedding_norm": True, "gelu": "quick"},
     {"pool": "token-gap"},
     {"pool": "token-quarters"},
-    {"pool": "token-gap-quarters", "read_blocks": 2},
-    {"pool": "token-pyramid", "read_blocks": 2},
+    {"pool": "token-gap-quarters", "read_blocks": 2, "depth": 2},
+    {"pool": "token-pyramid", "read_blocks": 2, "depth": 2},
     {"representation": 64},
     {"pool": "distilled", "registers": 1, "classes": 5},
     {"positions": "rotary", "pool": "gap"},
     {"positions": "learned2d"},
-    {"inject": "every"},
-    {"stochastic_depth": 0.1},
+    {"inject": "every", "depth": 2},
+    {"stochastic_depth": 0.1, "depth": 2},
 ]
 
 
-CAST = ({}, {"pool": "map"}, {"layer_scale": 0.1, "swiglu": True}, {"pool": "token-gap"})
+CAST = ({"depth": 2}, {"pool": "map"}, {"layer_scale": 0.1, "swiglu": True}, {"pool": "token-gap"})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ CAST = ({}, {"pool": "map"}, {"layer_scale": 0.1, "swiglu": True}, {"pool": "tok
     ids=str,
 )
 def test_vision_transformers(changes, precision):
-    recipe = recipe_of(small(**changes), precision=precision)
+    recipe = recipe_of(small(**({"depth": 1} | changes)), precision=precision)
     # autocast casts a MAP head's probe, a row an image, on GPUs only
     probe = 2 * 96 if changes.get("pool") == "map" and precision == "bfloat16" else 0
     assert count(recipe).image == measured(recipe) + probe

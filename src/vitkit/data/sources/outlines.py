@@ -86,11 +86,17 @@ def correlations(
 ) -> list[np.ndarray]:
     """The highest correlation of each image with the middles of its partners, at any zoom, angle and
     place."""
+    # An image is the partner of several others
+    images = sorted({image for first, seconds in items for image in (first, *seconds)})
+    row_of = {image: row for row, image in enumerate(images)}
+    outlines = _outlines(thumbnails[images])
+    spectra = _middles(outlines)
+
     rows = []
+    places = FINE - TEMPLATE + 1
     for first, seconds in items:
-        views, norms = _views(_outlines(thumbnails[[first]])[0])
-        middles = _middles(_outlines(thumbnails[seconds]))
-        places = FINE - TEMPLATE + 1
+        views, norms = _views(outlines[row_of[first]])
+        middles = spectra[[row_of[second] for second in seconds]]
         products = fft.irfft2(views[None] * middles[:, None], s=(FINE, FINE))
         rows.append((products[..., :places, :places] / norms).max((1, 2, 3)))
     return rows
@@ -153,6 +159,13 @@ def _turns() -> tuple[tuple[float, ...], ...]:
 
 def _sums(images: np.ndarray) -> np.ndarray:
     """The sums of all squares of TEMPLATE pixels a side: (V, places, places)."""
-    total = np.pad(images, ((0, 0), (1, 0), (1, 0))).cumsum(1, dtype=np.float64).cumsum(2)
-    rows = total[:, TEMPLATE:] - total[:, :-TEMPLATE]
-    return (rows[:, :, TEMPLATE:] - rows[:, :, :-TEMPLATE]).astype(np.float32)
+    spans = _spans()
+    return (spans @ images.astype(np.float64) @ spans.T).astype(np.float32)
+
+
+@cache
+def _spans() -> np.ndarray:
+    """Ones where TEMPLATE pixels of a row are, at all places: float64 (places, FINE)."""
+    places = np.arange(FINE - TEMPLATE + 1)[:, None]
+    pixels = np.arange(FINE)
+    return ((pixels >= places) & (pixels < places + TEMPLATE)).astype(np.float64)
