@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 
 from vitkit.training import Interrupted
 
@@ -61,6 +62,7 @@ class Forked:
                 os.dup2(self.output.fileno(), stream)
             sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+            warnings.resetwarnings()  # they are errors of the tests' own process
             act(*args)
             status = 0
         except BaseException:
