@@ -1,8 +1,8 @@
 """Runs under the real torchrun: ranks that are killed, stopped or hang in the middle of a step, and
 two agents as two machines.
 
-Its agents are forked from the test's process, and fork their ranks (torchrun's --start-method), so that
-none imports PyTorch again; one test has processes of its own for all, as a user's command line does.
+Agents and ranks are forked, so that none of them imports PyTorch again; in the first test they are new
+processes, as a user's are.
 """
 
 import os
@@ -17,7 +17,6 @@ import pytest
 from processes import Forked
 from runs import assert_nearly_same_weights, losses
 
-import vitkit
 from vitkit.cli import main
 from vitkit.training.record.metrics import read_metrics
 from vitkit.training.state.checkpoints import checkpoints
@@ -34,34 +33,11 @@ def words(run_dir, *settings):
     return ["train", "digits", "--workdir", str(run_dir), *SETTINGS, *settings]
 
 
-def agent(run_dir, *settings, ranks=2, options=("--standalone",)):
+def agent(run_dir, *settings, ranks=2, options=("--standalone",), start=Forked):
     """A torchrun of so many ranks, in a process group of its own."""
-    options = ["--nproc-per-node", str(ranks), "--start-method", "fork", *options]
-    script = str(Path(vitkit.__file__).with_name("__main__.py"))
-    return Forked(torchrun, [*options, "--run-path", script, *words(run_dir, *settings)])
-
-
-def torchrun(options):
-    """Its main function, whose ranks handle no signal before they handle it themselves: a new process has
-    no handlers, a forked one has its agent's."""
-    from torch.distributed import run
-
-    def rank(*words):
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        run_script(*words)
-
-    run_script = run.run_script_path
-    run.run_script_path = rank
-    run.main(options)
-
-
-def agent_of_its_own(run_dir, *settings, ranks=2, options=("--standalone",)):
-    """The same, as a user starts it: every process is a new one."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     command = [*torchrun, *options, "-m", "vitkit", *words(run_dir, *settings)]
-    return subprocess.Popen(
+    return start(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -113,7 +89,8 @@ def undisturbed(tmp_path_factory):
 def test_a_killed_rank_is_started_again_and_the_run_ends_as_if_nothing_happened(
     undisturbed, tmp_path
 ):
-    process = agent_of_its_own(tmp_path, options=("--standalone", "--max-restarts", "3"))
+    options = ("--standalone", "--max-restarts", "3")
+    process = agent(tmp_path, options=options, start=subprocess.Popen)
     until(process, tmp_path, 7)
     os.kill(workers(process.pid)[-1], signal.SIGKILL)
     code, output = finish(process)
