@@ -83,6 +83,8 @@ class Forked(subprocess.Popen):
             os.environ.update(env)
         if session:
             os.setsid()
+        if preexec_fn is not None:
+            preexec_fn()
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)

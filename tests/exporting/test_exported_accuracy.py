@@ -59,7 +59,7 @@ def test_int8_loses_little(shared, tmp_path):
     measured = json.loads((tmp_path / "model.xml.json").read_text())["agreement"]
     print(measured)
     assert measured["images"] == SOME and measured["same"] > 0.97 and measured["cost"] < 0.002
-    assert measured["accuracy"] >= 0.724 - 0.0121  # here 71.8 %; on other CPUs a few more or less
+    assert measured["accuracy"] >= measured["models_accuracy"] - 0.0121  # on other CPUs a few turn
 
 
 @pytest.mark.slow
@@ -84,4 +84,4 @@ def test_ants_and_bees_are_enough_to_calibrate(
     measured = json.loads((tmp_path / f"model.{ending}.json").read_text())["agreement"]
     print(measured)
     assert measured["same"] > same and measured["cost"] < cost
-    assert measured["accuracy"] >= 0.724 - 0.0161  # on other CPUs a few more or less
+    assert measured["accuracy"] >= measured["models_accuracy"] - 0.0161  # on other CPUs a few turn

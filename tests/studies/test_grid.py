@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
+from processes import Forked
 
 from vitkit.studies import Cell, grid, read_rows, run_grid
 from vitkit.studies.grid import of_shard
@@ -244,7 +245,7 @@ print(len(run_grid(cells, Path(sys.argv[1]), "cpu")))
 @pytest.mark.slow
 def test_two_runners_share_a_folder(tmp_path):
     runners = [
-        subprocess.Popen(
+        Forked(
             [sys.executable, "-c", RUNNER, tmp_path],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

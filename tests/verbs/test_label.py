@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from pictures import encoded, photograph
+from processes import Forked
 
 import vitkit
 from vitkit.data import Preprocessing, open_parts
@@ -45,7 +46,7 @@ class Served:
     """A running `vitkit label`."""
 
     def __init__(self, *words: str):
-        self.process = subprocess.Popen(
+        self.process = Forked(
             [sys.executable, "-m", "vitkit", "label", "my photos", "--model", "model", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
