@@ -57,7 +57,6 @@ def test_int8_loses_little(shared, tmp_path):
     words += ["--precision", "int8", "--limit", SOME]
     assert main([str(word) for word in words]) == 0
     measured = json.loads((tmp_path / "model.xml.json").read_text())["agreement"]
-    print(measured)
     assert measured["images"] == SOME and measured["same"] > 0.97 and measured["cost"] < 0.002
     assert measured["accuracy"] >= measured["models_accuracy"] - 0.0121  # on other CPUs a few turn
 
@@ -82,6 +81,5 @@ def test_ants_and_bees_are_enough_to_calibrate(
     words += ["--calibrate", ants_and_bees, "--limit", SOME]
     assert main([str(word) for word in words]) == 0
     measured = json.loads((tmp_path / f"model.{ending}.json").read_text())["agreement"]
-    print(measured)
     assert measured["same"] > same and measured["cost"] < cost
     assert measured["accuracy"] >= measured["models_accuracy"] - 0.0161  # on other CPUs a few turn
