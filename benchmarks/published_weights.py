@@ -114,7 +114,7 @@ def timms_model(architecture: str, classes: int) -> nn.Module:
     import timm
 
     settings = {}
-    if not architecture.startswith("resnetv2"):
+    if timm.models.model_entrypoint(architecture).__module__ == "timm.models.vision_transformer":
         settings["weight_init"] = "skip"  # there are no numbers to draw
     with torch.device("meta"):
         return timm.create_model(architecture, num_classes=classes, **settings)
