@@ -63,19 +63,17 @@ def test_int8_loses_little(shared, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ending", "package", "every", "same", "cost"),
-    [("xml", "nncf", 3, 0.95, 0.003), ("onnx", "onnxruntime", 3, 0.92, 0.005)],
+    ("ending", "package", "same", "cost"),
+    [("xml", "nncf", 0.95, 0.003), ("onnx", "onnxruntime", 0.92, 0.005)],
 )
-def test_ants_and_bees_are_enough_to_calibrate(
-    ending, package, every, same, cost, shared, tmp_path
-):
+def test_ants_and_bees_are_enough_to_calibrate(ending, package, same, cost, shared, tmp_path):
     """For all classes of ImageNet, as the layers with giants among their inputs stay exact: with them in
     int8 OpenVINO was right on 69.6 %, and had the model's answer for 92 %. ONNX Runtime's had it for
-    88 % when the outputs of layers were rounded too. Every third of the 245 is enough for it."""
+    88 % when the outputs of layers were rounded too. Every third of the 245 is enough."""
     pytest.importorskip(package)
     table = pq.read_table(shared("data/ants_bees-train.parquet"))
     ants_and_bees = tmp_path / "ants_bees.parquet"
-    pq.write_table(table.take(list(range(0, len(table), every))), ants_and_bees)
+    pq.write_table(table.take(list(range(0, len(table), 3))), ants_and_bees)
     words = ["export", shared(REAL), "-o", tmp_path / f"model.{ending}", "--precision", "int8"]
     words += ["--data", shared("data/imagenet_val500.parquet")]
     words += ["--calibrate", ants_and_bees, "--limit", SOME]
