@@ -1,13 +1,11 @@
 """What every model promises of exported files: the same answers in other runtimes."""
 
-from copy import copy
-
 import numpy as np
 import pytest
 from networks import FAMILY, random_model
+from tracing import traced_once
 
 from vitkit.data import Preprocessing
-from vitkit.exporting import exporting
 from vitkit.exporting.agreement import Trial
 from vitkit.exporting.exporting import Export, described, write
 from vitkit.runtimes.libraries import open_file
@@ -19,21 +17,11 @@ ENDINGS = {"onnx": "onnx", "openvino": "xml", "torch": "pt2"}
 
 @pytest.fixture(scope="module", params=FAMILY)
 def classifier(request):
-    """A model, of which the formats that take the same graph share one trace: it is a third of an
-    export's time."""
+    """A model, of which every format is written."""
     config = FAMILY[request.param]
     labels = tuple(f"class {k}" for k in range(config.classes))
     preprocessing = Preprocessing(size=config.image, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
-    programs = {}
-
-    def traced(graph, exported):
-        if repr(graph) not in programs:
-            programs[repr(graph)] = trace(graph, exported)
-        return copy(programs[repr(graph)])  # what writes a .pt2 file takes its examples away
-
-    trace = exporting.traced
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exporting, "traced", traced)
+    with traced_once():
         yield Classifier(random_model(config), preprocessing, labels)
 
 
