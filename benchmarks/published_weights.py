@@ -113,8 +113,11 @@ def timms_model(architecture: str, classes: int) -> nn.Module:
     """A model of timm's without memory."""
     import timm
 
+    settings = {}
+    if timm.models.model_entrypoint(architecture).__module__ == "timm.models.vision_transformer":
+        settings["weight_init"] = "skip"  # there are no numbers to draw
     with torch.device("meta"):
-        return timm.create_model(architecture, num_classes=classes)
+        return timm.create_model(architecture, num_classes=classes, **settings)
 
 
 def opened_by_timm(name: str) -> tuple[Description, nn.Module]:

@@ -51,7 +51,7 @@ DISK = 256 << 10  # bytes for the log
 LIBRARIES = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 JUMPS = ("+0", "+1h", "-1h", "+1d", "-30d", "+20y", "-5y")
 EVENTS = {
-    "kill": (60, 20),
+    "kill": (60, 8),
     "swap": (120, 45),
     "jump": (90, 70),
     "flood": (150, 100),

@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from pictures import encoded, photograph
+from processes import Forked
 from served import make_classifier
 
 from vitkit.system.span import Span
 from vitkit.weights import save
 
-SOAK = 0.4  # minutes: a worker is killed after a third of one
+SOAK = 0.25  # minutes: a worker is killed after eight seconds
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
@@ -26,6 +27,16 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 def importable(monkeypatch):
     """Scripts import one another, as when they are run."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """A script's processes are forked from this one, which imports the peers for all of them."""
+    pytest.importorskip("timm")
+    transformers = pytest.importorskip("transformers")
+    for name in ("AutoImageProcessor", "ViTForImageClassification", "Trainer", "pipeline"):
+        getattr(transformers, name)
+    monkeypatch.setattr(subprocess, "Popen", Forked)
 
 
 @pytest.fixture
@@ -300,10 +311,8 @@ def test_whole_processes_are_timed(importable, capsys):
 
 
 @pytest.mark.slow
-def test_peers_do_the_same_work(run, shared):
+def test_peers_do_the_same_work(run, shared, forked):
     """vitkit's commands, timm and Transformers, one after the other on the real model."""
-    pytest.importorskip("timm")
-    pytest.importorskip("transformers")
     weights = shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
     images = shared("data/imagenet_val500.parquet")
     train = shared("data/ants_bees-train.parquet")
@@ -316,7 +325,7 @@ def test_peers_do_the_same_work(run, shared):
 
 
 @pytest.mark.slow
-def test_predict_is_timed_beside_the_bare_forward(run, shared):
+def test_predict_is_timed_beside_the_bare_forward(run, shared, forked):
     weights = shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
     images = shared("data/imagenet_val500.parquet")
     result = run("predict", f"--model {weights} --images {images} --count 40 --rounds 1")
@@ -422,7 +431,7 @@ def test_the_time_to_the_same_accuracy_is_compared(importable, capsys):
 
 
 @pytest.mark.slow
-def test_the_first_hour_is_measured_for_all_four(run, shared, monkeypatch):
+def test_the_first_hour_is_measured_for_all_four(run, shared, monkeypatch, forked):
     """Whole processes on the real model, with next to no images, and no time for the peers."""
     import first_hour
 
@@ -432,8 +441,7 @@ def test_the_first_hour_is_measured_for_all_four(run, shared, monkeypatch):
 
     by_peer = first_hour.by_peer
     monkeypatch.setattr(first_hour, "by_peer", at_once)
-    for package in ("timm", "transformers", "sklearn"):
-        pytest.importorskip(package)
+    pytest.importorskip("sklearn")
     weights = shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
     data = shared("data/ants_bees-train.parquet").parent
     words = f"--model {weights} --data {data} --sets ants_bees --images 14 --tested 8"
@@ -464,10 +472,15 @@ def test_a_soak_of_seconds_loses_nothing(tmp_path):
     save(make_classifier(), tmp_path / "model")
     words = f"--model model --images photos.parquet --output soak.json --minutes {SOAK} --pause 0.5"
     script = BENCHMARKS / "soak.py"
-    run = subprocess.run(
-        [sys.executable, script, *words.split()], cwd=tmp_path, capture_output=True, text=True
+    run = Forked(
+        [sys.executable, script, *words.split()],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
-    assert run.returncode == 0, run.stdout + run.stderr
+    said, _ = run.communicate(timeout=300)
+    assert run.returncode == 0, said
     result = json.loads((tmp_path / "soak.json").read_text())
     honest = result["honest"]
     assert honest["answered"] > 20 and (honest["wrong"], honest["lost"], honest["failures"]) == (
@@ -514,7 +527,7 @@ def test_error_rates_of_studies_are_those_of_the_test(importable, monkeypatch):
 @pytest.mark.slow
 def test_what_is_fetched_of_remote_data_is_counted(run):
     pytest.importorskip("aiohttp")
-    result = run("remote_data", "--megabytes 24 --shards 2")
+    result = run("remote_data", "--megabytes 24 --shards 2 --epochs 1")
     assert [(row["ranks"], row["workers"]) for row in result["results"]] == [(1, 4), (2, 2), (4, 1)]
     for row in result["results"]:
         assert 0.9 < row["opened, foreign"] <= 1 and row["opened, packed"] < 0.1

@@ -204,20 +204,9 @@ def photographs_of(source, rows) -> tuple[list[bytes], list[str]]:
     return images, [source.labels[source.targets[row]] for row in rows]
 
 
-def check_answers_of_vitkit_probe(weights, data, capsys, train, test, precision) -> float:
-    """The estimator has the accuracy of the command on the same photographs: what it is."""
-    command = ["probe", str(weights), str(data), "--json", "--precision", precision]
-    assert main(command) == 0
-    metrics = json.loads(capsys.readouterr().out)
-    fitted = VitClassifier(weights, precision=precision).fit(*train)
-    assert fitted.left_out_score_ == pytest.approx(metrics["left_out/top1"]["value"])
-    accuracy = fitted.score(*test)
-    assert accuracy == pytest.approx(metrics["test/top1"]["value"])
-    return accuracy
-
-
 @pytest.mark.slow
-def test_real_photographs_have_the_accuracy_of_vitkit_probe(shared, tmp_path, capsys):
+@pytest.mark.parametrize("precision", ["float32", "auto"])
+def test_real_photographs_have_the_accuracy_of_vitkit_probe(precision, shared, tmp_path, capsys):
     parts = {}
     for part, count in (("train", 12), ("test", 8)):
         source = open_source(str(shared(f"data/ants_bees-{part}.parquet")))
@@ -226,20 +215,21 @@ def test_real_photographs_have_the_accuracy_of_vitkit_probe(shared, tmp_path, ca
             (tmp_path / part / label).mkdir(parents=True, exist_ok=True)
             (tmp_path / part / label / f"{number}.jpg").write_bytes(image)
     opened = [Image.open(io.BytesIO(image)) for image in parts["test"][0]]
-    test = (opened, parts["test"][1])
-    accuracy = check_answers_of_vitkit_probe(
-        shared(WEIGHTS), tmp_path, capsys, parts["train"], test, "float32"
-    )
+    command = ["probe", str(shared(WEIGHTS)), str(tmp_path), "--json", "--precision", precision]
+    assert main(command) == 0
+    metrics = json.loads(capsys.readouterr().out)
+    fitted = VitClassifier(shared(WEIGHTS), precision=precision).fit(*parts["train"])
+    assert fitted.left_out_score_ == pytest.approx(metrics["left_out/top1"]["value"])
+    accuracy = fitted.score(opened, parts["test"][1])
+    assert accuracy == pytest.approx(metrics["test/top1"]["value"])
     assert accuracy >= 0.75
 
 
 @pytest.mark.slow
-def test_accuracy_on_ants_and_bees(shared, capsys):
+def test_accuracy_on_ants_and_bees(shared):
     parts = {}
     for part in ("train", "test"):
         source = open_source(str(shared(f"data/ants_bees-{part}.parquet")))
         parts[part] = photographs_of(source, range(len(source)))
-    accuracy = check_answers_of_vitkit_probe(
-        shared(WEIGHTS), shared("data") / "ants_bees", capsys, **parts, precision="auto"
-    )
-    assert accuracy > 0.96
+    fitted = VitClassifier(shared(WEIGHTS), precision="auto").fit(*parts["train"])
+    assert fitted.score(*parts["test"]) > 0.96

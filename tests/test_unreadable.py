@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import Forked
 from served import make_classifier, running
 from tiffs import make_damaged
 
@@ -103,9 +104,7 @@ def test_what_was_answered_is_kept(number, suffix, model, photographs, tmp_path,
     # A shell lets what it starts in the background ignore Ctrl-C, these tests too
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "vitkit", *words], stderr=subprocess.PIPE, text=True
-    )
+    process = Forked([sys.executable, "-m", "vitkit", *words], stderr=subprocess.PIPE, text=True)
     while not (partial.exists() and partial.stat().st_size > 4000):
         assert process.poll() is None
     process.send_signal(number)

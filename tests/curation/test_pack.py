@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from processes import Forked
 
 from vitkit.cli import main
 from vitkit.curation import Packing, pack
@@ -203,7 +204,7 @@ def test_killed_at_any_moment_packing_goes_on(folder, tmp_path, kill):
     pack(open_parts(where).sources, whole, Packing(shard=10), 0)
     command = [sys.executable, "-m", "vitkit", *words]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    job = subprocess.Popen(command, **quiet, start_new_session=True)
+    job = Forked(command, **quiet, start_new_session=True)
     deadline = time.monotonic() + 120
     while len(list(out.glob("*.tar"))) < 5 and job.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -237,9 +238,7 @@ def test_interrupted_packing_stops_at_once_and_says_that_it_goes_on(folder, tmp_
     """)
     words = ["data", "pack", where, str(out), *"--workers 2 --shard 60".split()]
     command = [sys.executable, str(tmp_path / "slow.py"), *words]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as job:
+    with Forked(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as job:
         deadline = time.monotonic() + 120
         while (
             len(list(out.glob("*.new"))) < 2 and job.poll() is None and time.monotonic() < deadline

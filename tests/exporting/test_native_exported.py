@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tracing import traced_once
 
 from vitkit.data import Preprocessing
 from vitkit.exporting import Export, export
@@ -38,22 +39,28 @@ def test_positions_are_those_of_the_model_on_every_grid(method, grid):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("to", ["onnx", "openvino", "torch"])
-@pytest.mark.parametrize(
-    ("rule", "settings"),
-    [
+@pytest.fixture(
+    scope="module",
+    params=[
         ("native", {"pool": "token"}),
         ("native", {"pool": "token-pyramid"}),
         ("naflex", {"pool": "gap", "resample": "siglip2"}),
         ("naflex", {"pool": "map", "resample": "siglip2"}),
     ],
+    ids=lambda param: f"{param[0]}-{param[1]['pool']}",
 )
-def test_a_file_answers_images_of_every_shape(to, rule, settings, tmp_path):
+def classifier(request):
+    """A model, of which every format is written."""
+    rule, settings = request.param
+    with traced_once():
+        yield replace(classifier_of(**settings), preprocessing=replace(NATIVE, rule=rule))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "openvino", "torch"])
+def test_a_file_answers_images_of_every_shape(to, classifier, tmp_path):
     for package in {"onnx": ("onnxscript", "onnxruntime"), "openvino": ("openvino",)}.get(to, ()):
         pytest.importorskip(package)
-    preprocessing = replace(NATIVE, rule=rule)
-    classifier = replace(classifier_of(**settings), preprocessing=preprocessing)
     ending = {"onnx": "onnx", "openvino": "xml", "torch": "pt2"}[to]
     agreement = export(classifier, tmp_path / f"model.{ending}", Export(to=to))
     assert agreement.same == 1 and agreement.largest < 1e-4
@@ -62,7 +69,7 @@ def test_a_file_answers_images_of_every_shape(to, rule, settings, tmp_path):
     random = np.random.default_rng(0)
     images = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in SIZES]
     file = open_file(tmp_path / f"model.{ending}", trusted=True)
-    assert file.preprocessing == preprocessing
+    assert file.preprocessing == classifier.preprocessing
     theirs = [each.probabilities for each in predict(file, images, top=3)]
     ours = [each.probabilities for each in predict(classifier, images, top=3)]
     np.testing.assert_allclose(theirs, ours, atol=1e-4)

@@ -17,7 +17,7 @@ def _exported(name: str) -> Callable[[Path], None]:
     """Made in another process: exporting starts threads, and this one is to be forked."""
 
     def make(folder: Path) -> None:
-        process = get_context("spawn").Process(target=_export, args=(str(folder / name),))
+        process = get_context("fork").Process(target=_export, args=(str(folder / name),))
         process.start()
         process.join()
         assert (folder / name).is_file()

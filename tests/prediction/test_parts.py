@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from processes import Forked
 from served import make_classifier
 
 import vitkit
@@ -247,7 +248,7 @@ def test_processes_that_are_killed_lose_nothing(model, photos, tmp_path, number)
     answers = tmp_path / "answers"
     words = ["predict", str(model), str(photos), *QUICK, "--parts", str(answers)]
     shards = [
-        subprocess.Popen(
+        Forked(
             [sys.executable, "-c", SLOW, *words, "--shard", f"{i}/2"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from pictures import encoded, photograph
+from processes import Forked
 from served import PATIENCE, ask, make_classifier
 
 from vitkit.cli import main
@@ -38,10 +39,10 @@ sys.exit(main(sys.argv[1:]))
 
 
 @contextmanager
-def serving(model, *words, program=VITKIT, preexec_fn=None):
+def serving(model, *words, program=VITKIT, start=Forked, preexec_fn=None):
     """A process that serves a model: the process, and its port."""
     command = [sys.executable, *program, "serve", str(model), "--port", "0", "--device", "cpu"]
-    process = subprocess.Popen(
+    process = start(
         [*command, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -166,7 +167,10 @@ def few_descriptors():
 def test_more_connections_than_descriptors_hinder_no_other_model(tmp_path):
     """They wait, and a model is opened meanwhile; when they go, others are answered."""
     save(make_classifier(), tmp_path / "model")
-    with serving(tmp_path / "model", preexec_fn=few_descriptors) as (process, port):
+    with serving(tmp_path / "model", start=subprocess.Popen, preexec_fn=few_descriptors) as (
+        process,
+        port,
+    ):
         silent = []
         for _ in range(200):
             connection = socket.socket()
@@ -273,7 +277,7 @@ def test_a_worker_that_is_killed_is_started_again(tmp_path):
 @pytest.mark.slow
 def test_memory_stays_as_it_is(tmp_path):
     save(make_classifier(), tmp_path / "model")
-    with serving(tmp_path / "model") as (_, port):
+    with serving(tmp_path / "model", start=subprocess.Popen) as (_, port):
         sizes = []
         for _ in range(6):
             clients = Clients(port)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from processes import Forked
 
 from vitkit.cli import main
 from vitkit.studies.jobs import Shard, run_jobs
@@ -40,7 +41,9 @@ def test_jobs_give_what_one_process_gave(tmp_path, monkeypatch):
     assert main([*words, str(tmp_path / "one")]) == 0
     # In a process of its own: importing submitit ends what other tests have begun to log
     jobs = [sys.executable, "-m", "vitkit", *words, str(tmp_path / "two"), "--jobs", "16"]
-    said = subprocess.run(jobs, check=True, capture_output=True, text=True).stdout
+    process = Forked(jobs, stdout=subprocess.PIPE, text=True)
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, said
     assert "are 4 shards at most, so --jobs 16 starts no more" in said and "failed" not in said
     assert all(f"shard {number}/4 has ended" in said for number in (1, 2, 3, 4))
     assert read_rows(tmp_path / "two") == read_rows(tmp_path / "one")

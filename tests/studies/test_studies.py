@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from processes import Forked
 from rich.console import Console
 from scipy.stats import ttest_rel, tukey_hsd
 
@@ -559,9 +560,7 @@ def test_killed_at_random_moments_a_study_ends_with_the_same_table(tmp_path):
 
     def process():
         command = [sys.executable, "-m", "vitkit", *words, str(tmp_path / "killed")]
-        return subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}
-        )
+        return Forked(command, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
     # The runs of the whole take about as long as those of the others, which import everything before
     began = time.monotonic()

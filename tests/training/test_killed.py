@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import Forked
 
 from vitkit.cli import main
 
@@ -26,10 +27,10 @@ def words(run_dir: Path, workers: int, *settings: str) -> list[str]:
 
 
 def start(run_dir: Path, workers: int, *settings: str, **options) -> subprocess.Popen:
-    """A process of this command."""
+    """A process of this command, which need not import everything again."""
     command = [sys.executable, "-m", "vitkit", *words(run_dir, workers, *settings)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, text=True, **options)
+    return Forked(command, env=environment, text=True, **options)
 
 
 def weights(run_dir: Path) -> bytes:

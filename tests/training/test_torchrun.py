@@ -1,5 +1,9 @@
 """Runs under the real torchrun: ranks that are killed, stopped or hang in the middle of a step, and
-two agents as two machines."""
+two agents as two machines.
+
+Agents and ranks are forked, so that none of them imports PyTorch again; in the first test they are new
+processes, as a user's are.
+"""
 
 import os
 import signal
@@ -10,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import Forked
 from runs import assert_nearly_same_weights, losses
 
 from vitkit.cli import main
@@ -28,11 +33,11 @@ def words(run_dir, *settings):
     return ["train", "digits", "--workdir", str(run_dir), *SETTINGS, *settings]
 
 
-def agent(run_dir, *settings, ranks=2, options=("--standalone",)):
+def agent(run_dir, *settings, ranks=2, options=("--standalone",), start=Forked):
     """A torchrun of so many ranks, in a process group of its own."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     command = [*torchrun, *options, "-m", "vitkit", *words(run_dir, *settings)]
-    return subprocess.Popen(
+    return start(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -84,7 +89,8 @@ def undisturbed(tmp_path_factory):
 def test_a_killed_rank_is_started_again_and_the_run_ends_as_if_nothing_happened(
     undisturbed, tmp_path
 ):
-    process = agent(tmp_path, options=("--standalone", "--max-restarts", "3"))
+    options = ("--standalone", "--max-restarts", "3")
+    process = agent(tmp_path, options=options, start=subprocess.Popen)
     until(process, tmp_path, 7)
     os.kill(workers(process.pid)[-1], signal.SIGKILL)
     code, output = finish(process)

@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from pictures import encoded, photograph
+from processes import Forked
 
 import vitkit
 from vitkit.data import Preprocessing, open_parts
@@ -45,7 +46,7 @@ class Served:
     """A running `vitkit label`."""
 
     def __init__(self, *words: str):
-        self.process = subprocess.Popen(
+        self.process = Forked(
             [sys.executable, "-m", "vitkit", "label", "my photos", "--model", "model", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -150,7 +151,10 @@ def test_a_sitting_that_is_killed_and_goes_on(place):
 
 
 @pytest.mark.slow
-def test_photographs_arrive_while_it_runs(place):
+def test_photographs_arrive_while_it_runs(place, monkeypatch):
+    monkeypatch.setattr(
+        "vitkit.labelling.feature_thread.LOOKS_AGAIN", 0.5
+    )  # forked with the process
     served = Served("--classes", "dark", "bright")
     assert served.post("ask")["classes"] == ["dark", "bright"]
     served.wait_until_seen(24)
