@@ -61,7 +61,10 @@ class Forked(subprocess.Popen):
         session = others[14]
         sys.stdout.flush()
         sys.stderr.flush()
-        self.pid = os.fork()
+        with warnings.catch_warnings():
+            # Python 3.12 warns of threads, which the child does not have
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pid = os.fork()
         if self.pid:
             self._child_created = True
             self._close_pipe_fds(stdin, write, read, stdout, read_errors, stderr)

@@ -153,7 +153,8 @@ def are_prepared(source: Source, preprocessing: Preprocessing) -> bool:
         return False
     if store.array.dtype != np.uint8 or preprocessing.values != "uint8":  # numbers are converted
         return False
-    channels = (1, 3)  # grey is repeated for three colours; a fourth channel is opacity, and no grey
+    # Grey is repeated for three colours; a fourth channel is opacity, and no grey
+    channels = (1, 3)
     if store.array.ndim == 4:
         channels = (store.array.shape[3],)
     return preprocessing.channels in channels and store.array.shape[1:3] == preprocessing.size
