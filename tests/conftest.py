@@ -26,8 +26,9 @@ import pytest
 def pytest_configure(config):
     """The fixtures, but not for the process that hands the tests out to others, which so starts them two
     seconds earlier: it runs none, and needs no PyTorch."""
-    hands_out = getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput")
-    if not hands_out:
+    option = config.option  # without pytest-xdist it knows neither dist nor tx
+    distributed = getattr(option, "dist", "no") != "no" and bool(option.tx)
+    if not distributed or hasattr(config, "workerinput"):
         config.pluginmanager.import_plugin("shared_fixtures")
 
 

@@ -21,6 +21,7 @@ from vitkit.data import (
     stratified_groups,
     subset,
 )
+from vitkit.data.sources import outlines
 from vitkit.training import Data, divide, open_to_divide
 
 PLAIN = ("mnist_1k", "pneumonia_mnist_1k", "eurosat_1k", "tiny_imagenet_1k", "sign_digits_1k")
@@ -89,6 +90,23 @@ def test_shots_of_one_thing_are_found_and_nothing_else(bursts, singles):
 
     alone = find_bursts(open_parts(str(singles)).sources[""])
     assert len(np.unique(alone)) == len(alone)
+
+
+def test_an_image_is_alike_itself_and_others_are_what_they_are_alone():
+    """A part of an image is divided by its own norm, so that its middle is found with a correlation of
+    1, and none is higher."""
+    side = (outlines.SIDE, outlines.SIDE)
+    thumbnails = np.stack([np.asarray(thing(i).convert("L").resize(side)) for i in range(4)])
+    items = [(2, [2, 0]), (0, [3, 0, 1])]
+    together = outlines.correlations(thumbnails, items)
+    for (first, seconds), row in zip(items, together, strict=True):
+        for second, found in zip(seconds, row, strict=True):
+            ((alone,),) = outlines.correlations(thumbnails, [(first, [second])])
+            assert found == pytest.approx(alone, abs=1e-5)
+            if first == second:
+                assert found == pytest.approx(1, abs=1e-4)
+            else:
+                assert found < 0.9
 
 
 def test_no_burst_is_on_both_sides_and_none_is_the_split_of_before(bursts):

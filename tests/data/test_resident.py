@@ -2,6 +2,7 @@
 
 import multiprocessing
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -109,6 +110,15 @@ def test_images_in_an_array_are_measured_as_if_they_were_taken_one_by_one(shape,
     assert [batch.real.tolist() for batch in batches] == [[True] * 2, [True] * 2, [True, False]]
     *_, last = eval_batches(source, preprocessing, 4, 0, share=(1, 2))  # all of it is padding
     assert not last.real.any() and not last.images.any()
+
+
+def test_a_rule_that_enlarges_images_of_the_models_size_is_kept(photos):
+    """The shorter side goes to the longer one of the model."""
+    enlarged = replace(TO, rule="shorter")
+    in_memory = decoded(photos, 1 << 20, 0)
+    assert not can_augment_on_device(in_memory, WAYS[1], enlarged)
+    expected = list(eval_batches(photos, enlarged, 5, 0))
+    assert same(expected, list(eval_batches(in_memory, enlarged, 5, 0)))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

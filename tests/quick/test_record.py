@@ -106,13 +106,15 @@ def test_one_folder_is_one_run_whatever_it_is_called(model, here, capsys):
     for word in ("./photos/", str(here / "photos")):
         finetune(model, word)
     assert [path.name for path in Path("runs").iterdir()] == ["photos"]
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.endswith("the same command with --minutes 1 more time")
 
     # Moved elsewhere, it is said; other images there are another run
     Path("photos").rename("elsewhere")
-    capsys.readouterr()
     finetune(model, "elsewhere", "--workdir", "runs/photos")
     said = " ".join(capsys.readouterr().out.split())
     assert "runs/photos was begun on photos: elsewhere has the same images" in said
+    assert said.endswith("--minutes 1 and another --workdir more time")
     words = ["finetune", model, "more", "--workdir", "runs/photos", "--minutes", "0.001"]
     assert main([*words, "--device", "cpu"]) == 1
     assert "its images are others, or have changed" in capsys.readouterr().err

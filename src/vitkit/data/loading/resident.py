@@ -146,6 +146,9 @@ def are_prepared(source: Source, preprocessing: Preprocessing) -> bool:
     size."""
     if preprocessing.resize or preprocessing.is_native:
         return False
+    height, width = preprocessing.size
+    if preprocessing.rule == "shorter" and height != width:  # which goes to the model's longer side
+        return False
     store = source.store
     if isinstance(store, Pixels):
         return bool((store.sizes == preprocessing.size).all())
@@ -153,7 +156,7 @@ def are_prepared(source: Source, preprocessing: Preprocessing) -> bool:
         return False
     if store.array.dtype != np.uint8 or preprocessing.values != "uint8":  # numbers are converted
         return False
-    # Grey is repeated for three colours; a fourth channel is opacity, and no grey
+    # Grey is repeated for three colours; a fourth channel is opacity, not grey
     channels = (1, 3)
     if store.array.ndim == 4:
         channels = (store.array.shape[3],)
@@ -161,8 +164,7 @@ def are_prepared(source: Source, preprocessing: Preprocessing) -> bool:
 
 
 def prepared(source: Source, preprocessing: Preprocessing, examples: np.ndarray | slice) -> Tensor:
-    """These examples of such a source: (N, C, h, w), or (N, 1, h, w) if they are grey, in the memory of
-    the source where that is possible."""
+    """These examples of such a source: (N, C, h, w), or (N, 1, h, w) if they are grey."""
     height, width = preprocessing.size
     if isinstance(source.store, Pixels):
         # All have the same size, so that their block is an array

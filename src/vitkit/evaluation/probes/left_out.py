@@ -36,9 +36,7 @@ OTHERS = 4  # left-out answers vary 1 + OTHERS / n times as much as others, of n
 CURVE = 0.25  # and fits to n have (1 - 1 / n) ** CURVE times the errors of fits to one less
 EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
 AT_ONCE = 1 << 22  # numbers of the rows that are left out at once
-TOGETHER = (
-    1 << 16
-)  # numbers of the rows of all l2 that are computed together: what a processor's cache holds
+TOGETHER = 1 << 16  # numbers of the rows of all l2 that are computed together; a cache holds them
 FEW = 500  # examples, up to which l2 is chosen without those that are answered by it,
 PARTS = 5  # a fifth of the folds at a time
 
