@@ -527,7 +527,7 @@ def test_error_rates_of_studies_are_those_of_the_test(importable, monkeypatch):
 @pytest.mark.slow
 def test_what_is_fetched_of_remote_data_is_counted(run):
     pytest.importorskip("aiohttp")
-    result = run("remote_data", "--megabytes 24 --shards 2 --epochs 1")
+    result = run("remote_data", "--megabytes 24 --shards 2")
     assert [(row["ranks"], row["workers"]) for row in result["results"]] == [(1, 4), (2, 2), (4, 1)]
     for row in result["results"]:
         assert 0.9 < row["opened, foreign"] <= 1 and row["opened, packed"] < 0.1
