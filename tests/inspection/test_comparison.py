@@ -96,6 +96,25 @@ def test_classes_of_other_names_are_compared_by_position(pictures):
     assert comparison.layers[-1].largest == 0
 
 
+def test_a_tie_counts_as_the_same_class(pictures):
+    """The first class and the second have the same logit, but for rounding."""
+    first = classifier(VIT)
+    with torch.no_grad():
+        first.model.head.weight[:2] = 0
+        first.model.head.bias.copy_(torch.tensor([100, 100 - 1e-5, 0, 0]))
+    second = classifier(VIT)
+    with torch.no_grad():
+        second.model.head.weight[:2] = 0
+        second.model.head.bias.copy_(torch.tensor([100 - 1e-5, 100, 0, 0]))
+    comparison = compare(first, second, pictures)
+    assert (comparison.same_top, comparison.ties) == (5, 5)
+    comparison = compare(first, second, pictures, tolerance=1e-6)
+    assert (comparison.same_top, comparison.ties) == (0, 0)
+    names = tuple(reversed(first.labels))
+    comparison = compare(first, replace(first, labels=names), pictures)  # compared by name
+    assert comparison.same_top == 0
+
+
 def test_layers_of_other_shapes_are_left_out(pictures):
     comparison = compare(classifier(VIT), classifier(replace(VIT, classes=3)), pictures)
     assert "logits" not in [layer.name for layer in comparison.layers]

@@ -25,7 +25,15 @@ from vitkit.acceleration.bodies import (
     whole,
 )
 from vitkit.acceleration.subjects import Subject
-from vitkit.evaluation import Features, Probe, distilled, fit_unknown, last_token, with_probe
+from vitkit.evaluation import (
+    Features,
+    Probe,
+    distilled,
+    fit_unknown,
+    last_token,
+    tied_answers,
+    with_probe,
+)
 from vitkit.quick import head_on, solved
 from vitkit.weights import Classifier, with_zero_head
 
@@ -92,8 +100,9 @@ def check_own(subject: Subject, head: Head, x: np.ndarray) -> None:
     """
     if subject.asked is None:
         return
-    own = head_on(subject.classifier, x).argmax(1)
-    same = (own == head.logits(subject.classifier, x).argmax(1)).double().mean().item()
+    own = head_on(subject.classifier, x).detach().softmax(1).numpy()
+    answers = head.logits(subject.classifier, x).argmax(1).numpy()
+    same = ((answers == own.argmax(1)) | tied_answers(own, answers)).mean()
     if same < LEAST_OWN:
         raise ValueError(
             f"the model agrees with the one that its run solved for on {same:.0%} of the images only, so "

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.evaluation import fit_temperature, tango
+from vitkit.evaluation import fit_temperature, tango, tied_answers
 
 WRONG = 0.05  # how often a promise may fail
 Z = 1.6448536269514722  # the normal quantile of that, one-sided
@@ -71,7 +71,8 @@ class Evidence(NamedTuple):
     """Images that the reference alone is right on."""
     won: int
     costs: np.ndarray
-    """What each answer that differs is expected to cost, by the reference's probabilities."""
+    """What each answer that differs is expected to cost, by the reference's probabilities; ties are
+    left out."""
     images: int
 
     def to_json(self) -> dict:
@@ -118,6 +119,7 @@ class Judge:
         self.truth = truth
         self.answers = reference.argmax(1).numpy()
         self.right = self.answers == truth
+        self.own = reference.double().softmax(1).numpy()  # decides what is a tie
 
         # Probabilities (N, K), calibrated on these images; and sharper ones, close to the answers
         # themselves, by whose differences candidates are put in order
@@ -142,11 +144,12 @@ class Judge:
     def _evidence(self, answers: np.ndarray, rows: np.ndarray) -> Evidence:
         """What some of the images, bool (N,), say about answers, (N,)."""
         right = answers == self.truth
-        differing = np.flatnonzero((answers != self.answers) & rows)
+        ties = tied_answers(self.own, answers)
+        differing = np.flatnonzero((answers != self.answers) & ~ties & rows)
         own = self.probabilities[differing, self.answers[differing]]
         others = self.probabilities[differing, answers[differing]]
-        lost = int((self.right & ~right & rows).sum())
-        won = int((right & ~self.right & rows).sum())
+        lost = int((self.right & ~right & ~ties & rows).sum())
+        won = int((right & ~self.right & ~ties & rows).sum())
         return Evidence(lost, won, own - others, int(rows.sum()))
 
 

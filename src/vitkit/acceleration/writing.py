@@ -15,10 +15,11 @@ from vitkit.acceleration.races import LIBRARIES
 from vitkit.acceleration.searching import Found
 from vitkit.acceleration.subjects import Subject
 from vitkit.data import subset
+from vitkit.evaluation import tied_answers
 from vitkit.exporting import ENDINGS, check, export, prepared_images, written_whole
 from vitkit.prediction import Examples, Item
 from vitkit.runtimes import Runtime, eager, open_file
-from vitkit.weights import Classifier, save
+from vitkit.weights import Classifier, activate_array, save
 
 TRIED = 300  # images that the file is tried on
 LEAST_SAME = 0.97  # share of these with the candidate's answer: int8 of other images of a batch rounds otherwise
@@ -68,7 +69,7 @@ def write(subject: Subject, found: Found, point: Point, output: Path) -> Classif
     origin = classifier.origin | {"faster": point.name}
     classifier = replace(classifier, origin=origin).to(CPU)
     tried = np.linspace(0, len(subject.judged) - 1, min(TRIED, len(subject.judged))).astype(int)
-    expected = head.logits(classifier, x[tried]).argmax(1).numpy()
+    expected = activate_array(head.logits(classifier, x[tried]).numpy(), classifier.activation)
     labels = subject.judged.labels
     items = Examples(subset(subject.judged, tried), dict(zip(labels, labels, strict=True))).items()
 
@@ -89,12 +90,15 @@ def write(subject: Subject, found: Found, point: Point, output: Path) -> Classif
 
 
 def _share(runtime: Runtime, items: list[Item], expected: np.ndarray) -> float:
-    """The share of images to which a runtime gives the expected answers, by their numbers, (N,)."""
+    """The share of images for which a runtime's most likely class is that of the expected probabilities,
+    (N, K), or tied with it."""
     answers = []
     for start in range(0, len(items), BATCH):
         images, _ = prepared_images(runtime.preprocessing, items[start : start + BATCH])
         answers.append(runtime.logits(images).argmax(1))
-    return float((np.concatenate(answers) == expected).mean())
+    answers = np.concatenate(answers)
+    is_same = answers == expected.argmax(1)
+    return float((is_same | tied_answers(expected, answers)).mean())
 
 
 def _check(same: float, output: Path) -> None:

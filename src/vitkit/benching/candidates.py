@@ -144,7 +144,7 @@ def _tried(
     file: Path | None = None,
 ) -> Contender:
     """A contender, with how far it agrees with the exact runtime."""
-    agreement = agree(exact, runtime, trial)
+    agreement = agree(exact, runtime, trial, precision)
     return Contender(library, precision, runtime.logits, agreement, file)
 
 

@@ -28,6 +28,7 @@ _FILES = {
     ),
     "metrics.other_targets": "Errors MeanAveragePrecision",
     "metrics.paired": "agreement mcnemar paired tango",
+    "metrics.ties": "TIED tied_answers",
     "probes.closed_forms": "Moments ridge row_products targets",
     "probes.features": "BATCH Features WRITERS add_weights architecture features",
     "probes.fewshot": (

@@ -79,6 +79,8 @@ from vitkit.evaluation.metrics.paired import agreement as agreement
 from vitkit.evaluation.metrics.paired import mcnemar as mcnemar
 from vitkit.evaluation.metrics.paired import paired as paired
 from vitkit.evaluation.metrics.paired import tango as tango
+from vitkit.evaluation.metrics.ties import TIED as TIED
+from vitkit.evaluation.metrics.ties import tied_answers as tied_answers
 from vitkit.evaluation.probes.closed_forms import Moments as Moments
 from vitkit.evaluation.probes.closed_forms import ridge as ridge
 from vitkit.evaluation.probes.closed_forms import row_products as row_products

@@ -13,7 +13,7 @@ import numpy as np
 
 from vitkit.curation import different
 from vitkit.data import BadImage, Preprocessing, Source, open_image, open_parts, open_source
-from vitkit.evaluation import tango, wilson
+from vitkit.evaluation import TIED, tango, tied_answers, wilson
 from vitkit.prediction import (
     Examples,
     Item,
@@ -21,7 +21,7 @@ from vitkit.prediction import (
     prepare,
     words_of_model,
 )
-from vitkit.runtimes import FileRuntime, Runtime
+from vitkit.runtimes import FileRuntime, Runtime, Weights
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
 from vitkit.weights import activate_array
@@ -129,6 +129,15 @@ def pixels_of(item: Item) -> np.ndarray | None:
 
 BATCH = 32
 
+# Largest difference of two probabilities that the arithmetic of a precision cannot tell apart. Of the
+# shorter numbers it is the spacing of those just below 1; int8 has as many bits as bfloat16
+TOLERANCE: dict[Weights, float] = {
+    "float32": TIED,
+    "float16": 1e-3,
+    "bfloat16": 0.01,
+    "int8": 0.01,
+}
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -141,7 +150,7 @@ class Agreement:
     photographs: int
     """How many of them are no copy, or nearly a copy, of another one, nor parts of one photograph."""
     same: float
-    """The share of images with the same most likely class."""
+    """The share of images with the same most likely class; a tie counts as the same."""
     largest: float
     """The largest difference of two probabilities, or of two outputs that are none."""
     mean: float
@@ -159,15 +168,21 @@ class Agreement:
     labelled: int = 0
     """Images whose right answer is known."""
     lost: int = 0
-    """Images that the model alone is right on."""
+    """Images that the model alone is right on, without ties."""
     won: int = 0
-    """Images that the file alone is right on."""
+    """Images that the file alone is right on, without ties."""
     unknown: float | None = None
     """The share of images that the file calls unknown; None without limits for that."""
     models_unknown: float | None = None
     """The share that the model does."""
     same_unknown: float | None = None
-    """The share of which both say the same."""
+    """The share of which both say the same; images at the limit itself, to `tolerance`, count as
+    the same."""
+    ties: int = 0
+    """Images for which the file names another class than the model, which gives both classes the
+    same probability, to `tolerance`."""
+    tolerance: float = TIED
+    """Largest difference of two probabilities that counts as a tie."""
 
     @property
     def interval_of_same(self) -> tuple[float, float]:
@@ -194,20 +209,29 @@ class Agreement:
             text += f" (of {counted(self.photographs, 'photograph')})"
         return text
 
+    def ties_text(self) -> str:
+        """What `same` counts as ties, as text in parentheses; "" if there are none."""
+        if not self.ties:
+            return ""
+        return (
+            f" (counting {counted(self.ties, 'tie')}: two classes whose probabilities the model puts at "
+            f"most {self.tolerance:g} apart)"
+        )
+
     def __str__(self) -> str:
         """All of it in a sentence."""
         low, high = self.interval_of_same
         text = (
             f"{self.same:.1%} of {self.images_text()} have the same class, {100 * low:.1f} to {high:.1%} "
-            f"at 95 % confidence; probabilities differ by {self.largest:.2g} at most, {self.mean:.2g} "
-            "in the mean; by the model's own probabilities the others cost "
+            f"at 95 % confidence{self.ties_text()}; probabilities differ by {self.largest:.2g} at most, "
+            f"{self.mean:.2g} in the mean; by the model's own probabilities the others cost "
             f"{self.cost:.2%} of accuracy"
         )
         if self.accuracy is not None:
             least, most = self.interval_of_loss
             text += (
                 f"; accuracy {self.accuracy:.1%}, of the model {self.models_accuracy:.1%}: a loss of "
-                f"{100 * (self.models_accuracy - self.accuracy):.1f} points ({100 * least:.1f} to "
+                f"{100 * (self.lost - self.won) / self.labelled:.1f} points ({100 * least:.1f} to "
                 f"{100 * most:.1f})"
             )
         if self.same_unknown is not None:
@@ -218,12 +242,15 @@ class Agreement:
         return text
 
 
-def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
+def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "float32") -> Agreement:
     """Compute all images by a model and by an exported file, or another runtime. Images that cannot be
     read are left out.
 
+    precision: that of the file's arithmetic, which decides what is a tie.
+
     Raises ValueError if none can be.
     """
+    tolerance = TOLERANCE[precision]
     items = trial.items
     expected = []
     given = []
@@ -247,8 +274,8 @@ def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
             probabilities = activate_array(logits, file.activation)
         given.append(probabilities)
         if strangeness is not None and files_strangeness is not None:
-            models_unknown.append(strangeness > 0)
-            unknown.append(files_strangeness > 0)
+            models_unknown.append(strangeness)
+            unknown.append(files_strangeness)
         truths += [item.truth for item in readable]
         for number in range(len(readable)):
             image = model.preprocessing.image_of(images, number)
@@ -256,7 +283,12 @@ def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
     if not expected:
         raise ValueError(f"none of the images of {trial.name} can be read")
     agreement = compared(
-        np.concatenate(expected), np.concatenate(given), truths, model.labels, trial.name
+        np.concatenate(expected),
+        np.concatenate(given),
+        truths,
+        model.labels,
+        trial.name,
+        tolerance,
     )
     photographs = trial.photographs
     if photographs is None:
@@ -264,13 +296,15 @@ def agree(model: Runtime, file: Runtime, trial: Trial) -> Agreement:
     agreement = replace(agreement, photographs=photographs)
     if not unknown:
         return agreement
-    by_file = np.concatenate(unknown)
-    by_model = np.concatenate(models_unknown)
+    strangeness = np.concatenate(models_unknown)
+    by_model = strangeness > 0
+    by_file = np.concatenate(unknown) > 0
+    at_the_limit = np.abs(strangeness) <= tolerance * np.abs(strangeness).max()
     return replace(
         agreement,
         unknown=float(by_file.mean()),
         models_unknown=float(by_model.mean()),
-        same_unknown=float((by_file == by_model).mean()),
+        same_unknown=float(((by_file == by_model) | at_the_limit).mean()),
     )
 
 
@@ -305,18 +339,24 @@ def compared(
     truths: Sequence[str | None],
     labels: Sequence[str],
     data: str,
+    tolerance: float = TIED,
 ) -> Agreement:
-    """Two tables of probabilities, (N, K) each, side by side, of N images that are not alike."""
+    """Two tables of probabilities, (N, K) each, side by side, of N images that are not alike. Classes
+    whose probabilities differ by the tolerance at most are ties."""
     difference = np.abs(expected - given)
     likeliest = given.argmax(-1)  # (N,)
     models_likeliest = expected.argmax(-1)
+    ties = tied_answers(expected, likeliest, tolerance)  # bool (N,)
     same = 0.0
     if np.isfinite(given).all():
-        same = float((likeliest == models_likeliest).mean())
+        same = float(((likeliest == models_likeliest) | ties).mean())
     rows = np.arange(len(expected))
     costs = expected[rows, models_likeliest] - expected[rows, likeliest]
+    known = set(labels)
+    is_labelled = np.array([truth in known for truth in truths], dtype=bool)
     right = _right(likeliest, truths, labels)
     models_right = _right(models_likeliest, truths, labels)
+    decided = ~ties[is_labelled]
     accuracy = None
     models_accuracy = None
     if len(right):
@@ -334,8 +374,10 @@ def compared(
         accuracy=accuracy,
         models_accuracy=models_accuracy,
         labelled=len(right),
-        lost=int((models_right & ~right).sum()),
-        won=int((right & ~models_right).sum()),
+        lost=int((models_right & ~right & decided).sum()),
+        won=int((right & ~models_right & decided).sum()),
+        ties=int(ties.sum()),
+        tolerance=tolerance,
     )
 
 

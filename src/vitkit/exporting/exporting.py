@@ -30,7 +30,7 @@ from vitkit.exporting.bounds import LEAST, conclusion, wrong
 from vitkit.exporting.browser import LARGEST_NETWORK, PACKAGE, WebRuntime, page
 from vitkit.exporting.graph import Graph, PictureGraph, check_any_grid
 from vitkit.exporting.int8 import (
-    ONNX_BITS,
+    SAFE_BITS,
     calibrated_openvino,
     exact_in_onnx,
     exact_in_openvino,
@@ -262,10 +262,10 @@ def export(
             network = new.with_suffix(ENDINGS["onnx"])
         write(classifier, exported, wanted, network, trial)
         file = open_file(network, trusted=True)
-        agreement = agree(eager(classifier, "cpu"), file, trial)
         bounds = wanted.precision
         if wanted.merge:  # is allowed what int8 is
             bounds = "int8"
+        agreement = agree(eager(classifier, "cpu"), file, trial, wanted.precision)
         least = wanted.least
         if least is None:
             least = LEAST[bounds]
@@ -289,8 +289,8 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
     if wanted.merge:
         origin = origin | {MERGED: wanted.merge}
     weight_bits = 8
-    if wanted.to == "onnx":
-        weight_bits = ONNX_BITS
+    if needs_calibration(wanted):
+        weight_bits = SAFE_BITS
     limits = None
     if classifier.unknown is not None:
         unknown = classifier.unknown

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vitkit.exporting.saturation import make_safe
 from vitkit.exporting.writers import quiet
 
 if TYPE_CHECKING:
     import openvino
     from onnx import ModelProto, NodeProto
 
-ONNX_BITS = 7  # of int8 weights in a .onnx file
+SAFE_BITS = 7  # of int8 weights: no processor saturates their products (saturation.py)
 GROUP = 32  # divides the width of every published model
 
 
@@ -59,18 +60,27 @@ def calibrated_openvino(
     """An OpenVINO model in int8; the images decide the range of each layer's inputs.
 
     images: one at a time, as the model takes them. exact: names of layers that stay exact.
-    Attention's products and its softmax always do.
+    Attention's products and its softmax always do. No processor saturates its products.
     """
+    from openvino._offline_transformations import compress_quantize_weights_transformation
+
     with _nncf_at_work() as nncf:
         attention = ["ScaledDotProductAttention"]
         scope = nncf.IgnoredScope(types=attention, names=list(exact), validate=False)
-        return nncf.quantize(
+        quantised = nncf.quantize(
             model,
             nncf.Dataset(list(images)),
             model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(images),
             ignored_scope=scope,
+            advanced_parameters=nncf.AdvancedQuantizationParameters(
+                overflow_fix=nncf.OverflowFix.DISABLE,  # seven bits for all weights: saturation.py loses less
+                backend_params={"compress_weights": False},  # float32, until they are safe
+            ),
         )
+    make_safe(quantised)
+    compress_quantize_weights_transformation(quantised)
+    return quantised
 
 
 def load_nncf() -> ModuleType:
@@ -116,8 +126,7 @@ def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str]
     accuracy. A convolution's is, because the runtime computes none in int8 that gives other
     numbers.
 
-    Weights have ONNX_BITS. On x86 processors without VNNI the runtime adds two products of uint8 and
-    int8 in 16 bits, where two of eight bits saturate: the file would be wrong there, and nowhere else.
+    Weights have SAFE_BITS.
     """
     import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
@@ -139,7 +148,7 @@ def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str]
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            reduce_range=True,
+            reduce_range=True,  # SAFE_BITS
             extra_options={"OpTypesToExcludeOutputQuantization": dense},
         )
 

@@ -33,13 +33,22 @@ class Comparison(NamedTuple):
     layers: tuple[Layer, ...]
     """In order, those that both models have in the same shape."""
     same_top: int
-    """How many images have the same most likely class in both."""
+    """Number of images with the same most likely class in both; a tie counts as the same."""
+    ties: int = 0
+    """Number of images with another most likely class in the second model, whose logit in the first
+    is the highest too, to the tolerance."""
 
 
 def compare(
-    first: Classifier, second: Classifier, pictures: Iterable[Picture], batch: int = 16
+    first: Classifier,
+    second: Classifier,
+    pictures: Iterable[Picture],
+    batch: int = 16,
+    tolerance: float = 1e-4,
 ) -> Comparison:
     """Run both models on every picture, each with its own preprocessing, `batch` at a time.
+
+    Two classes whose logits in the first model differ by the tolerance at most are a tie.
 
     Classes are compared by name: if both models have the same names in other orders, the second's
     logits are brought into the first's. Logits of other names are compared by position, and the
@@ -56,6 +65,7 @@ def compare(
     layers: dict[str, Layer] = {}
     images = 0
     same_top = 0
+    ties = 0
     pictures = iter(pictures)
     while chunk := list(islice(pictures, batch)):
         first_states = states_of(first, chunk)
@@ -66,8 +76,10 @@ def compare(
         if first.labels and second.labels:
             first_classes = _likeliest(first, first_states["logits"])
             second_classes = _likeliest(second, second_states["logits"])
-            pairs = zip(first_classes, second_classes, strict=True)
-            same_top += sum(class_ == other for class_, other in pairs)
+            tied = _ties(first, first_states["logits"], second_classes, tolerance)
+            ties += sum(tied)
+            for class_, other, is_tied in zip(first_classes, second_classes, tied, strict=True):
+                same_top += class_ == other or is_tied
         if order:
             second_states["logits"] = second_states["logits"][:, order]
 
@@ -81,7 +93,7 @@ def compare(
                 layers[name] = Layer(name, max(largest, before.largest), max(scale, before.scale))
     if not images:
         raise ValueError("there is no image to compare the models on")
-    return Comparison(images, tuple(layers.values()), same_top)
+    return Comparison(images, tuple(layers.values()), same_top, ties)
 
 
 def _order(labels: tuple[str, ...], others: tuple[str, ...]) -> list[int] | None:
@@ -114,3 +126,18 @@ def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tens
 def _likeliest(classifier: Classifier, logits: Tensor) -> list[str]:
     """The name of each image's most likely class: (B, K) -> B names."""
     return [classifier.labels[k] for k in logits.argmax(-1).tolist()]
+
+
+def _ties(
+    classifier: Classifier, logits: Tensor, answers: list[str], tolerance: float
+) -> list[bool]:
+    """Which answers of another model, B names, are a tie with the most likely class of this one, whose
+    logits are (B, K). A class that this model does not have is none."""
+    numbers = {label: k for k, label in enumerate(classifier.labels)}
+    tied = []
+    for row, answer in zip(logits.numpy(), answers, strict=True):
+        is_tied = False
+        if answer in numbers and answer != classifier.labels[row.argmax()]:
+            is_tied = bool(row.max() - row[numbers[answer]] <= tolerance)
+        tied.append(is_tied)
+    return tied

@@ -63,7 +63,8 @@ class Exported:
     license: dict | None = None
     """Under which terms it may be used, as a model's description has it."""
     weight_bits: int = 8
-    """Of int8 weights: 7 for ONNX Runtime, whose products of 8 bits saturate on some processors."""
+    """Of int8 weights: 7 if no processor saturates their products, as of a calibrated file; 8 of a file
+    without calibration, which need not, and of calibrated ones that earlier versions wrote for OpenVINO."""
     limits: Limits | None = None
     """Those for unknown images; None of a model without them, and of a file of an earlier version."""
 
@@ -157,6 +158,8 @@ class Opened(NamedTuple):
     metadata: str | None
     """What it says of itself; None for a file of somebody else's."""
     compute: Compute
+    is_calibrated: bool = False
+    """Whether it multiplies int8 numbers whose ranges are fixed in the file."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,8 +80,8 @@ def open_file(
             f"{path} does not say its preprocessing and the names of its classes, so vitkit did not "
             "write it; vitkit export MODEL -o FILE writes such files"
         )
-    if library == "onnx":
-        check_int8(path, exported)
+    if opened.is_calibrated:
+        check_int8(path, exported, library)
     computed_in = exported.precision
     if library == "openvino":
         computed_in = _openvino_computes_in(precision, exported.precision)
@@ -113,15 +113,18 @@ def _open(path: Path, library: str, precision: str) -> Opened:
     return open_program(path)
 
 
-def check_int8(path: Path, exported: Exported) -> None:
-    """Raises ValueError for a file whose int8 products saturate in ONNX Runtime on this processor, so
-    that many answers would be others than those that were measured."""
+def check_int8(path: Path, exported: Exported, library: str) -> None:
+    """Check that this processor computes a calibrated int8 file as others do.
+
+    Raises:
+        ValueError: If its products of 8-bit weights saturate here, so that many answers would
+            differ from those that were measured.
+    """
     saturates = exported.precision == "int8" and exported.weight_bits == 8
     if saturates and has_vnni() is False:
         raise ValueError(
-            f"{path} has weights of 8 bits, which ONNX Runtime multiplies wrongly on this processor "
-            "(it has no VNNI instructions); export the model again, with weights of 7 bits as "
-            "vitkit writes them now"
+            f"{path} is int8 of an earlier version, which {LIBRARIES[library]} multiplies wrongly on this "
+            "processor (it has no VNNI instructions); export the model again"
         )
 
 
@@ -170,7 +173,7 @@ def open_onnx(path: Path) -> Opened:
     def compute(images: np.ndarray) -> list[np.ndarray]:
         return session.run(None, {input_name: images})
 
-    return Opened(metadata, compute)
+    return Opened(metadata, compute, is_calibrated=True)  # its int8 always is
 
 
 DIGEST_KEY = "vitkit_digest"  # of what a .xml file says of itself and the .bin file beside it
@@ -210,7 +213,8 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
         # Copies, as the request writes its next answer there
         return [outputs[output].copy() for output in compiled.outputs]
 
-    return Opened(metadata, compute)
+    kinds = {node.get_type_name() for node in model.get_ordered_ops()}
+    return Opened(metadata, compute, is_calibrated="FakeQuantize" in kinds)
 
 
 def with_digest(path: Path) -> bytes:

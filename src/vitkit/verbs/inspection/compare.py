@@ -16,7 +16,7 @@ from vitkit.prediction import Item, pictures, spread
 from vitkit.quick import check_recorded
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
-from vitkit.system.console.text import printable
+from vitkit.system.console.text import counted, printable
 from vitkit.training import (
     Recorded,
     is_run,
@@ -90,13 +90,14 @@ class ComparedModels:
         return [layer._asdict() for layer in self.comparison.layers]
 
     def to_json(self) -> dict:
-        """{"images", "same_top1", "same", "layers": {name: {"largest", "scale"}}}"""
+        """{"images", "same_top1", "ties", "same", "layers": {name: {"largest", "scale"}}}"""
         layers = {}
         for layer in self.comparison.layers:
             layers[layer.name] = {"largest": layer.largest, "scale": layer.scale}
         return {
             "images": self.comparison.images,
             "same_top1": self.comparison.same_top,
+            "ties": self.comparison.ties,
             "same": self.same,
             "layers": layers,
         }
@@ -123,7 +124,15 @@ class ComparedModels:
         if first.labels and second.labels:
             outputs = "logits"
             comparison = self.comparison
-            yield f"the same likeliest class for {comparison.same_top} of {comparison.images} images"
+            sentence = (
+                f"the same likeliest class for {comparison.same_top} of {comparison.images} images"
+            )
+            if comparison.ties:
+                sentence += (
+                    f" (counting {counted(comparison.ties, 'tie')}: two classes whose logits the first "
+                    f"model puts at most {self.settings.tolerance:g} apart)"
+                )
+            yield sentence
         if not any(layer.name == "logits" for layer in self.comparison.layers):
             yield "the models return a different number of values, so these cannot be compared"
         elif self.same:
@@ -200,7 +209,7 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
     second = classifier_of(settings.two, settings.hints)
     preparing = (first.preprocessing, second.preprocessing)
     decoded = _decoded(bar("comparing")(items, len(items)), preparing)
-    comparison = inspection.compare(first, second, decoded)
+    comparison = inspection.compare(first, second, decoded, tolerance=settings.tolerance)
     unreadable = len(items) - comparison.images
     return ComparedModels(settings, first, second, comparison, unreadable)
 

@@ -1,0 +1,121 @@
+"""int8 weights whose products fit into 16 bits, so that a file answers alike on every processor.
+
+x86 processors without VNNI multiply int8 by pairs: the products of two neighbouring inputs of a dense layer
+with their weights are added in 16 bits (the instruction VPMADDUBSW), and a sum that does not fit saturates.
+Inputs are from 0 to 255. So a pair of weights is safe if its positive weights add up to PAIR at most, and its
+negative ones too: 255 x 128 is below 2^15.
+
+Weights of seven bits are always safe, and lose half their precision for it. Here each output channel gets the
+scale and the weights that lose least: few pairs are so large that they need a coarser scale, or to be made
+smaller.
+
+Legend: O output channels, I inputs of a layer.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import openvino
+
+LARGEST = 127  # of int8, symmetric
+PAIR = 128  # the largest safe sum of two weights of one sign
+COARSER = np.linspace(
+    1.0, 2.0, 21
+)  # scales that are tried, in units of the finest; at 2 every pair is safe
+
+
+def safe_weights(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quantise the weights of a dense layer to safe pairs.
+
+    Args:
+        weights: float32 (O, I).
+
+    Returns:
+        Whole numbers from -127 to 127, float32 (O, I), and the scale of each output channel, float32
+        (O, 1). Their product is close to the weights.
+    """
+    finest = np.abs(weights).max(1, keepdims=True) / LARGEST  # (O, 1)
+    finest = np.maximum(finest, np.finfo(np.float32).tiny)  # of a channel of zeros
+    least = np.full(finest.shape, np.inf)
+    best = np.zeros_like(weights)
+    scales = finest.copy()
+    for coarser in COARSER:
+        numbers = safe_pairs(np.rint(weights / (coarser * finest)))
+        error = np.square(numbers * coarser * finest - weights).sum(1, keepdims=True)
+        is_better = error < least
+        least = np.where(is_better, error, least)
+        scales = np.where(is_better, coarser * finest, scales)
+        best = np.where(is_better, numbers, best)
+    return best.astype(np.float32), scales.astype(np.float32)
+
+
+def safe_pairs(numbers: np.ndarray) -> np.ndarray:
+    """The nearest whole numbers whose neighbouring pairs are safe: (O, I) -> (O, I)."""
+    outputs, inputs = numbers.shape
+    padded = np.pad(numbers, ((0, 0), (0, inputs % 2)))
+    pairs = padded.reshape(outputs, -1, 2)
+    too_large = np.maximum(np.abs(pairs.sum(-1)) - PAIR, 0)  # only pairs of one sign
+    too_large[pairs.prod(-1) <= 0] = 0
+    take = np.stack([np.ceil(too_large / 2), np.floor(too_large / 2)], -1)
+    safe = pairs - np.sign(pairs) * take
+    return safe.reshape(outputs, -1)[:, :inputs]
+
+
+def is_safe(numbers: np.ndarray) -> bool:
+    """Whether no pair of the int8 weights of a dense layer, (O, I), can saturate."""
+    return bool((safe_pairs(numbers.astype(np.float64)) == numbers).all())
+
+
+def make_safe(model: "openvino.Model") -> None:
+    """Quantise the weights of an OpenVINO model to safe pairs, in place.
+
+    Args:
+        model: As NNCF quantises it, with float32 weights that FakeQuantize operations round.
+    """
+    for quantiser in model.get_ordered_ops():
+        if quantiser.get_type_name() != "FakeQuantize":
+            continue
+        stored = quantiser.input_value(0).get_node()
+        if stored.get_type_name() != "Constant":
+            continue  # an input of a layer
+        weights = stored.get_data()
+        readers = [target.get_node() for target in quantiser.output(0).get_target_inputs()]
+        is_dense = [reader.get_type_name() for reader in readers] == ["MatMul"]
+        if is_dense and weights.ndim == 2:
+            _make_dense_safe(quantiser, weights, readers[0].get_attributes()["transpose_b"])
+        else:
+            _use_seven_bits(quantiser)
+
+
+def _make_dense_safe(quantiser: "openvino.Node", weights: np.ndarray, is_transposed: bool) -> None:
+    """Replace the weights of a dense layer, and the range of each output channel."""
+    rows = weights if is_transposed else weights.T  # (O, I)
+    numbers, scales = safe_weights(rows)
+    values = numbers * scales
+    limits = LARGEST * scales
+    if not is_transposed:
+        values = values.T
+        limits = limits.T
+    _replace(quantiser, 0, values)
+    _set_range(quantiser, limits)
+
+
+def _use_seven_bits(quantiser: "openvino.Node") -> None:
+    """Double the range of a convolution's weights, of which a runtime may multiply any two together."""
+    _set_range(quantiser, 2 * quantiser.input_value(2).get_node().get_data())
+
+
+def _set_range(quantiser: "openvino.Node", limits: np.ndarray) -> None:
+    """Give a FakeQuantize operation of 255 levels a symmetric range, in and out."""
+    for number, limit in enumerate((-limits, limits, -limits, limits), start=1):
+        _replace(quantiser, number, limit)
+
+
+def _replace(node: "openvino.Node", number: int, values: np.ndarray) -> None:
+    """Replace an input of an operation with a constant, float32."""
+    from openvino import opset13
+
+    constant = opset13.constant(np.ascontiguousarray(values, np.float32))
+    node.input(number).replace_source_output(constant.output(0))
