@@ -42,7 +42,7 @@ def _requests(folder: Path) -> None:
         "short": ("application/json", json.dumps({"image": text[0]}).encode()),
     }
     for name, (kind, body) in bodies.items():
-        head = f"POST /predict?top=2 HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n"
+        head = f"POST /predict?top=2 HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
         head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         (folder / f"{name}.http").write_bytes(head.encode() + body)
 

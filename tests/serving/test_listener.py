@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from vitkit.serving.http.server import Listener
+from vitkit.serving.http.connections import Listener
 
 
 def test_a_full_server_says_so_once_however_often_it_is_asked():

@@ -15,7 +15,7 @@ from served import LABELS, ask, form, make_classifier, running, with_model
 import vitkit
 from vitkit.runtimes import eager
 from vitkit.serving.http import body as http_body
-from vitkit.serving.http import server as http_connections
+from vitkit.serving.http import connections as http_connections
 from vitkit.serving.http.body import Limits
 from vitkit.system.environment import MAX_PIXELS_VARIABLE
 
@@ -326,7 +326,7 @@ def test_a_body_that_comes_too_slowly_is_refused(monkeypatch):
     monkeypatch.setattr(http_body, "PATIENCE", 0.1)
     with running(limits=Limits(seconds=0.2)) as server:
         with socket.create_connection(server.address, 10) as client:
-            head = "POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\n"
+            head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
             client.sendall(f"{head}Content-Length: 9999\r\n\r\nabc".encode())
             answer = b""
             while part := client.recv(9999):
@@ -347,7 +347,7 @@ def test_who_sends_half_a_head_is_disconnected(monkeypatch):
 def test_nobody_computes_for_a_client_that_goes_away():
     with running(batch=1) as server:
         model = slow_model(server, 0.2)
-        head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(PHOTOGRAPHS[0])}\r\n"
+        head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(PHOTOGRAPHS[0])}\r\n"
         request = f"{head}Content-Type: image/jpeg\r\n\r\n".encode() + PHOTOGRAPHS[0]
         for _ in range(5):
             with socket.create_connection(server.address, 10) as client:

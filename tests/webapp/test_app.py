@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,13 +70,21 @@ def payload(tmp_path):
     return make
 
 
+def asked(given, viewers):
+    """The answer to what was uploaded, to the folder in which it is."""
+    folder = Path()
+    if given is not None and given["path"]:
+        folder = Path(given["path"]).parent
+    return answer_file(given, viewers, folder)
+
+
 PHOTOGRAPH = photograph(90, 160)
 JPEG = encoded(PHOTOGRAPH, "JPEG")
 
 
 def test_answers_are_those_of_predict(payload, tmp_path):
     own = viewer()
-    current, sentence = answer_file(payload(JPEG), [own])
+    current, sentence = asked(payload(JPEG), [own])
     (expected,) = predict(own.classifier, [str(tmp_path / "upload")], workers=0)
     names, values = zip(*current.answers[0].classes, strict=True)
     assert sentence == "" and names == expected.labels
@@ -97,7 +106,7 @@ def test_doubts_are_those_of_predict_and_are_said(payload, tmp_path, limit):
         least=torch.zeros(3),
     )
     own = replace(own, classifier=replace(own.classifier, unknown=limits))
-    current, _ = answer_file(payload(JPEG), [own])
+    current, _ = asked(payload(JPEG), [own])
     (expected,) = predict(own.classifier, [str(tmp_path / "upload")], workers=0)
     doubt = current.answers[0].doubt
     assert (doubt.unknown, doubt.possible) == (expected.unknown, expected.possible)
@@ -114,7 +123,7 @@ def test_doubts_are_those_of_predict_and_are_said(payload, tmp_path, limit):
 
 def test_maps_are_those_of_inspection(payload):
     own = viewer()
-    current, _ = answer_file(payload(JPEG), [own])
+    current, _ = asked(payload(JPEG), [own])
     images = own.classifier.batch([open_image(JPEG, "a")])
     pixels = current.photograph.views[0].pixels
     assert pixels.shape == (427, 640, 3)  # the shape of 32 x 48
@@ -132,7 +141,7 @@ def test_maps_are_those_of_inspection(payload):
 
 def test_the_patch_at_a_pixel_is_the_one_that_is_framed(payload):
     own = viewer()
-    current, _ = answer_file(payload(JPEG), [own])
+    current, _ = asked(payload(JPEG), [own])
     view = current.photograph.views[0]
     picture = drawn(view, np.ones(own.grid(view)), (3, 5))
     framed = np.argwhere((picture == [255, 196, 0]).all(-1))
@@ -150,7 +159,7 @@ def test_a_model_of_whole_photographs_shows_all_of_a_panorama(payload, rule):
     own = Viewer("mine", classifier)
     own.warm_up()
     assert "whole photographs on up to 16 patches" in own.facts
-    current, _ = answer_file(payload(encoded(photograph(30, 300), "PNG"), "wide.png"), [own])
+    current, _ = asked(payload(encoded(photograph(30, 300), "PNG"), "wide.png"), [own])
     view = current.photograph.views[0]
     rows, columns = own.grid(view)
     assert rows == 1 and columns > 9
@@ -165,7 +174,7 @@ def test_a_model_of_whole_photographs_shows_all_of_a_panorama(payload, rule):
 def test_a_model_without_attention_shows_the_photograph_and_says_why(payload):
     config = ResNetConfig(Backbone((1, 1)), (32, 48), classes=3)
     own = viewer(config)
-    current, _ = answer_file(payload(JPEG), [own])
+    current, _ = asked(payload(JPEG), [own])
     assert len(current.answers[0].classes) == 3
     picture, caption = look(current, 0, own, ROLLOUT)
     assert picture.ndim == 3 and "a ResNet has no attention among patches" in caption
@@ -173,7 +182,7 @@ def test_a_model_without_attention_shows_the_photograph_and_says_why(payload):
 
 def test_a_model_without_a_head_shows_what_it_looks_at(payload):
     own = viewer(replace(SMALL, classes=0), ())
-    current, _ = answer_file(payload(JPEG), [own])
+    current, _ = asked(payload(JPEG), [own])
     assert "names no classes" in app_html.answers(current.answers[0], "softmax")
     assert "class token" in look(current, 0, own, ROLLOUT)[1]
     known, _ = correct(current, (), "a thing")
@@ -185,7 +194,7 @@ def test_two_models_of_other_sizes_and_classes_answer_one_photograph(payload):
     second = Viewer(
         "other", Classifier(create("mu/16", classes=2), Preprocessing(), ("x", "y"), "sigmoid")
     )
-    current, _ = answer_file(payload(JPEG), [first, second])
+    current, _ = asked(payload(JPEG), [first, second])
     assert [view.images.shape[2:] for view in current.photograph.views] == [(32, 48), (224, 224)]
     assert {name for name, _ in current.answers[1].classes} == {"x", "y"}
     assert "2 classes, 224 × 224 pixels" in second.facts
@@ -202,7 +211,7 @@ def test_two_models_of_other_sizes_and_classes_answer_one_photograph(payload):
     ids=["empty", "text", "truncated", "a bomb"],
 )
 def test_a_broken_file_is_a_sentence(payload, data, words):
-    current, sentence = answer_file(payload(data), [viewer()])
+    current, sentence = asked(payload(data), [viewer()])
     assert current is None and words in sentence
 
 
@@ -216,7 +225,7 @@ def test_strange_photographs_are_answered(payload, shared):
             chosen[facts.get("format"), facts.get("mode"), facts["expect"] == "ok"] = facts
     for facts in chosen.values():
         file = manifest.parent / facts["file"]
-        current, sentence = answer_file({"path": str(file), "orig_name": file.name}, [own])
+        current, sentence = asked({"path": str(file), "orig_name": file.name}, [own])
         assert (current is None) == (facts["expect"] != "ok") == bool(sentence), file
     assert len(chosen) > 10
 
@@ -225,15 +234,46 @@ def test_a_file_that_is_too_large_is_a_sentence(payload, tmp_path):
     given = payload(JPEG)
     with (tmp_path / "upload").open("ab") as file:
         file.truncate(LARGEST_FILE + 1)
-    assert "photographs of up to 50 MiB are accepted" in answer_file(given, [viewer()])[1]
-    assert "no file arrived" in answer_file({"path": None, "url": "data:..."}, [viewer()])[1]
-    assert answer_file(None, [viewer()]) == (None, "")
+    assert "photographs of up to 50 MiB are accepted" in asked(given, [viewer()])[1]
+    assert "no file arrived" in asked({"path": None, "url": "data:..."}, [viewer()])[1]
+    assert asked(None, [viewer()]) == (None, "")
+
+
+def test_no_other_file_of_the_machine_is_opened(payload, tmp_path):
+    """Whoever sends a request chooses the path in it. The answer is the same for a photograph, a text and
+    nothing at all."""
+    own = viewer()
+    uploads = tmp_path / "uploads"
+    (uploads / "inside").mkdir(parents=True)
+    (uploads / "bee.jpg").write_bytes(JPEG)
+    (tmp_path / "private.jpg").write_bytes(JPEG)
+    (tmp_path / "notes.txt").write_text("private")
+    (uploads / "link.jpg").symlink_to(tmp_path / "private.jpg")
+    (uploads / "circle").symlink_to(uploads / "circle")
+    assert answer_file({"path": str(uploads / "bee.jpg")}, [own], uploads)[0] is not None
+    paths = [
+        tmp_path / "private.jpg", tmp_path / "notes.txt", tmp_path / "nothing.jpg", "/etc/passwd",
+        uploads / ".." / "private.jpg", uploads / "link.jpg", uploads / "inside", uploads / "circle",
+        f"{uploads}-beside/x.jpg", "", ".", "private.jpg", "a\0b", "x" * 5000,
+    ]  # fmt: skip
+    sentences = set()
+    for path in paths:
+        current, sentence = answer_file({"path": str(path)}, [own], uploads)
+        assert current is None, path
+        sentences.add(sentence)
+    for strange in ("/etc/passwd", ["path"], 7, {}, {"path": 7}, {"path": ["a"]}, {"path": None}):
+        current, sentence = answer_file(strange, [own], uploads)
+        assert current is None
+        sentences.add(sentence)
+    assert len(sentences) == 1 and "no file arrived" in sentences.pop()
+    named = {"path": str(uploads / "bee.jpg"), "orig_name": ["no", "text"]}
+    assert answer_file(named, [own], uploads)[0].photograph.name == "bee.jpg"
 
 
 def test_a_damaged_model_is_a_sentence(payload):
     own = viewer()
     torch.nn.init.constant_(own.classifier.model.norm.weight, torch.nan)
-    current, sentence = answer_file(payload(JPEG), [own])
+    current, sentence = asked(payload(JPEG), [own])
     assert current is None and "its weights may be damaged" in sentence
 
 
@@ -257,7 +297,7 @@ def open_photograph_of(data: bytes, own: Viewer):
 
 def test_outputs_that_are_no_probabilities_have_no_bars(payload):
     own = viewer(activation="none")
-    current, _ = answer_file(payload(JPEG), [own])
+    current, _ = asked(payload(JPEG), [own])
     assert "%" not in app_html.answers(current.answers[0], "none")
     shown = app_html.answers(current.answers[0], "sigmoid")
     assert re.search(r"width:\d+\.\d%", shown)
@@ -271,7 +311,7 @@ def test_corrections_are_a_manifest_that_the_data_room_reads(payload, tmp_path, 
     known = ()
     labels = ("tench, Tinca tinca", 'a "bee"', "something new")
     for i, label in enumerate(labels):
-        current, _ = answer_file(payload(encoded(photograph(60, 80, i)), f"{i}.jpg"), [own])
+        current, _ = asked(payload(encoded(photograph(60, 80, i)), f"{i}.jpg"), [own])
         known, sentence = correct(current, known, f" {label} ")
     assert "3 photographs corrected" in sentence
     known, _ = correct(current, known, "something else")  # the same photograph again
@@ -288,7 +328,7 @@ def test_corrections_are_a_manifest_that_the_data_room_reads(payload, tmp_path, 
 
 def test_what_cannot_be_corrected_is_a_sentence(payload):
     assert "there is no photograph to correct" in correct(None, (), "ant")[1]
-    current, _ = answer_file(payload(JPEG), [viewer()])
+    current, _ = asked(payload(JPEG), [viewer()])
     for label, words in (
         (None, "say what is on"),
         ("  ", "say what is on"),

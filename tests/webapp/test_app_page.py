@@ -1,6 +1,7 @@
 """The page of `vitkit app` in headless Chromium, with real uploads and clicks; and its server."""
 
 import csv
+import json
 import os
 import re
 import signal
@@ -10,6 +11,8 @@ import time
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from pictures import encoded, photograph
@@ -190,3 +193,47 @@ def test_the_server_says_where_it_is_and_takes_the_next_port(tmp_path):
         assert (status, out.strip()) == (0, "the page is closed") and seconds < 5
     assert "port 17900 is taken" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_no_file_of_the_machine_is_handed_out(tmp_path):
+    """By the three requests of a page: say which file was uploaded, and take the answer."""
+    page = Page(save_model(tmp_path, "model", 16, ("ant", "bee")))
+    try:
+        take_files(page.address, tmp_path)
+    finally:
+        page.stop(signal.SIGTERM)  # gradio prints a traceback for what it refuses
+
+
+def take_files(address, tmp_path):
+    private = tmp_path / "private.png"
+    private.write_bytes(encoded(photograph(120, 160), "PNG"))
+    settings = json.load(urlopen(f"{address}config"))
+    [change] = [
+        each["id"] for each in settings["dependencies"] if each["targets"][0][1] == "change"
+    ]
+    for path in (private, "/etc/hostname", tmp_path / "nothing.png"):
+        asked = {
+            "data": [{"path": str(path), "meta": {"_type": "gradio.FileData"}}],
+            "fn_index": change,
+            "session_hash": "stranger",
+        }
+        headers = {"Content-Type": "application/json"}
+        join = Request(f"{address}gradio_api/queue/join", json.dumps(asked).encode(), headers)
+        urlopen(join).close()
+        with urlopen(f"{address}gradio_api/queue/data?session_hash=stranger") as events:
+            said = b""
+            while b"process_completed" not in said:
+                said += events.readline()
+        assert b'"success":false' in said and b"class=number" not in said
+
+    root = address.rsplit("/", 2)[0]
+    for path in ("/", "/config", "/gradio_api/upload"):
+        with pytest.raises(HTTPError, match="404") as refused:
+            urlopen(Request(f"{root}{path}", b"data"))
+        refused.value.close()
+    evil = {"Host": "evil.example"}, {"Origin": "https://evil.example"}
+    for headers, status in zip(evil, ("421", "403"), strict=True):
+        with pytest.raises(HTTPError, match=status) as refused:
+            urlopen(Request(f"{address}gradio_api/upload", b"data", headers))
+        refused.value.close()

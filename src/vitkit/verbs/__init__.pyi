@@ -1163,6 +1163,7 @@ def serve(
     grace: float = 30.0,
     token_file: str | Path | None = None,
     allow_origin: str | Sequence[str] = ...,
+    allow_host: str | Sequence[str] = ...,
     runtime: Literal['auto', 'torch', 'compiled', 'onnx', 'openvino'] = 'auto',
     precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
     device: str | torch.device = 'auto',

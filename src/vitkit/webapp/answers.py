@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vitkit.inspection import READER
 from vitkit.system.console.text import LONGEST_NAME, counted, printable, printable_name
@@ -64,18 +64,25 @@ class Choice(NamedTuple):
     """The patch that looks, or None for what the model's head reads."""
 
 
-def answer_file(payload: dict | None, viewers: Sequence[Viewer]) -> tuple[Current | None, str]:
+def answer_file(
+    payload: Any, viewers: Sequence[Viewer], folder: Path
+) -> tuple[Current | None, str]:
     """The models' answers to an uploaded file, and a sentence if there is none.
 
-    payload: what gradio knows of the file, which it has put into its own folder; None if the person
-    took the photograph away.
+    Args:
+        payload: The description of the file that the request holds, {"path", "orig_name"}; None if the
+            person took the photograph away. Whoever sends the request chooses it.
+        viewers: The models.
+        folder: Where uploaded files are. No other file is opened.
     """
     if payload is None:
         return None, ""
-    if not payload.get("path"):
+    path = uploaded(payload, folder)
+    if path is None:  # the same sentence, whether there is such a file or not
         return None, html.problem("no file arrived; choose it again")
-    path = Path(payload["path"])
-    name = payload.get("orig_name") or path.name
+    name = payload.get("orig_name")
+    if not isinstance(name, str) or not name:
+        name = path.name
     try:
         photograph = open_photograph(path, name, viewers)
         pairs = zip(viewers, photograph.views, strict=True)
@@ -83,6 +90,24 @@ def answer_file(payload: dict | None, viewers: Sequence[Viewer]) -> tuple[Curren
     except (ValueError, OSError) as error:
         return None, html.problem(printable(str(error)))
     return Current(photograph, answers), ""
+
+
+def uploaded(payload: Any, folder: Path) -> Path | None:
+    """The path of an uploaded file, by the description of it in a request; None unless it lies in the
+    folder of uploads, wherever links lead."""
+    if not isinstance(payload, dict) or not isinstance(payload.get("path"), str):
+        return None
+    try:
+        path = Path(payload["path"]).resolve(strict=True)
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ):  # not there, no name of a file, or links in a circle
+        return None
+    if not path.is_relative_to(folder.resolve()) or not path.is_file():
+        return None
+    return path
 
 
 def reader_of(viewer: Viewer) -> str:

@@ -47,7 +47,8 @@ class Parts(NamedTuple):
 
 
 def build(viewers: Sequence[Viewer], folder: Path) -> "gr.Blocks":
-    """The page for one model, or for two side by side. `folder` is for files to download."""
+    """The page for one model, or for two side by side. `folder` holds what was uploaded, and what is to
+    be downloaded."""
     import gradio as gr
 
     title = " and ".join(viewer.name for viewer in viewers)
@@ -79,7 +80,7 @@ def build(viewers: Sequence[Viewer], folder: Path) -> "gr.Blocks":
                     if len(viewers) > 1:
                         answers.append(gr.HTML(padding=False, elem_id=f"answers-{number + 1}"))
         _add_corrections(current, viewers, folder)
-        _answer_photographs(photo, [current, status, *answers], viewers, parts)
+        _answer_photographs(photo, [current, status, *answers], viewers, parts, folder)
     return page
 
 
@@ -166,16 +167,18 @@ def _answer_photographs(
     outputs: list["gr.Component"],
     viewers: Sequence[Viewer],
     parts: Sequence[Parts],
+    folder: Path,
 ) -> None:
     """Answer each photograph that arrives, in all columns.
 
-    outputs: where the state goes, the sentence about it, and the answers of each model."""
+    outputs: where the state goes, the sentence about it, and the answers of each model. folder: where
+    uploaded photographs are."""
     import gradio as gr
 
     current = outputs[0]
 
     def answer(payload):
-        state, sentence = answer_file(payload, viewers)
+        state, sentence = answer_file(payload, viewers, folder)
         updates = [state, sentence]
         for i, viewer in enumerate(viewers):
             text = ""
@@ -189,8 +192,8 @@ def _answer_photographs(
 
     for part in parts:
         outputs = [*outputs, part.query, part.back]
-    # Not preprocessed: gradio would open the file with Pillow, without our limits and sentences.
-    # It checks all the same that the file is one that was uploaded.
+    # Not preprocessed: gradio would open the file with Pillow, without our limits and sentences. So it
+    # does not check that the file is one that was uploaded either: answer_file does
     answered = photo.change(
         answer,
         [photo],

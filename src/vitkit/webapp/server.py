@@ -1,6 +1,7 @@
 """Serving the page of `vitkit app`: a port, a server that stops in one moment, and files that are
 gone afterwards."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -9,18 +10,22 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from vitkit.serving import Guard, Listener, close_silent, config_of, is_full
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.webapp import html as app_html
 from vitkit.webapp.viewer import LARGEST_FILE, Viewer
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.types import ASGIApp
 
 PORTS = 20  # that are tried, from the one that was asked for
+SECONDS = 60.0  # in which a request has to come
 
 
 def check_gradio() -> None:
@@ -58,10 +63,23 @@ def listening_socket(host: str, port: int) -> socket.socket:
     )
 
 
-def serve(viewers: Sequence[Viewer], listener: socket.socket, started: Callable[[], None]) -> None:
-    """Serve the page until Ctrl-C or SIGTERM. `started` is called when it answers.
+def serve(
+    viewers: Sequence[Viewer],
+    listener: socket.socket,
+    host: str,
+    secret: str,
+    started: Callable[[], None],
+) -> None:
+    """Serve the page until Ctrl-C or SIGTERM.
 
     Uploaded files are kept in a folder of this process, which is removed at the end.
+
+    Args:
+        viewers: The models, one or two.
+        listener: The socket to serve at.
+        host: The address that was asked for, by which browsers may call the page.
+        secret: What its addresses begin with, "/SECRET/": whoever does not know it gets nothing.
+        started: Called when the page answers.
     """
     # A folder of its own, which gradio reads from the environment when it is imported; and nothing
     # of it calls home
@@ -69,14 +87,20 @@ def serve(viewers: Sequence[Viewer], listener: socket.socket, started: Callable[
         os.environ["GRADIO_TEMP_DIR"] = folder
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
         os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-        run_until_ended(_server(viewers, Path(folder)), listener, started)
+        application = _application(viewers, Path(folder), secret)
+        run_until_ended(Guard(application, host, secret=secret), listener, started)
 
 
 def run_until_ended(
-    server: "uvicorn.Server", listener: socket.socket, started: Callable[[], None]
+    application: "ASGIApp", listener: socket.socket, started: Callable[[], None]
 ) -> None:
-    """Run a server until Ctrl-C or SIGTERM. `started` is called when it answers."""
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    """Serve an application until Ctrl-C or SIGTERM, within the limits of connections that every server has.
+    `started` is called when it answers."""
+    import uvicorn
+
+    server = uvicorn.Server(config_of(application, log_level="critical"))
+    serving = partial(asyncio.run, _serve_and_watch(server, Listener(listener)))
+    thread = threading.Thread(target=serving, daemon=True)
     if signals_are_ours():
         signal.signal(signal.SIGTERM, _interrupt)  # so that what follows is done then, too
     thread.start()
@@ -99,10 +123,25 @@ def _interrupt(*_) -> None:
     raise KeyboardInterrupt
 
 
-def _server(viewers: Sequence[Viewer], folder: Path) -> "uvicorn.Server":
-    """The page and its server, which reports nothing but what goes wrong."""
+async def _serve_and_watch(server: "uvicorn.Server", listener: Listener) -> None:
+    """Serve, and close connections that say nothing. A page listens to answers that last."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_pass_over_full)
+    watching = asyncio.create_task(close_silent(server, SECONDS, answers_last=True))
+    with listener:
+        await server.serve(sockets=[listener])
+    watching.cancel()
+
+
+def _pass_over_full(loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
+    """Other connections wait until one ends: that is no error."""
+    if not is_full(said.get("exception")):
+        loop.default_exception_handler(said)
+
+
+def _application(viewers: Sequence[Viewer], folder: Path, secret: str) -> "ASGIApp":
+    """The page, at addresses that begin with the secret."""
     import gradio as gr
-    import uvicorn
     from fastapi import FastAPI
 
     from vitkit.webapp.page import build
@@ -125,10 +164,13 @@ def _server(viewers: Sequence[Viewer], folder: Path) -> "uvicorn.Server":
     )
     page = build(viewers, folder)
     page.queue(default_concurrency_limit=4, max_size=64)
-    application = gr.mount_gradio_app(
+    # Else gradio copies whatever path a request names to the folder of uploads: only of a page that it has
+    # launched itself does it check that the file was uploaded
+    page.has_launched = True
+    return gr.mount_gradio_app(
         FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
         page,
-        path="/",
+        path=f"/{secret}",
         footer_links=[],
         run_history=False,
         max_file_size=LARGEST_FILE,
@@ -137,4 +179,3 @@ def _server(viewers: Sequence[Viewer], folder: Path) -> "uvicorn.Server":
         theme=theme,
         css=app_html.STYLE,
     )
-    return uvicorn.Server(uvicorn.Config(application, log_level="critical"))

@@ -13,6 +13,7 @@ import json
 from typing import TYPE_CHECKING
 
 from vitkit.serving.http.body import JSON, Refused, let_finish
+from vitkit.serving.http.guard import Guard
 from vitkit.serving.http.predict import WITHOUT_SCRIPT, add_predict
 from vitkit.serving.http.service import Service, check_token, guards
 from vitkit.serving.http.telemetry import GONE, Watch
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+REMEDY = "start it with --allow-host NAME, or with a token"
 PATHS = ("/predict", "/model", "/health", "/ready", "/metrics", "/docs", "/openapi.json")
 
 
@@ -55,7 +57,11 @@ def application(service: Service) -> Watch:
             allow_headers=("Authorization", "Content-Type", "X-Request-ID"),
             expose_headers=("X-Request-ID", "Retry-After"),
         )
-    return Watch(app, service.metrics, frozenset(PATHS))
+    guarded = app
+    settings = service.settings
+    if settings.token is None:  # a page of somebody else's does not know one
+        guarded = Guard(app, settings.host, settings.names, settings.origins, remedy=REMEDY)
+    return Watch(guarded, service.metrics, frozenset(PATHS))
 
 
 # What is served, and how it is

@@ -5,15 +5,12 @@ Signals: SIGTERM and SIGINT end it, SIGHUP loads the model again from where it i
 """
 
 import asyncio
-import errno
 import io
 import logging
-import math
 import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr
@@ -21,12 +18,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
 
 from vitkit.data import limit_for_good
 from vitkit.runtimes import Runtime
 from vitkit.serving.batching import Room, Served, warm_up
 from vitkit.serving.http.application import application
+from vitkit.serving.http.connections import Listener, close_silent, config_of, drain, is_full
 from vitkit.serving.http.service import Service, Settings
 from vitkit.serving.http.telemetry import log, start_logs
 from vitkit.system.environment import max_pixels
@@ -37,10 +34,6 @@ if TYPE_CHECKING:
     import uvicorn
 
 PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
-CONNECTIONS = 1000  # at once; those beyond wait until one ends
-SPARE = 64  # descriptors that no connection gets: another model is opened with them
-BACKLOG = 1024  # connections that wait to be accepted
-IDLE = 5  # seconds that a connection is kept for another request
 LAST = 2.0  # seconds beyond its grace after which a server that is ending ends in any case
 UNFINISHED = 1  # its exit status then
 
@@ -156,20 +149,8 @@ class Server:
     async def _run(self) -> None:
         import uvicorn
 
-        config = uvicorn.Config(
-            self.watch,
-            http="h11",  # which bounds the head of a request
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            proxy_headers=False,
-            backlog=BACKLOG,
-            limit_concurrency=CONNECTIONS + 1,  # the socket accepts fewer
-            timeout_keep_alive=IDLE,
-            timeout_graceful_shutdown=max(1, round(self.plan.grace)),
-        )
+        grace = max(1, round(self.plan.grace))
+        config = config_of(self.watch, lifespan="off", timeout_graceful_shutdown=grace)
         server = uvicorn.Server(config)
         asyncio.get_running_loop().set_exception_handler(self._log_what_asyncio_says)
         serving = asyncio.create_task(server.serve(sockets=[self.bound]))
@@ -191,7 +172,7 @@ class Server:
         """A line of the log, once a second, while connections wait. A second later asyncio looks again,
         which may be at a socket that is closed by then."""
         error = said.get("exception")
-        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        if is_full(error):
             log("connections wait", {"reason": error.strerror}, logging.WARNING)
         elif self.bound.fileno() >= 0 or "_start_serving" not in said["message"]:
             loop.default_exception_handler(said)
@@ -288,131 +269,3 @@ def _raise_cannot_serve(error: BaseException | None, bound: socket.socket) -> No
 def _address(bound: socket.socket) -> str:
     host, port, *_ = bound.getsockname()
     return f"{host}:{port}"
-
-
-# Connections: they do not take all descriptors, those that say nothing are closed, and when the server
-# ends each gets the answer to what it has sent
-
-
-SILENT = 10.0  # seconds in which the head of a request has to come
-UNREAD = 30.0  # seconds beyond a request's in which its answer has to be taken
-LOOK = 1.0  # seconds between two looks at all connections
-MOMENT_OF_ASKING = 0.5  # seconds in which a full server says so once
-MOMENT = 0.02  # seconds between two looks at connections that end
-LINGER = 1.0  # seconds that a connection without a request stays open when the server ends
-
-
-class Listener(socket.socket):
-    """A socket that accepts no more connections than there are descriptors to spare: the others wait in
-    the system, and find their place when one ends. If connections took all of them, no other model
-    could be opened, nor the files of the metrics."""
-
-    def __init__(self, bound: socket.socket):
-        """Takes the place of the socket `bound`."""
-        super().__init__(bound.family, bound.type, bound.proto, fileno=bound.detach())
-        self.accepted: WeakSet[socket.socket] = WeakSet()
-        """Those that are open: who closes a connection forgets its socket."""
-        self.most = most_connections()
-        self.full_since = -math.inf
-        """When it last said that there are too many, in seconds of the monotonic clock."""
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection. Raises OSError with EMFILE for one too many, as the system does: asyncio then
-        tries again after a second.
-
-        Before that it asks up to BACKLOG times more, and each EMFILE would be a line of the log and another
-        try. So for a moment BlockingIOError says that nobody waits.
-        """
-        # Reference cycles keep connections for a while after they are closed
-        count = sum(connection.fileno() >= 0 for connection in self.accepted)
-        if count >= self.most:
-            now = time.monotonic()
-            if now - self.full_since < MOMENT_OF_ASKING:
-                raise BlockingIOError
-            self.full_since = now
-            raise OSError(errno.EMFILE, "as many connections are open as this process takes")
-        connection, address = super().accept()
-        self.accepted.add(connection)
-        return connection, address
-
-
-def most_connections() -> int:
-    """The number of connections that this process may have open at once."""
-    if os.name != "posix":
-        return CONNECTIONS
-    import resource
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return CONNECTIONS
-    return max(1, min(CONNECTIONS, limit - SPARE))
-
-
-async def close_silent(server: "uvicorn.Server", seconds: float) -> None:
-    """Close, for ever, the connections whose clients send half a head or do not take their answer:
-    uvicorn would wait for them.
-
-    seconds: that a request may take.
-    """
-    since: WeakKeyDictionary[Any, tuple[Any, float]] = WeakKeyDictionary()
-    while True:
-        await asyncio.sleep(LOOK)
-        now = time.monotonic()
-        for connection in list(server.server_state.connections):
-            request = connection.cycle
-            waits = request is None or request.response_complete
-            state = (id(request), waits)
-            before, began = since.get(connection, (None, now))
-            if state != before:
-                since[connection] = (state, now)
-            elif now - began > (SILENT if waits else seconds + UNREAD):
-                connection.transport.abort()
-
-
-async def drain(server: "uvicorn.Server", bound: socket.socket) -> None:
-    """Accept no more connections, and have the server end when those that are open are done.
-
-    Connections that the system has accepted already, and nobody here, are taken over: closing the
-    socket would break them. Connections without a request stay open for a moment: a request may be
-    on its way.
-    """
-    # Those that asyncio has accepted get their protocols before its server is closed: in Python 3.11
-    # it would forget them, open (python/cpython#109564)
-    loop = asyncio.get_running_loop()
-    last = socket.fromfd(bound.fileno(), bound.family, bound.type, bound.proto)
-    loop.remove_reader(bound.fileno())
-    await asyncio.sleep(MOMENT)
-    for each in server.servers:
-        each.close()
-
-    # Those that wait to be accepted
-    accepted = _accept_waiting(last)
-    last.close()
-    for connection in accepted:
-        await loop.connect_accepted_socket(
-            lambda: server.config.http_protocol_class(
-                config=server.config,
-                server_state=server.server_state,
-                app_state=server.lifespan.state,
-            ),
-            connection,
-        )
-
-    # The last requests
-    ends = time.monotonic() + LINGER
-    while server.server_state.connections and time.monotonic() < ends:
-        await asyncio.sleep(MOMENT)
-    server.should_exit = True
-
-
-def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
-    """The connections that wait to be accepted."""
-    listener.setblocking(False)
-    accepted = []
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except OSError:  # there is none
-            return accepted
-        connection.setblocking(False)
-        accepted.append(connection)

@@ -31,6 +31,10 @@ class Settings:
     """Seconds that an image waits for others, at most, while the model is free."""
     origins: tuple[str, ...] = ()
     """Web pages that may ask: "https://example.org", or "*" for all. Browsers keep others out."""
+    host: str = "127.0.0.1"
+    """The address that it is served at, which is what clients without a token may call it."""
+    names: tuple[str, ...] = ()
+    """Further names that clients without a token may call it by; "*" is any."""
 
 
 class Service:

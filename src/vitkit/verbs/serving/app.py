@@ -1,5 +1,6 @@
 """A web page on which a model answers photographs and shows what it looks at."""
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -75,12 +76,13 @@ def app(settings: App) -> ClosedPage:
             viewers[-1].warm_up()
 
     # The page
-    address = address_of(settings.host, port)
+    secret = secrets.token_urlsafe(12)
+    address = f"{address_of(settings.host, port)}/{secret}/"
 
     def started() -> None:
         announce_page(address, settings.port, port, "Ctrl-C ends it", settings.open)
 
-    serve(viewers, listener, started)
+    serve(viewers, listener, settings.host, secret, started)
     return ClosedPage(address)
 
 

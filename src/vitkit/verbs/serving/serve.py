@@ -97,6 +97,10 @@ class Serve:
     allow_origin: Annotated[tuple[str, ...], arg(metavar="ORIGIN...")] = ()
     """Origins whose web pages may send requests (CORS), such as https://example.org; '*' means all.
     Default: only pages of the server's own address."""
+    allow_host: Annotated[tuple[str, ...], arg(metavar="NAME...")] = ()
+    """Names by which clients may ask a server without a token, such as that of a proxy in front of it:
+    photos.example.org. '*' means all. Default: its address, localhost, and with --host 0.0.0.0 any
+    number and this machine's own name."""
     runtime: Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"
@@ -213,6 +217,8 @@ def plan_of(settings: Serve) -> Plan:
         settings.batch,
         settings.delay / 1000,
         settings.allow_origin,
+        settings.host,
+        settings.allow_host,
     )
     name = short_name(word_of(settings.model))
     return Plan(name, partial(open_model, settings), answering, settings.queue, settings.grace)

@@ -30,6 +30,7 @@ from vitkit.labelling import (
     sort_into,
 )
 from vitkit.recipes import choose_pretrained
+from vitkit.serving import Guard
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name, some
 from vitkit.system.machine import pick_device
@@ -337,8 +338,6 @@ def _loaded(settings: Label) -> tuple[str, Classifier]:
 
 def _serve(settings: Label, table: Table, listener: socket.socket) -> None:
     """Serve the page until it is ended."""
-    import uvicorn
-
     port = listener.getsockname()[1]
     secret = secrets.token_urlsafe(12)
     address = f"{address_of(settings.host, port)}/{secret}/"
@@ -347,5 +346,5 @@ def _serve(settings: Label, table: Table, listener: socket.socket) -> None:
         how_it_ends = "Ctrl-C ends it; what was answered is kept"
         announce_page(address, settings.port, port, how_it_ends, settings.open)
 
-    server = uvicorn.Server(uvicorn.Config(application(table, secret), log_level="critical"))
-    run_until_ended(server, listener, started)
+    guarded = Guard(application(table, secret), settings.host, secret=secret)
+    run_until_ended(guarded, listener, started)
