@@ -2,7 +2,8 @@
 
 import io
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -159,6 +160,13 @@ class Server(BaseHTTPRequestHandler):
             self.send_header("Location", "file:///etc/hostname")
             self.end_headers()
             return
+        if self.path == "/dripping.png":  # a header every moment, and never the last
+            self.send_response(200)
+            self.flush_headers()
+            while not self.server.stopping.wait(0.02):
+                with suppress(OSError):
+                    self.wfile.write(b"X-More: 1\r\n")
+            return
         self.send_response(404 if self.path == "/gone.png" else 200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body) + (self.path == "/short.png")))
@@ -176,7 +184,7 @@ class Server(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def address():
-    server = HTTPServer(("127.0.0.1", 0), Server)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     server.stopping = threading.Event()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -197,6 +205,7 @@ def test_web_addresses_have_limits(classifier, address, monkeypatch):
         "/away": "cannot be read",
         "/short.png": "broke off after",
         "/slow.png": "takes longer than 0.2 seconds",
+        "/dripping.png": "takes longer than 0.2 seconds",
     }
     for path, sentence in sentences.items():
         (prediction,) = predict(classifier, address + path, device="cpu")

@@ -4,7 +4,6 @@ An Item is made when it is asked for: of a million files only the names are kept
 """
 
 import glob
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from vitkit.data import DATA_SUFFIXES as DATA_SETS
 from vitkit.data import IMAGE_SUFFIXES as IMAGES
 from vitkit.data import BadImage, Names, RowRanges, Source, find_images, read_file
 from vitkit.system.console.text import as_word, counted_kind
+from vitkit.system.storage.deadline import Deadline
 from vitkit.system.storage.remote import WILDCARDS, suffix
 
 ARCHIVES = (".zip", ".rar", ".7z", ".gz", ".tgz", ".bz2", ".xz")
@@ -307,14 +307,12 @@ def spread(items: "Pictures", limit: int) -> Pictures | list[Item]:
 
 MAX_BYTES = 64 << 20  # of an image; photographs have about 10 MB
 SILENCE = 15  # seconds to wait for an answer, or for the next part of one
-PATIENCE = 60  # seconds that an image may take
+PATIENCE = 60  # seconds that an image may take, its headers included
 SCHEMES = ("http://", "https://")
 # What opens an address and where it leads on to: the web only, no file of this machine.
 _HANDLERS = (
     request.ProxyHandler,
     request.UnknownHandler,
-    request.HTTPHandler,
-    request.HTTPSHandler,
     request.HTTPDefaultErrorHandler,
     request.HTTPRedirectHandler,
     request.HTTPErrorProcessor,
@@ -329,21 +327,24 @@ def is_web(name: str) -> bool:
 def read_web(address: str) -> bytes:
     """The bytes of an image at a web address. Raises BadImage if it does not come within PATIENCE
     seconds, is larger than MAX_BYTES, or is a page."""
+    deadline = Deadline(PATIENCE)
     opener = request.OpenerDirector()
-    for handler in _HANDLERS:
-        opener.add_handler(handler())
+    for handler in [*(handler() for handler in _HANDLERS), *deadline.handlers()]:
+        opener.add_handler(handler)
     headers = {"User-Agent": "vitkit", "Accept": "image/*"}
     try:
         asked = request.Request(address, headers=headers)
-        with opener.open(asked, timeout=SILENCE) as answer:
+        with deadline, opener.open(asked, timeout=SILENCE) as answer:
             if answer.headers.get_content_type() == "text/html":
                 raise BadImage(
                     f"{address} is a web page, not an image; give the address of the picture itself"
                 )
-            return _received(answer, address)
+            return _received(answer, address, deadline)
     except BadImage:
         raise
     except (OSError, HTTPException, ValueError) as error:
+        if deadline.is_over:
+            raise BadImage(_late(address)) from None
         reason = getattr(error, "reason", None) or error
         if isinstance(error, TimeoutError) or isinstance(reason, TimeoutError):
             reason = f"no answer for {SILENCE} seconds"
@@ -353,16 +354,21 @@ def read_web(address: str) -> bytes:
         raise BadImage(f"{address} cannot be read: {reason}") from None
 
 
-def _received(answer: HTTPResponse, address: str) -> bytes:
+def _late(address: str) -> str:
+    return f"{address} takes longer than {PATIENCE} seconds; download it first"
+
+
+def _received(answer: HTTPResponse, address: str, deadline: Deadline) -> bytes:
     """All bytes of an answer. Raises BadImage beyond the limits, OSError."""
-    ends = time.monotonic() + PATIENCE
     data = bytearray()
     while part := answer.read1():
         data += part
         if len(data) > MAX_BYTES:
             raise BadImage(f"{address} is larger than {MAX_BYTES:,} bytes; download it first")
-        if time.monotonic() > ends:
-            raise BadImage(f"{address} takes longer than {PATIENCE} seconds; download it first")
+        if deadline.is_over:
+            raise BadImage(_late(address))
+    if deadline.is_over:
+        raise BadImage(_late(address))
     expected = answer.headers.get("Content-Length", "")
     if expected.isdecimal() and len(data) < int(expected):
         raise BadImage(f"{address} broke off after {len(data):,} of {expected} bytes")

@@ -11,11 +11,14 @@ import base64
 import hashlib
 import urllib.error
 import urllib.request
-from http.client import HTTPMessage
+from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import NamedTuple
 
-TIMEOUT = 30  # seconds to wait for an answer
+from vitkit.system.storage.deadline import Deadline
+
+TIMEOUT = 30  # seconds to wait for an answer, and for each part of it
+HEAD = 60  # seconds in which the headers of an answer have to be there
 CHUNK = 2**20  # bytes to read at once
 
 # HTTP statuses
@@ -57,7 +60,7 @@ def download(url: str, target: Path) -> Path:
         if error.code in (FORBIDDEN, NOT_FOUND):
             raise FileNotFoundError(f"{url}: there is no such file") from error
         raise OSError(f"{url}: the server answers {error.code}") from error
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         message = f"{url} cannot be downloaded: {reason}"
         if part.is_file():
@@ -76,10 +79,19 @@ def _receive(url: str, part: Path, name: str) -> Expected:
         present = part.stat().st_size
         headers = {"Range": f"bytes={present}-"}
     request = urllib.request.Request(url, headers=headers)
-    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+    deadline = Deadline(HEAD)
+    opener = urllib.request.build_opener(*deadline.handlers())
+    with deadline:
+        opened = opener.open(request, timeout=TIMEOUT)
+    with opened as answer:
+        if deadline.is_over:  # what came of the headers looks like all of them
+            raise TimeoutError(f"no answer within {HEAD} seconds")
         if answer.status != PARTIAL_CONTENT:  # the server sends the whole file
             present = 0
-        size = present + int(answer.headers["Content-Length"])
+        length = answer.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise OSError("the server does not say how long the file is")
+        size = present + int(length)
         _write(answer, part, present, size, name)
         return Expected(size, _md5(answer.headers))
 

@@ -1,0 +1,78 @@
+"""A time by which a web server has to have answered, from the first byte on.
+
+A socket's timeout is that of one silence. A server that sends a header every few seconds keeps within it, and
+holds its client for as long as it likes.
+"""
+
+import socket
+import threading
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+from urllib import request
+
+
+class Deadline:
+    """A block that ends the connections of its handlers when its time is over, if they still wait for the
+    headers of an answer.
+
+    What waits for them gets an OSError or an HTTPException then, or an answer that seems to be complete;
+    `is_over` tells. It tells who reads the body, too.
+    """
+
+    def __init__(self, seconds: float):
+        self.is_over = False
+        self.connections: list[HTTPConnection] = []
+        self.timer = threading.Timer(seconds, self._end)
+        self.timer.daemon = True
+
+    def __enter__(self) -> "Deadline":
+        self.timer.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.timer.cancel()
+
+    def _end(self) -> None:
+        self.is_over = True
+        for connection in self.connections:
+            if connection.sock is not None:
+                with suppress(OSError):  # closed already
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def handlers(self) -> list[request.BaseHandler]:
+        """What opens http:// and https:// within this time."""
+        return [_Http(self), _Https(self)]
+
+    def connection(self, kind: type[HTTPConnection], host: str, **options) -> HTTPConnection:
+        """A connection that ends with this time, during its handshake too."""
+        made = kind(host, **options)
+        self.connections.append(made)
+        return made
+
+
+class _Http(request.HTTPHandler):
+    """Opens http:// within a deadline."""
+
+    def __init__(self, deadline: Deadline):
+        super().__init__()
+        self.deadline = deadline
+
+    def http_open(self, asked: request.Request) -> HTTPResponse:
+        def made(host: str, **options) -> HTTPConnection:
+            return self.deadline.connection(HTTPConnection, host, **options)
+
+        return self.do_open(made, asked)
+
+
+class _Https(request.HTTPSHandler):
+    """Opens https:// within a deadline."""
+
+    def __init__(self, deadline: Deadline):
+        super().__init__()
+        self.deadline = deadline
+
+    def https_open(self, asked: request.Request) -> HTTPResponse:
+        def made(host: str, **options) -> HTTPConnection:
+            return self.deadline.connection(HTTPSConnection, host, **options)
+
+        return self.do_open(made, asked)
