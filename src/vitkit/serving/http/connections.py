@@ -7,7 +7,7 @@ import math
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
 if TYPE_CHECKING:
@@ -26,8 +26,20 @@ MOMENT = 0.02  # seconds between two looks at connections that end
 LINGER = 1.0  # seconds that a connection without a request stays open when the server ends
 
 
-def config_of(app: "ASGIApp", **others: Any) -> "uvicorn.Config":
-    """The settings of a server that strangers reach. others: of uvicorn, beside these."""
+def config_of(
+    app: "ASGIApp",
+    lifespan: Literal["auto", "off"] = "auto",
+    grace: int | None = None,
+    log_level: str | None = None,
+) -> "uvicorn.Config":
+    """The settings of a server that strangers reach.
+
+    Args:
+        app: The application.
+        lifespan: Whether it is told that the server starts and ends.
+        grace: Seconds that a server which is told to end gives to open requests; None is any time.
+        log_level: What uvicorn's own log leaves out is below this; None leaves it as it is.
+    """
     import uvicorn
 
     return uvicorn.Config(
@@ -41,7 +53,9 @@ def config_of(app: "ASGIApp", **others: Any) -> "uvicorn.Config":
         backlog=BACKLOG,
         limit_concurrency=CONNECTIONS + 1,  # the socket accepts fewer
         timeout_keep_alive=IDLE,
-        **others,
+        lifespan=lifespan,
+        timeout_graceful_shutdown=grace,
+        log_level=log_level,
     )
 
 

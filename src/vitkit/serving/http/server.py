@@ -150,7 +150,7 @@ class Server:
         import uvicorn
 
         grace = max(1, round(self.plan.grace))
-        config = config_of(self.watch, lifespan="off", timeout_graceful_shutdown=grace)
+        config = config_of(self.watch, lifespan="off", grace=grace)
         server = uvicorn.Server(config)
         asyncio.get_running_loop().set_exception_handler(self._log_what_asyncio_says)
         serving = asyncio.create_task(server.serve(sockets=[self.bound]))

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -210,6 +211,7 @@ def plan_of(settings: Serve) -> Plan:
     limits = Limits(settings.most_bytes, settings.most_images, settings.seconds)
     limits.check()
     check_origins(settings.allow_origin)
+    check_hosts(settings.allow_host)
     answering = Settings(
         limits,
         token_of(settings),
@@ -236,6 +238,16 @@ def check_origins(origins: tuple[str, ...]) -> None:
                 f"--allow-origin is {origin}; browsers send a scheme, a host in small letters, and a port "
                 "unless it is the usual one, such as https://example.org or http://localhost:3000; '*' is "
                 "all"
+            )
+
+
+def check_hosts(names: tuple[str, ...]) -> None:
+    """Raises ValueError for what no client names as the host alone."""
+    for name in names:
+        if name != "*" and not re.fullmatch(r"[\w.-]+", name):
+            raise ValueError(
+                f"--allow-host is {name}; it is the name of a host without its scheme and port, such as "
+                "photos.example.org; '*' is all"
             )
 
 
