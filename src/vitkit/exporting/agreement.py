@@ -168,9 +168,10 @@ class Agreement:
     labelled: int = 0
     """Images whose right answer is known."""
     lost: int = 0
-    """Images that the model alone is right on, without ties."""
+    """Images that the model alone is right on, without those of which float32 cannot tell two classes
+    apart."""
     won: int = 0
-    """Images that the file alone is right on, without ties."""
+    """Images that the file alone is right on, without the same."""
     unknown: float | None = None
     """The share of images that the file calls unknown; None without limits for that."""
     models_unknown: float | None = None
@@ -356,7 +357,7 @@ def compared(
     is_labelled = np.array([truth in known for truth in truths], dtype=bool)
     right = _right(likeliest, truths, labels)
     models_right = _right(models_likeliest, truths, labels)
-    decided = ~ties[is_labelled]
+    decided = ~tied_answers(expected, likeliest)[is_labelled]  # else right and wrong by rounding alone
     accuracy = None
     models_accuracy = None
     if len(right):
