@@ -21,6 +21,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 import pytest
+from margins import pytest_runtest_makereport, pytest_terminal_summary  # noqa: F401  (hooks)
 
 
 def pytest_configure(config):
@@ -30,6 +31,14 @@ def pytest_configure(config):
     distributed = getattr(option, "dist", "no") != "no" and bool(option.tx)
     if not distributed or hasattr(config, "workerinput"):
         config.pluginmanager.import_plugin("shared_fixtures")
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_auto_num_workers(config):
+    """A process more than cores for the slow tests, of which many wait for processes of their own."""
+    if config.option.markexpr == "slow":
+        return (os.cpu_count() or 1) + 1
+    return None
 
 
 @pytest.hookimpl(wrapper=True)

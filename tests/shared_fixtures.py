@@ -6,6 +6,7 @@ from pathlib import Path
 from secrets import token_hex
 from shutil import which
 
+import margins
 import pytest
 import torch
 from pictures import encoded, make_photographs, photograph
@@ -27,6 +28,17 @@ def runs_keep_no_file():
     do without, so that they are the same on every machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vitkit.verbs.files.export.auto_is_float32", lambda: False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def margins_are_measured(pytestconfig):
+    """Among the slow tests, for the table at their end."""
+    if pytestconfig.option.markexpr != "slow":
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        margins.watch(patch)
         yield
 
 

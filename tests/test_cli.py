@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from margins import at_most
 from PIL import Image
 
 import vitkit
@@ -94,7 +95,7 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys, monkeypatch):
     assert status == 0
     assert len(answers) == 21
     assert set(answers[0]["labels"]) == {"red", "blue"}
-    assert sum(answers[0]["probabilities"]) == pytest.approx(1, abs=1e-5)
+    at_most(abs(sum(answers[0]["probabilities"]) - 1), 1e-5)
 
     # A name is printed as it is, though rich would read it as markup
     monkeypatch.setenv("COLUMNS", "400")
@@ -457,7 +458,7 @@ def test_plan_follows_channels_and_patches(capsys):
         (exaflops,) = re.findall(r"([\d.]+) exaFLOPs", out)
         costs.append(float(exaflops))
     assert costs[0] > costs[1]
-    assert 3 < costs[2] / costs[1] < 5
+    at_most(abs(costs[2] / costs[1] - 4), 1)
 
 
 def test_plan_says_what_it_cannot_count(capsys):

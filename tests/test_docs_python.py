@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from margins import at_least
 from pictures import encoded, photograph
 
 import vitkit
@@ -176,6 +177,6 @@ def test_the_notebook_runs_with_a_small_model(data, folder, capsys):
             run(["".join(cell["source"])], names)
     names["plt"].close("all")
     assert (names["MODEL"], names["PHOTOS"]) == (FILE, data)
-    assert names["mine"].left_out_score_ > 0.7
+    at_least(names["mine"].left_out_score_, 0.7)
     assert vitkit.load("my-model", quiet=True).labels == tuple(names["mine"].classes_)
     assert "test part:" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from itertools import islice
 
 import pytest
 from counted import SHARDS, counting_server, make_small, noise_shards
+from margins import at_most
 from processes import together
 
 from vitkit.data import (
@@ -66,7 +67,7 @@ def test_an_epoch_fetches_the_data_once(served, tmp_path, ranks, workers):
     before = sent()
     epochs = 2
     assert together(ranks, train_epochs, address, tmp_path, workers, epochs) == [0] * ranks
-    assert 0.9 < (sent() - before) / size / epochs < 1.1
+    at_most(abs((sent() - before) / size / epochs - 1), 0.1)
     assert seen(tmp_path) == sorted(list(range(count)) * epochs)
 
 
@@ -90,7 +91,7 @@ def test_an_evaluation_fetches_the_data_once(served, tmp_path, ranks, workers):
     count = len(open_source(address))
     before = sent()
     assert together(ranks, evaluate, address, tmp_path, workers) == [0] * ranks
-    assert 0.9 < (sent() - before) / size < 1.1
+    at_most(abs((sent() - before) / size - 1), 0.1)
     assert seen(tmp_path) == list(range(count))
 
 

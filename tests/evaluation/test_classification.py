@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from margins import at_least, at_most
 from scipy.stats import bootstrap
 from sklearn.metrics import (
     accuracy_score,
@@ -205,9 +206,11 @@ def test_the_interval_holds_the_true_calibration_error(gap, monkeypatch):
         held += low <= gap <= high
         errors.append(calibration.calibration_error(confidence, right))
         told += errors[-1] > perfect_error(confidence)
-    assert 44 <= held <= 50
-    if gap != 0.05:  # a gap is told from chance
-        assert told > 45 if gap else told < 6
+    at_least(held, 44, best=50)
+    if gap == 0.15:  # a gap is told from chance
+        at_least(told, 46, best=50)
+    elif gap == 0.0:
+        at_most(told, 5)
     assert np.mean(errors) > gap  # the error itself is too high, above all for a perfect model
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from margins import at_least, at_most
 
 from vitkit.evaluation.metrics.calibration import fit_temperature
 from vitkit.evaluation.probes.closed_forms import centred_ridge, row_products, targets
@@ -198,9 +199,10 @@ def test_their_interval_holds_the_accuracy_on_new_images(each, draws):
         share, (low, high) = share_of_left_out(fitted.left_out.argmax(1).numpy() == y, y)
         held.append(low <= accuracy <= high)
         differences.append(share - accuracy)
-    assert np.mean(held) >= 0.95 - 1.7 * np.sqrt(0.95 * 0.05 / draws)
+    at_least(np.mean(held), 0.95 - 1.7 * np.sqrt(0.95 * 0.05 / draws))
     error = np.std(differences, ddof=1) / np.sqrt(draws)
-    assert -3 * error - 0.02 < np.mean(differences) < 3 * error
+    at_most(np.mean(differences), 3 * error)
+    at_most(-np.mean(differences), 3 * error + 0.02)
 
 
 def test_its_upper_end_allows_for_the_image_that_is_missing():

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from margins import at_least, at_most
 from pictures import encoded
 from sklearn.linear_model import LogisticRegression, Ridge
 from tables import saved
@@ -165,9 +166,9 @@ def test_the_command_fits_and_saves_what_answers_several_classes_and_numbers(squ
         assert expected <= metrics.keys()
         first = next(name for name in metrics if name.startswith("test/"))
         if kind == "classes":
-            assert metrics[first]["value"] > 0.95
+            at_least(metrics[first]["value"], 0.95)
         else:
-            assert metrics["test/r2"]["value"] > 0.9
+            at_least(metrics["test/r2"]["value"], 0.9)
 
         # What was saved answers the same, and every command opens it
         saved = load(folder, quiet=True)
@@ -178,7 +179,7 @@ def test_the_command_fits_and_saves_what_answers_several_classes_and_numbers(squ
         measured = json.loads(capsys.readouterr().out)
         assert measured["seen"]["value"] == 12  # the part that the probe held out
         name = first.removeprefix("test/")
-        assert measured[name]["value"] == pytest.approx(metrics[first]["value"], abs=1e-4)
+        at_most(abs(measured[name]["value"] - metrics[first]["value"]), 1e-4)
 
         # Images that it learned from are said to be that
         lines = (squares / "list.csv").read_text().splitlines()

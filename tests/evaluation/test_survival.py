@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from margins import at_least, at_most
 
 from vitkit.data import Augmentation, Preprocessing, from_dataset
 from vitkit.evaluation.label_preservation import surviving
@@ -46,7 +47,9 @@ def test_a_disc_on_the_left_is_another_one_if_it_is_mirrored(model):
     assert not survival.augmentation.flip
     assert survival.augmentation.crop != "inception"
     mirrored, crops, *_ = survival.trials
-    assert mirrored.whole >= 96 and mirrored.changed < 74 and mirrored.p_value < 1e-6
+    at_least(mirrored.whole, 96, best=100)
+    at_most(mirrored.changed, 73)
+    at_most(mirrored.p_value, 1e-6)
     assert not mirrored.survives and not crops.survives
     said = sentence(survival)
     assert f"do not survive it: mirrored images ({mirrored.changed} of 100 can be told then" in said

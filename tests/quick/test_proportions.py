@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from margins import at_least
 from PIL import Image
 
 import vitkit
@@ -77,7 +78,7 @@ def test_they_are_read_whole_where_the_crop_cuts_the_class_off(weights, tmp_path
     reached, said = made(weights, data, tmp_path / "run")
     solved = reached.candidates[0]
     assert solved.classifier.preprocessing.is_native
-    assert reached.left_out.value > 0.9
+    at_least(reached.left_out.value, 0.9)
     assert (
         "about 48 of 48 images are not square, so they are read whole" in said
         and "--crop centre" in said
@@ -161,7 +162,7 @@ def test_whoever_asks_gets_whole_images_and_more_patches(weights, tmp_path):
     reached, _ = made(weights, data, tmp_path / "run", Hints(tokens=36))
     solved = reached.candidates[0].classifier
     assert solved.preprocessing.patches == 36 and solved.model.config.image == (16, 16)
-    assert reached.left_out.value > 0.9
+    at_least(reached.left_out.value, 0.9)
     assert reached.candidates[1].classifier.preprocessing.size == (16, 16)
 
 

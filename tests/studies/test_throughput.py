@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from margins import at_most
 
 from vitkit.studies.drawing import write_figure
 from vitkit.studies.paper import STUDIES
@@ -29,13 +30,14 @@ def test_the_search_ends_within_a_sixteenth_of_the_limit(limit):
 def test_memory_limits_the_batch_of_a_cpu():
     """In another process: half the memory holds fewer images, and the images alone are not above it.
     How many fewer is the processor's: one convolution of oneDNN takes 0.8 GiB whatever their number, and
-    some processors keep it from one batch to the next."""
+    some processors keep it from one batch to the next. With 1.5 GiB, one with AVX2 alone holds 256 images
+    or 416, by chance."""
     image = 3 * 512 * 512 * 4  # bytes
     small = Fastest("mu/16", 512, memory=1.2, seconds=0.01).search("cpu")
-    large = Fastest("mu/16", 512, memory=1.5, seconds=0.01).search("cpu")
+    large = Fastest("mu/16", 512, memory=2.4, seconds=0.01).search("cpu")
     assert 1 < max(small) < max(large)
-    assert max(small) * image < 1.2 * GIB
-    assert max(large) * image < 1.5 * GIB
+    at_most(max(small) * image, 1.2 * GIB)
+    at_most(max(large) * image, 2.4 * GIB)
     assert all(rate > 0 for rate in large.values())
     with pytest.raises(ValueError, match="not even one image of 512 pixels fits into 0.001 GiB"):
         Fastest("mu/16", 512, memory=0.001).measure("cpu")

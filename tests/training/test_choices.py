@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from margins import at_least
 from PIL import Image
 from rich.console import Console
 from runs import read_json, same, weights
@@ -93,7 +94,7 @@ def test_lenet_trains_on_grey_digits(tmp_path):
     short = replace(short, save_every=Span(60), data=replace(digits.data, workers=0))
     trained = train(short, tmp_path / "run", "cpu")
     assert trained.preprocessing.mean == (0.5,) and trained.model.config.channels == 1
-    assert last_metrics(tmp_path / "run")["test/top1"].value > 0.5
+    at_least(last_metrics(tmp_path / "run")["test/top1"].value, 0.5)
 
 
 SIDE = 48  # in patches of 4 too many for the question, which is asked at 32

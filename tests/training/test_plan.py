@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from margins import at_most
 from runs import FACTS, state_of
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -184,18 +185,18 @@ def test_recomputing_keeps_the_inputs_of_blocks(pool):
 def test_a_large_model_is_counted_without_memory_for_it():
     """H/14, whose weights alone would take 2.5 GB; within 1 % of a formula for its layers."""
     model = named("H/14", classes=0)
-    assert count(recipe_of(model)).image == pytest.approx(660.5e6, rel=0.01)
-    assert count(recipe_of(model, precision="bfloat16")).image == pytest.approx(372e6, rel=0.01)
+    at_most(abs(count(recipe_of(model)).image / 660.5e6 - 1), 0.01)
+    at_most(abs(count(recipe_of(model, precision="bfloat16")).image / 372e6 - 1), 0.01)
 
 
 @pytest.mark.slow
 def test_operations_of_objectives_that_see_more_or_less():
     model = small(pool="gap", image=(64, 64))
-    assert relative_flops(recipe_of(model)) == pytest.approx(1, abs=0.01)
+    at_most(abs(relative_flops(recipe_of(model)) - 1), 0.01)
     hiding = MaskedAutoencoder(width=32, depth=1, heads=2)
-    assert relative_flops(recipe_of(model, objective=hiding)) < 0.6
+    at_most(relative_flops(recipe_of(model, objective=hiding)), 0.6)
     views = SelfDistillation(outputs=64, hidden=32, local_views=0)
-    assert relative_flops(recipe_of(model, objective=views)) == pytest.approx(2 + 2 / 3, abs=0.2)
+    at_most(abs(relative_flops(recipe_of(model, objective=views)) - (2 + 2 / 3)), 0.2)
 
 
 def test_counting_leaves_no_trace():

@@ -1,0 +1,149 @@
+"""int8 weights whose products no processor saturates: the instruction of processors without VNNI, simulated
+on the weights of whole files, and those processors imitated."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import older_processor
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from margins import at_least, at_most
+
+from vitkit.evaluation import tied_answers
+from vitkit.exporting.agreement import TOLERANCE
+from vitkit.exporting.saturation import LARGEST, is_safe, safe_pairs, safe_weights
+
+REAL = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
+IMAGES = 60
+NUMBERS = st.integers(-LARGEST, LARGEST).map(float)
+
+
+def saturating(inputs, weights):
+    """The products of a dense layer as VPMADDUBSW adds them: uint8 (I,), int8 (O, I) -> (O,)."""
+    products = inputs.astype(np.int32) * weights.astype(np.int32)
+    products = np.pad(products, ((0, 0), (0, products.shape[1] % 2)))
+    pairs = products.reshape(len(products), -1, 2).sum(-1)
+    return pairs.clip(-(1 << 15), (1 << 15) - 1).sum(-1)
+
+
+@given(arrays(np.float64, st.tuples(st.integers(1, 3), st.integers(1, 9)), elements=NUMBERS))
+def test_safe_pairs_never_saturate_and_change_no_other(numbers):
+    safe = safe_pairs(numbers)
+    assert is_safe(safe) and is_safe(numbers) == (safe == numbers).all()
+    assert np.abs(safe).max() <= LARGEST and (np.sign(safe) * np.sign(numbers) >= 0).all()
+    for positive in (safe > 0, safe < 0, np.ones_like(safe, bool)):
+        inputs = np.where(positive, 255, 0)
+        for row, weights in zip(inputs, safe, strict=True):
+            assert saturating(row, weights[None]) == (row * weights).sum()
+
+
+def test_unsafe_pairs_are_those_that_saturate():
+    inputs = np.full(2, 255, np.uint8)
+    for weights, fits in (
+        ([64, 64], 1),
+        ([127, 1], 1),
+        ([65, 64], 0),
+        ([-64, -65], 0),
+        ([127, -127], 1),
+    ):
+        weights = np.array([weights])
+        exact = (inputs.astype(int) * weights).sum()
+        assert is_safe(weights) == bool(fits) == (saturating(inputs, weights)[0] == exact)
+
+
+def test_safe_weights_lose_less_than_weights_of_seven_bits():
+    weights = np.random.default_rng(0).normal(size=(64, 192)).astype(np.float32)
+    numbers, scales = safe_weights(weights)
+    assert is_safe(numbers) and np.array_equal(numbers, np.rint(numbers))
+
+    def error(quantised):
+        return np.square(quantised - weights).mean()
+
+    finest = np.abs(weights).max(1, keepdims=True) / LARGEST
+    eight_bits = np.rint(weights / finest) * finest
+    seven_bits = np.rint(weights / (2 * finest)) * 2 * finest
+    assert error(eight_bits) < error(numbers * scales) < 0.6 * error(seven_bits)
+
+
+def test_a_channel_of_zeros_stays_zero():
+    numbers, scales = safe_weights(np.zeros((2, 5), np.float32))
+    assert not numbers.any() and np.isfinite(scales).all()
+
+
+# Whole files
+
+
+def export(shared, tmp_path, ending, *words):
+    """The real ViT-Ti/16 in int8, calibrated on a few photographs; and the path of the file."""
+    file = tmp_path / f"model.{ending}"
+    command = ["export", shared(REAL), "-o", file, "--precision", "int8", "--limit", IMAGES]
+    command += ["--data", shared("data/imagenet_val500.parquet"), *words]
+    vitkit(command)
+    return file
+
+
+def vitkit(words, **options):
+    """Run a command in a process of its own; what it printed."""
+    command = [sys.executable, "-m", "vitkit", *map(str, words)]
+    run = subprocess.run(command, capture_output=True, text=True, **options)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.mark.slow
+def test_no_layer_of_a_calibrated_file_saturates(shared, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    pytest.importorskip("nncf")
+    calibrate = ["--calibrate", shared("data/ants_bees-test.parquet")]
+    file = export(shared, tmp_path, "xml", *calibrate)
+    layers = 0
+    for node in openvino.Core().read_model(file).get_ordered_ops():
+        if node.get_type_name() != "MatMul":
+            continue
+        weights = node.input_value(1).get_node()
+        while weights.get_type_name() in ("Multiply", "Convert", "Subtract"):
+            weights = weights.input_value(0).get_node()
+        if weights.get_type_name() == "Constant" and weights.get_element_type().to_string() == "i8":
+            numbers = weights.get_data()
+            if not node.get_attributes()["transpose_b"]:
+                numbers = numbers.T
+            assert is_safe(numbers) and np.abs(numbers).max() > 64
+            layers += 1
+    assert layers > 60  # queries, keys, values, what comes of them, and the MLP of twelve blocks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ending", "calibrated"), [("onnx", True), ("xml", True), ("xml", False)])
+def test_an_older_processor_answers_alike(ending, calibrated, shared, tmp_path):
+    """A file that is made here, on a processor with AVX2 alone. Activations are rounded to 8 bits in every
+    layer, so probabilities differ, but no more than two files of the same model do."""
+    pytest.importorskip("nncf" if ending == "xml" else "onnxruntime")
+    if reason := older_processor.why_not():
+        pytest.skip(reason)
+    older = older_processor.environment(tmp_path)
+    words = ["--calibrate", shared("data/ants_bees-test.parquet")] if calibrated else []
+    file = export(shared, tmp_path, ending, *words)
+
+    photographs = shared("data/imagenet_val500.parquet")
+    answers = []
+    for variables in (None, older):
+        command = ["predict", file, photographs, "--limit", IMAGES, "--json", "--top", 1000]
+        lines = vitkit(command, env=variables).splitlines()
+        answers.append([probabilities(json.loads(line)) for line in lines])
+    here, there = map(np.array, answers)
+    assert here.shape == there.shape == (IMAGES, 1000)
+    classes = there.argmax(1)
+    same = (here.argmax(1) == classes) | tied_answers(here, classes, TOLERANCE["int8"])
+    at_least(same.mean(), 0.93)
+    rows = np.arange(IMAGES)
+    at_most((here.max(1) - here[rows, classes]).mean(), 0.003)
+
+
+def probabilities(answer):
+    """Those of all classes, in the order of their names."""
+    pairs = sorted(zip(answer["labels"], answer["probabilities"], strict=True))
+    return [probability for _, probability in pairs]
