@@ -247,6 +247,14 @@ def test_doctor_opens_no_other_machine_that_a_record_says_a_run_began_with(here,
         assert canaries.sang() == []
 
 
+def test_a_metric_that_was_not_measured_is_damage(here):
+    """Found by the fuzzing: `report` ended with a traceback."""
+    path = Path("trained/metrics.jsonl")
+    path.write_text(path.read_text().replace('"primary": "test/top1"', '"primary": "gone"'))
+    assert main(["report", "trained"]) == 0
+    assert read_run(Path("trained")).primary() is None
+
+
 def test_checksums_of_a_run_are_those_of_its_own_files(here):
     """A stranger's finished.json, or state.json of a checkpoint, names no file outside."""
     secret = here / "secret"
