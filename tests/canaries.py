@@ -5,6 +5,7 @@ and a folder outside, of which nothing may be read as data, changed or removed.
 """
 
 import json
+import re
 import socket
 from pathlib import Path
 from random import Random
@@ -97,9 +98,14 @@ def with_string(node: object, where: tuple, text: str) -> object:
 
 
 def plant(file: Path, random: Random, canaries: Canaries) -> None:
-    """Put a canary into a field of a JSON file, or into all of them; of JSON lines into one line. Fields
-    that are absent and would be read are added, and a seal fits what it seals."""
+    """Put a canary into a field of a JSON file, or into all of them; of JSON lines into one line; of
+    TOML into a string. A seal fits what it seals."""
     lines = [file.read_text("utf-8")]
+    if file.suffix == ".toml":
+        quoted = random.choice(list(re.finditer(r'"[^"]*"', lines[0])))
+        name = json.dumps(random.choice(canaries.names(file.parent)))
+        file.write_text(lines[0][: quoted.start()] + name + lines[0][quoted.end() :], "utf-8")
+        return
     if file.suffix == ".jsonl":
         lines = lines[0].splitlines()
     number = random.randrange(len(lines))
