@@ -512,6 +512,19 @@ def test_json_is_parsed_in_one_place():
             assert "json.loads(" not in file.read_text(), file
 
 
+def test_names_of_data_sets_are_opened_by_who_says_whether_they_were_typed():
+    """A name that stands in a file must run no code: open_source and its like are for programs of people, and
+    run it. vitkit's own code opens by source_at and its like, which run none unless they are told."""
+    for file in FILES:
+        if str(file.relative_to(ROOT)) in ("data/sources/splits.py", "data/__init__.py"):
+            continue
+        names = {node.id for node in ast.walk(tree_of(file)) if isinstance(node, ast.Name)}
+        names |= {node.attr for node in ast.walk(tree_of(file)) if isinstance(node, ast.Attribute)}
+        assert not names & {"open_source", "open_parts", "open_splits"}, file
+        if "exec(" in file.read_text():
+            assert str(file.relative_to(ROOT)) == "system/scripts.py", file
+
+
 def test_nothing_is_unpickled_but_tensors():
     for file in FILES:
         if not re.search(r"\b(load|loads|Unpickler)\b", file.read_text()):

@@ -19,6 +19,7 @@ from fuzzing.subjects import SUBJECTS
 ATTEMPTS = 100
 FEW = 5  # of what takes a second each: runs that are trained again, and drawn
 SLOW = ("paused run", "finished run", "quick run continued", "quick run's report")
+SLOW += ("stranger's run", "stranger's quick run")
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and limited")
 

@@ -177,7 +177,7 @@ def test_images_of_a_group_stay_on_one_side(place, monkeypatch):
     source = open_source(str(place / "photos"))
     groups = np.arange(len(source)) // 5
     monkeypatch.setattr(
-        "vitkit.acceleration.subjects.open_source", lambda data: replace(source, groups=groups)
+        "vitkit.acceleration.subjects.source_at", lambda data, typed: replace(source, groups=groups)
     )
     own = of_data(load(place / "run" / "model", quiet=True), str(place / "photos"))
     fitted, judged = set(own.fitted.groups), set(own.judged.groups)

@@ -1,15 +1,27 @@
 """Data sets from strangers: whatever is in a file, one sentence, in little time and memory."""
 
+import contextlib
+import json
 import os
 import tarfile
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pictures import encoded, photograph
+from canaries import Canaries
+from pictures import encoded, make_photographs, photograph
 
-from vitkit.data import BadImage, open_parts, open_source
+from vitkit.data import (
+    BadImage,
+    open_parts,
+    open_source,
+    parts_at,
+    source_at,
+    splits_at,
+    write_selection,
+)
 from vitkit.data.formats import parquet
 from vitkit.data.loading.workers import Crashed, in_child
 from vitkit.data.sources.tables import Columns
@@ -168,3 +180,95 @@ def test_json_that_is_nested_too_deeply_is_a_sentence(name, tmp_path):
     (tmp_path / name).write_bytes(b'{"image": ' + b"[" * 100_000)
     with pytest.raises(ValueError):
         open_source(str(tmp_path / name))
+
+
+# Names in files: of code, of other machines, and of what lies outside
+
+
+@pytest.fixture
+def canaries(tmp_path):
+    with contextlib.closing(Canaries(tmp_path / "canaries")) as planted:
+        yield planted
+
+
+def test_code_is_run_only_for_who_says_that_a_person_typed_its_name(canaries):
+    for open_at in (parts_at, source_at, splits_at):
+        with pytest.raises(ValueError, match="vitkit runs no code that a file names"):
+            open_at(canaries.code)
+        assert canaries.sang() == []
+    for open_at in (open_source, partial(source_at, typed=True)):
+        with pytest.raises(ValueError, match="this function was run"):
+            open_at(canaries.code)
+        assert canaries.sang() == ["its code was run"]
+
+
+def selection(folder, images):
+    """A file that selects the first two images of a data set."""
+    parts = {"train": {"rows": [0, 1], "classes": [0, 1]}}
+    path = folder / "some.selection.json"
+    path.write_text(json.dumps({"images": images, "labels": ["a", "b"], "parts": parts}))
+    return str(path)
+
+
+def test_a_selection_leads_nowhere_but_below_its_folder(tmp_path, canaries, monkeypatch):
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    make_photographs(folder)
+    for images in ("photos", "./photos", "x/../photos", str(folder / "photos")):
+        chosen = open_parts(selection(folder, images)).sources["train"]
+        assert chosen.name(0).startswith(str(folder / "photos"))
+
+    # From its own folder, and not from where the command is typed
+    monkeypatch.chdir(canaries.outside)
+    assert open_parts(selection(folder, "photos")).sources["train"].name(0).startswith(str(folder))
+    outside = f"{folder}/{{..,..}}/canaries/outside/photos"
+    more = (
+        "hf:you/birds",
+        "s3://bucket/x.parquet",
+        "//server/share",
+        "/",
+        outside,
+        "../canaries/*/photos",
+    )
+    for images in (*canaries.names(folder), *more):
+        with pytest.raises(ValueError, match="leads out of|a file names|names the pattern"):
+            open_parts(selection(folder, images))
+        assert canaries.sang() == []
+
+
+def test_a_selection_that_a_suite_of_this_user_wrote_leads_where_it_says(tmp_path, monkeypatch):
+    """The images of an original data set are wherever they are; a copy of the file is the same file."""
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    photos = str(make_photographs(tmp_path / "originals"))
+    path = tmp_path / "runs/suite/task.selection.json"
+    rows = {"train": np.array([0, 39])}
+    write_selection(path, photos, ("a", "b"), rows, {"train": np.array([0, 1])})
+    assert open_parts(str(path)).sources["train"].name(0).startswith(photos)
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(ValueError, match="leads out of"):
+        open_parts(str(path))
+
+
+def test_a_directory_that_datasets_saved_leads_nowhere_else(tmp_path):
+    """Its state.json names files, and its dataset_dict.json folders."""
+    datasets = pytest.importorskip("datasets")
+    images = [{"bytes": encoded(photograph(8, 8)), "path": None}] * 4
+    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(2))
+    rows = datasets.Dataset.from_dict({"image": images, "label": [0, 1] * 2}, features)
+    rows.save_to_disk(tmp_path / "secret")
+    rows.save_to_disk(tmp_path / "theirs")
+    datasets.DatasetDict(train=rows).save_to_disk(tmp_path / "several")
+
+    state = tmp_path / "theirs/state.json"
+    values = json.loads(state.read_text())
+    (file,) = (tmp_path / "secret").glob("*.arrow")
+    assert len(open_source(str(tmp_path / "theirs"))) == 4
+    for name in (f"../secret/{file.name}", str(file), 3, ""):
+        state.write_text(json.dumps(values | {"_data_files": [{"filename": name}]}))
+        with pytest.raises(ValueError, match="leads out of|no usable path"):
+            open_source(str(tmp_path / "theirs"))
+    of_all = tmp_path / "several/dataset_dict.json"
+    for name in ("../secret", str(tmp_path / "secret")):
+        of_all.write_text(json.dumps({"splits": [name]}))
+        with pytest.raises(ValueError, match="leads out of"):
+            open_source(str(tmp_path / "several"))

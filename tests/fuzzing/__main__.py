@@ -141,7 +141,10 @@ def _damaged(subject: Subject, seed: int, number: int, whole: Path) -> tuple[str
     chosen = random.choice(subject.files(whole))
     folder = _copy(whole, only=chosen if subject.alone else None)
     file = folder / chosen.relative_to(whole)
-    damage(file, random, subject.replaced)
+    if subject.change is None:
+        damage(file, random, subject.replaced)
+    else:
+        subject.change(file, random)
     data = b""
     if file.is_file() and not file.is_symlink():
         data = file.read_bytes()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Subject:
     """Whether a file may also be gone, or a pipe, a device, a link in a circle ... in its place."""
     alone: bool = False
     """Whether its files have nothing to do with one another: only the damaged one is used."""
+    change: Callable[[Path, Random], None] | None = None
+    """What is done to the chosen file, if it is not damaged as any file may be."""
 
     def files(self, folder: Path) -> list[Path]:
         """The files that may be damaged, in a fixed order."""

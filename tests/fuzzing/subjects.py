@@ -23,6 +23,7 @@ from tiffs import tiff
 from fuzzing.exported import EXPORTED
 from fuzzing.records import RECORDS
 from fuzzing.requests import REQUESTS
+from fuzzing.strangers import STRANGERS
 from fuzzing.subject import Subject
 from vitkit.data import (
     Augmentation,
@@ -364,4 +365,5 @@ SUBJECTS = (
     *RECORDS,
     *EXPORTED,
     *REQUESTS,
+    *STRANGERS,
 )

@@ -1,9 +1,12 @@
 """Sittings without a page: which questions come, whose they are, and that every photograph is asked about once."""
 
+import json
+
 import numpy as np
 import pytest
+from pictures import make_photographs
 
-from vitkit.labelling import Sitting, save_model
+from vitkit.labelling import Sitting, save_model, sort_into
 from vitkit.labelling.answers import JOURNAL
 from vitkit.labelling.questions import BETWEEN, GIVEN_OUT, RANDOM
 from vitkit.training import LABELS
@@ -268,3 +271,21 @@ def test_a_model_needs_two_classes(sat):
     right(sat, sat.ask("a"))
     with pytest.raises(ValueError, match="two classes or more"):
         save_model(sat, None, None, "float32", "")
+
+
+def test_a_journal_names_no_file_outside_of_the_photographs(tmp_path):
+    """It may be a stranger's, who would have a private file linked into a folder that is sent back."""
+    root = make_photographs(tmp_path)
+    (tmp_path / "secret.jpg").write_bytes(b"private")
+    sitting = tmp_path / "sitting"
+    sitting.mkdir()
+    names = ["red/0.jpg", "../secret.jpg", str(tmp_path / "secret.jpg")]
+    lines = []
+    for number, name in enumerate(names, 1):
+        said = {"number": number, "by": "a", "how": "typed", "decision": "class", "label": "cat"}
+        lines.append(json.dumps(said | {"photographs": [name]}))
+    (sitting / JOURNAL).write_text("\n".join(lines) + "\n")
+    opened = Sitting(["red/0.jpg", "blue/0.jpg"], sitting)
+    assert not any(opened.has(name) for name in names[1:])
+    sort_into(opened, root, tmp_path / "sorted")
+    assert [path.name for path in (tmp_path / "sorted").rglob("*.jpg")] == ["0.jpg"]

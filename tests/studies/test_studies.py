@@ -398,7 +398,9 @@ def test_a_broken_image_is_named_before_anything_runs(ask, photographs, tmp_path
 
 def test_shares_of_few_images_that_are_the_same_are_one(ask, tmp_path, monkeypatch):
     few = subset(open_splits("digits").train, range(10))
-    monkeypatch.setattr(scaling, "open_splits", lambda data: Splits(few, None, None, (), (), None))
+    monkeypatch.setattr(
+        scaling, "splits_at", lambda data, typed: Splits(few, None, None, (), (), None)
+    )
     cells = STUDIES["data-size"].cells(replace(ask, seeds=1), 20, tmp_path)
     assert sorted({cell.settings["images"] for cell in cells}) == [1, 3, 10]
     assert len({cell.name for cell in cells}) == len(cells)

@@ -1,10 +1,12 @@
 """Suites on tiny images: what runs, what is missing, what a mean is called."""
 
+import contextlib
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from canaries import Canaries
 from pictures import encoded
 
 from vitkit import cli
@@ -14,6 +16,7 @@ from vitkit.evaluation.metrics.metric import share_right
 from vitkit.models import create, vit
 from vitkit.recipes.table_4 import TASKS
 from vitkit.suites import VTAB, Outcome, Suite, Task, read_suite, run_suite
+from vitkit.suites.images import find
 from vitkit.suites.measurements import Frozen
 from vitkit.suites.running import LIGHT, PAPER, FineTuning
 from vitkit.suites.table import cell, lines, markdown, mean, over_seeds
@@ -298,3 +301,42 @@ def test_settings_that_cannot_be_are_refused(place, capsys):
     ):
         assert cli.main([*words, *more]) == 1
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+# Suites from a stranger
+
+
+@pytest.fixture
+def canaries(tmp_path):
+    with contextlib.closing(Canaries(tmp_path / "canaries")) as planted:
+        yield planted
+
+
+@pytest.mark.parametrize("protocol", ["features", "light"])
+@pytest.mark.parametrize("form", ["[tasks.a]\ndata = '{}'", "[tasks.'{}']"])
+def test_a_suite_runs_no_code(protocol, form, place, canaries, capsys, monkeypatch):
+    monkeypatch.chdir(canaries.folder)
+    (canaries.folder / "theirs.toml").write_text(form.format("evil.py:sing"))
+    words = ["suite", "theirs.toml", str(place / "model"), "--protocol", protocol]
+    assert cli.main([*words, "--from-hub"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "theirs.toml names the Python function evil.py:sing, and vitkit runs no code" in said
+    assert canaries.sang() == []
+
+
+@pytest.mark.parametrize("kind", ["address", "braces"])
+def test_a_suite_fetches_nothing_that_nobody_asked_for(kind, place, canaries, capsys, monkeypatch):
+    address = getattr(canaries, kind)
+    monkeypatch.chdir(canaries.folder)
+    (canaries.folder / "theirs.toml").write_text(f"[tasks.a]\ndata = '{address}'")
+    words = ["suite", "theirs.toml", str(place / "model")]
+    assert cli.main(words) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "vitkit fetches nothing that a file names; --from-hub fetches it" in said
+    assert canaries.sang() == []
+
+    # With --from-hub it is opened
+    asked = []
+    monkeypatch.setattr("vitkit.suites.images._images", lambda where, columns: asked.append(where))
+    find(Task("a", data=address), ".", canaries.folder, from_hub=True)
+    assert asked == [address] or kind == "braces"

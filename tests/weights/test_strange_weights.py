@@ -1,5 +1,7 @@
 """Weights from strangers: whatever is in a file, one sentence, in little time and memory."""
 
+import contextlib
+import json
 import os
 import shutil
 import socket
@@ -9,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from canaries import Canaries, strings_of, with_string
 from other_libraries import edit
 
 from vitkit.data import Preprocessing
@@ -212,3 +215,41 @@ def test_a_billion_classes_that_no_weight_has_take_no_memory(saved, tmp_path):
     refused(tmp_path, "head.weight")
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
+
+
+# Names in a model directory
+
+
+def test_no_field_of_a_model_directory_runs_asks_or_leads_outside(tmp_path):
+    """Transformers' auto_map names Python files; other fields names of classes, paths and addresses."""
+    save(
+        Classifier(create(SMALL), Preprocessing(size=(16, 16)), ("a", "b", "c")), tmp_path / "model"
+    )
+    with contextlib.closing(Canaries(tmp_path / "canaries")) as canaries:
+        names = canaries.names(tmp_path / "model")
+        (tmp_path / "model/evil.py").write_bytes((canaries.folder / "evil.py").read_bytes())
+        for file in ("config.json", "preprocessor_config.json"):
+            path = tmp_path / "model" / file
+            values = json.loads(path.read_text())
+            more = {"auto_map": {"AutoModel": "evil.sing"}, "_name_or_path": names[0]}
+            more |= {"custom_pipelines": {"x": {"impl": "evil.sing"}}, "trust_remote_code": True}
+            for name in ("evil.sing", *names):
+                for place in strings_of(values | more):
+                    path.write_text(json.dumps(with_string(values | more, place, name)))
+                    with contextlib.suppress(ValueError):
+                        loaded = load(tmp_path / "model", heads=2, quiet=True)
+                        save(loaded, tmp_path / "again")
+                        assert "auto_map" not in (tmp_path / "again/config.json").read_text()
+                    assert canaries.sang() == [], (place, name)
+            path.write_text(json.dumps(values))
+
+
+def test_an_index_of_shards_names_files_beside_it(tmp_path):
+    save(
+        Classifier(create(SMALL), Preprocessing(size=(16, 16)), ("a", "b", "c")), tmp_path / "model"
+    )
+    shutil.move(tmp_path / "model/model.safetensors", tmp_path / "secret.safetensors")
+    index = tmp_path / "model/model.safetensors.index.json"
+    for name in ("../secret.safetensors", str(tmp_path / "secret.safetensors"), ".."):
+        index.write_text(json.dumps({"weight_map": {"head.weight": name}}))
+        refused(tmp_path / "model", "names a file outside of its folder")

@@ -9,14 +9,14 @@ Legend: N images, K classes, D width.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from vitkit.data import Source, fingerprint, open_parts, open_source, subset
+from vitkit.data import NotTyped, Source, fingerprint, parts_at, source_at, subset
 from vitkit.evaluation import Probing, align, digest_of
 from vitkit.quick import CLOSED_FORM, is_quick, question
 from vitkit.runtimes import folder_of
@@ -66,10 +66,13 @@ class Subject:
         return f"{fingerprint(self.judged)} {fingerprint(self.fitted)} {self.is_left_out}"
 
 
-def of_run(classifier: Classifier, run_dir: Path) -> Subject:
-    """A run's model on the images of the run. Raises ValueError if these are not there, or are others
-    now, and if none was held out."""
-    run = read_run(run_dir)
+def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> Subject:
+    """A run's model on the images of the run.
+
+    typed: names of data sets that a person typed, as `read_run` takes them. Raises ValueError if the
+    images are not there, or are others now, and if none was held out.
+    """
+    run = read_run(run_dir, typed)
     counts = run.data["counts"]
     chosen = run.lines[-1].get("evaluator")
     few = sum(counts[name] for name in ("train", HELD_OUT) if name in counts) <= LEFT_OUT
@@ -111,19 +114,22 @@ def _or_others() -> Iterator[None]:
     """Says of a run's images that cannot be opened any more what to do."""
     try:
         yield
+    except NotTyped:  # which says what to do
+        raise
     except ValueError as error:
         raise ValueError(f"{error}; name images that it has not learned from with --data") from None
 
 
 def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> Subject:
-    """A model on images that it has not learned from: the test part of a data set.
+    """A model on images that it has not learned from: the test part of a data set, whose name a person
+    typed.
 
     What is fitted is fitted to the images of its run, if there is one; else to the data's training part,
     or to every second image if the data has but one part (of images in groups: to every second group),
     and then it is judged on the others. Raises ValueError for images without classes, and without those of
     the model.
     """
-    judged = open_source(data)
+    judged = source_at(data, typed=True)
     _check_target(judged, data)
     learned = None
     if run_dir is not None:
@@ -131,7 +137,7 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
     if learned is not None:
         judged = _unseen(judged, learned, data, run_dir)
     else:
-        learned = open_parts(data).sources.get("train")
+        learned = parts_at(data, typed=True).sources.get("train")
         if learned is not None and np.isin(learned.rows, judged.rows).any():
             learned = None
     if learned is None:
@@ -144,7 +150,7 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
 def _learned_by(run_dir: Path, data: str) -> Source | None:
     """The images that a run has learned from, or chosen by; None, which is said, if they are elsewhere."""
     try:
-        return open_learned(read_run(run_dir))
+        return open_learned(read_run(run_dir, typed=(data,)))
     except (ValueError, OSError) as error:
         say(
             f"whether {data} has images that {run_dir} has learned from is not known, so take care that it "

@@ -40,7 +40,11 @@ _FILES = {
         "Source content_digest fingerprint is_elsewhere merge_parts random_subset split_off "
         "heading_of_list stratified stratified_groups subset subset_size without write_list"
     ),
-    "sources.splits": "Parts Splits grouped_columns open_parts open_source open_splits part_of splits_of",
+    "sources.recorded": "NotTyped leads_elsewhere refuse_recorded",
+    "sources.splits": (
+        "Parts Splits grouped_columns open_parts open_source open_splits part_of parts_at source_at "
+        "splits_at splits_of"
+    ),
     "sources.stores": "Files Names RowRanges Store read_file",
     "sources.tables": "Columns Table",
     "sources.targets": "Lists TargetKind",

@@ -58,6 +58,9 @@ from vitkit.data.sources.in_memory import from_images as from_images
 from vitkit.data.sources.in_memory import images_of_array as images_of_array
 from vitkit.data.sources.in_memory import images_of_tensor as images_of_tensor
 from vitkit.data.sources.in_memory import pixels_of_pillow as pixels_of_pillow
+from vitkit.data.sources.recorded import NotTyped as NotTyped
+from vitkit.data.sources.recorded import leads_elsewhere as leads_elsewhere
+from vitkit.data.sources.recorded import refuse_recorded as refuse_recorded
 from vitkit.data.sources.source import Source as Source
 from vitkit.data.sources.source import content_digest as content_digest
 from vitkit.data.sources.source import fingerprint as fingerprint
@@ -79,6 +82,9 @@ from vitkit.data.sources.splits import open_parts as open_parts
 from vitkit.data.sources.splits import open_source as open_source
 from vitkit.data.sources.splits import open_splits as open_splits
 from vitkit.data.sources.splits import part_of as part_of
+from vitkit.data.sources.splits import parts_at as parts_at
+from vitkit.data.sources.splits import source_at as source_at
+from vitkit.data.sources.splits import splits_at as splits_at
 from vitkit.data.sources.splits import splits_of as splits_of
 from vitkit.data.sources.stores import Files as Files
 from vitkit.data.sources.stores import Names as Names

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitkit.curation import different
-from vitkit.data import BadImage, Preprocessing, Source, open_image, open_parts, open_source
+from vitkit.data import BadImage, Preprocessing, Source, open_image, part_of, parts_at, source_at
 from vitkit.evaluation import TIED, tango, tied_answers, wilson
 from vitkit.prediction import (
     Examples,
@@ -49,19 +49,20 @@ class Trial(NamedTuple):
 def trial_on(
     data: str, labels: Sequence[str], tried: int = TRIED, calibrate: str | None = ""
 ) -> Trial:
-    """The test part of a data set to try a file on, and images to calibrate with.
+    """The test part of a data set, whose name a person typed, to try a file on, and images to calibrate
+    with.
 
     calibrate: another data set, whose training part, or all of which, is for that; None is nothing.
     By default it is the training part of `data`, and every second image if `data` has but one part:
     then it is tried on the others.
     """
-    source = open_source(data)
+    source = source_at(data, typed=True)
     items = _items(source, labels)
     if calibrate is None:
         return Trial(data, _spread(items, tried), ())
     if calibrate:
         return Trial(data, _spread(items, tried), to_calibrate(calibrate))
-    train = open_parts(data).sources.get("train")
+    train = parts_at(data, typed=True).sources.get("train")
     if train is None or np.isin(train.rows, source.rows).any():
         return Trial(data, _spread(items[1::2], tried), _spread(items[::2], CALIBRATED))
     return Trial(data, _spread(items, tried), _spread(_items(train, labels), CALIBRATED))
@@ -81,8 +82,10 @@ def own_trial(
 
 
 def to_calibrate(data: str) -> list[Item]:
-    """Images of a data set to calibrate with, or to fit on: of its training part, or of all."""
-    source = open_parts(data).sources.get("train") or open_source(data)
+    """Images of a data set, whose name a person typed, to calibrate with, or to fit on: of its training
+    part, or of all."""
+    parts = parts_at(data, typed=True).sources
+    source = parts.get("train") or part_of(parts, None, data)
     return _spread(_items(source, ()), CALIBRATED)
 
 

@@ -79,7 +79,8 @@ def save_model(
 def sort_into(sitting: Sitting, root: Path, folder: Path) -> str:
     """File each photograph in a folder of its class, as a link; what was done in a sentence. Photographs
     that were filed before and have another class now stay where they are, too. Raises OSError."""
-    labels = sitting.labels()
+    # The journal may be a stranger's: what it names outside the folder is none of its photographs
+    labels = {name: label for name, label in sitting.labels().items() if sitting.has(name)}
     sorter = Sorter(folder, sorted(set(labels.values())), 0.0)
     for name, label in sorted(labels.items()):
         if (root / name).exists():

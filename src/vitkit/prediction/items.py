@@ -205,9 +205,9 @@ def _files_of_folder(name: str, leave_out: Sequence[Path]) -> list[str] | None:
         return files
     try:
         if not found:
-            from vitkit.data import open_source
+            from vitkit.data import source_at
 
-            open_source(name)
+            source_at(name)
             return None
     except ValueError:
         pass  # it is not a data set either
@@ -251,10 +251,11 @@ def _outside(files: list[str], folders: Sequence[Path]) -> list[str]:
 
 
 def _examples(name: str, labels: Sequence[str]) -> Examples:
-    """The test part of a data set; or there is nothing of this name, and open_source says so."""
-    from vitkit.data import open_source
+    """The test part of a data set; or there is nothing of this name, and an error says so. A person
+    typed the name."""
+    from vitkit.data import source_at
 
-    source = open_source(name)
+    source = source_at(name, typed=True)
     return Examples(source, words_of_model(source.labels, labels))
 
 

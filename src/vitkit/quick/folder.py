@@ -11,7 +11,7 @@ from vitkit.data import (
     fingerprint,
     merge_parts,
     open_image,
-    open_splits,
+    splits_at,
     subset,
     without,
 )
@@ -62,10 +62,10 @@ class Photographs:
 
 
 def open_photographs(data: Data) -> Photographs:
-    """Open a data set, decode every image once, and divide it. Raises ValueError if there is nothing
-    to learn from."""
+    """Open a data set, whose name a person typed, decode every image once, and divide it. Raises
+    ValueError if there is nothing to learn from."""
     # The parts that are there
-    splits = open_splits(data.source, data.columns, data.split_seed, data.groups, True)
+    splits = splits_at(data.source, data.columns, data.split_seed, data.groups, True, typed=True)
     notes = list(splits.notes)
     if data.exclude and splits.train is not None:
         rest = without(splits.train, data.exclude)

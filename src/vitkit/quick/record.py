@@ -3,6 +3,7 @@ so that it is reported on and compared as they are. And its page, from what is w
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,19 +127,20 @@ def weakest_class(run_dir: Path) -> str | None:
     return weakest(class_scores(kept.answers))
 
 
-def write_page(run_dir: Path, path: Path | None = None) -> Path | None:
+def write_page(run_dir: Path, path: Path | None = None, typed: Sequence[str] = ()) -> Path | None:
     """The page about a quick run, from what it has written: the mistakes of its model on the images to
     test on, if they have one class each; else how it was fine-tuned. None if nothing was measured.
 
-    path: the file to write; None is report.html in the directory. Raises ValueError for a run of before
-    that was written down, and for images that have changed since.
+    path: the file to write; None is report.html in the directory. typed: names of data sets that a person
+    typed, as `read_run` takes them. Raises ValueError for a run of before that was written down, and for
+    images that have changed since, or may not be opened.
     """
     check_recorded(run_dir)
-    run = read_run(run_dir)
+    run = read_run(run_dir, typed)
     kept = read_answers(run_dir / ANSWERS)
     if kept is None:
         if (run_dir / RUN).exists():
-            return report_of_run(run_dir / RUN, path=path)
+            return report_of_run(run_dir / RUN, path=path, typed=typed)
         return None
     source = open_part(run, kept.part)
     check_answered(kept, source)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from vitkit.data import Augmentation, Columns, Source, Splits, open_splits
+from vitkit.data import Augmentation, Columns, Source, Splits, splits_at
 from vitkit.evaluation import unbalanced
 from vitkit.models import cost, named
 from vitkit.objectives import Supervised
@@ -58,6 +58,8 @@ def finetune(
     hints: Hints | None = None,
     columns: Columns | None = None,
     like: Like = "paper",
+    *,
+    typed: bool = True,
 ) -> Recipe:
     """`vitkit finetune MODEL DATA`: published weights with a new head of zeros, on your own images.
 
@@ -85,6 +87,9 @@ def finetune(
     crops, mirrored or not. For ImageNet, CIFAR, Pets and Flowers the paper says that its
     preprocessing follows BiT (Section 4.1), and for VTAB too (App. B.1.1).
 
+    typed: whether a person or a program of theirs named `data`, which may then be "file.py:function";
+    False for a name that stands in a file.
+
     Raises ValueError for an unknown preset, for a model or data that cannot be opened, and for
     `like` "code" with another preset than a row of Table 4.
     """
@@ -106,7 +111,7 @@ def finetune(
     # The model, for as many channels as the images have
     columns = columns or Columns()
     classifier = load_as(model, replace(hints, channels=None), quiet=True)
-    splits = open_splits(data, columns)
+    splits = splits_at(data, columns, typed=typed)
     has_images = splits.train is not None and len(splits.train) > 0
     is_for_colours = classifier.model.config.channels == COLOURS
     if has_images and (hints.channels is not None or is_for_colours):

@@ -105,12 +105,12 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
 
 def recipe(name: str) -> Recipe:
     """A recipe by its name, or by "file.py:function", a function in your own file, which vitkit
-    calls.
+    calls: a person typed the name.
 
     Raises ValueError, with the nearest names, if there is none of this name.
     """
     # A function of somebody's own file
-    function = function_in(name)
+    function = function_in(name, typed=True)
     if function is not None:
         result = function()
         if not isinstance(result, Recipe):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vitkit.data import Splits, check_images, open_splits
+from vitkit.data import Splits, check_images, splits_at
 from vitkit.evaluation import Metric
 from vitkit.objectives import Supervised
 from vitkit.studies.base import five_shot, small_vit
@@ -187,13 +187,13 @@ def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> 
         raise ValueError(f"seeds is {ask.seeds}; it is the number of runs of each kind, 1 or more")
     splits = None
     if ask.data:
-        splits = open_splits(ask.data)
+        splits = splits_at(ask.data, typed=True)
         if ask.recipe is None:
             refuse_without_classes(ask.data, splits)
             ask = replace(ask, recipe=study.base(ask, splits))
         refuse_without_accuracy(ask, splits)
         for source in (*ask.pretrain, *ask.targets):
-            refuse_without_classes(source, open_splits(source))
+            refuse_without_classes(source, splits_at(source, typed=True))
     if study.check is not None:
         study.check(ask)
     if study_dir.exists() and not study_dir.is_dir():
@@ -296,7 +296,7 @@ def run_study(
     if ask.data:
         counts = {}
         for source in (ask.data, *ask.pretrain, *ask.targets):
-            counts[source] = len(open_splits(source).train)
+            counts[source] = len(splits_at(source, typed=True).train)
         cells = [_without_waste(cell, counts) for cell in cells]
     run_grid(cells, study_dir, device, shard)
     return results(study, ask, decided, study_dir)
@@ -360,7 +360,7 @@ def refuse_without_classes(source: str, splits: Splits) -> None:
 def refuse_broken(source: str, workers: int) -> None:
     """Raises ValueError for images that cannot be decoded: every run would end at them, for none
     looks at all images first. Of very many only the runs do."""
-    splits = open_splits(source)
+    splits = splits_at(source, typed=True)
     for name, part in splits.sources.items():
         if len(part) > CHECKED:
             continue

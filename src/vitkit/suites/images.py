@@ -19,8 +19,9 @@ from vitkit.data import (
     Columns,
     Table,
     fingerprint,
-    open_parts,
+    parts_at,
     read_table,
+    refuse_recorded,
     write_selection,
 )
 from vitkit.evaluation import check_names, open_corruption, open_named
@@ -41,7 +42,7 @@ class Images(NamedTuple):
     """The images of a task, as they are on this machine."""
 
     where: str
-    """What `open_parts` takes."""
+    """What `parts_at` takes."""
     train: int
     """Images to learn from, those of the validation part included."""
     test: int
@@ -76,7 +77,8 @@ def find_all(
     """The tasks whose images are below a folder; and of the others, by name, why they cannot run.
 
     run_dir: where a task that is made of an original data set is written down.
-    from_hub: original data sets may be downloaded.
+    from_hub: what lies on other machines may be downloaded: original data sets, and addresses that a
+        suite in a file names.
     """
     found = {}
     absent = {}
@@ -95,9 +97,18 @@ def find_all(
 
 def find(task: Task, folder: str, run_dir: Path, from_hub: bool = False) -> Images | None:
     """The images of a task below a folder; None if they do not exist and the task says where to get
-    them. Raises ValueError for data that cannot be read, or has not what a task needs."""
+    them.
+
+    from_hub: what lies on other machines may be downloaded. Raises ValueError for data that cannot be
+    read, or has not what a task needs.
+    """
     if task.named is not None:
         return _published(task, folder)
+    if not from_hub:
+        data = task.data or task.name
+        refuse_recorded(
+            data, f"the task {task.name}", "--from-hub fetches it if you trust the suite"
+        )
     where = _where(task, folder)
     try:
         return _images(where, task.columns)
@@ -138,7 +149,7 @@ def _absence(task: Task, folder: str, from_hub: bool) -> str:
 
 def _images(where: str, columns: Columns) -> Images:
     """The images of a data set. Raises ValueError if it has not what a task needs."""
-    sources = open_parts(where, columns).sources
+    sources = parts_at(where, columns).sources
     if "train" not in sources or "test" not in sources:
         parts = ", ".join(filter(None, sources)) or "none"
         raise ValueError(f"{where} needs the parts train and test; it has {parts}")
@@ -155,7 +166,7 @@ def _images(where: str, columns: Columns) -> Images:
 
 
 def _where(task: Task, folder: str) -> str:
-    """What `open_parts` takes for a task's images."""
+    """What `parts_at` takes for a task's images."""
     data = task.data or task.name
     if data == "digits" or data.startswith("hf:") or is_address(data):
         return data
@@ -193,7 +204,7 @@ def where_is(original: Original, folder: str) -> str | None:
 
 
 def select_from(original: Original, where: str, classes: int, file: Path) -> str:
-    """Write the selection that is a task: what `open_parts` takes.
+    """Write the selection that is a task: what `parts_at` takes.
 
     classes: how many the task has.
     file: path without suffix.

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from vitkit.data import Columns, merge_parts, open_parts
+from vitkit.data import Columns, merge_parts, parts_at
 from vitkit.evaluation import (
     FIXED,
     SHARE,
@@ -114,7 +114,7 @@ class Frozen:
         ValueError for images that nothing can be learned from, and for features that are not
         finite."""
         # The training images; the same and those of the validation part; and the test images
-        sources = open_parts(self.data, self.columns).sources
+        sources = parts_at(self.data, self.columns).sources
         train = sources["train"]
         learned = train
         if "val" in sources:

@@ -239,7 +239,7 @@ def _recipe(
     steps: int,
 ) -> Recipe:
     """The fine-tuning run of a task with one setting."""
-    recipe = finetune(model, images.where, "vtab", hints, task.columns)
+    recipe = finetune(model, images.where, "vtab", hints, task.columns, typed=False)
 
     # BiT's crops, unless a task's classes depend on what they change
     augmentation = bit_crops(recipe.model.image, task.flip, task.crop)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vitkit.data import Columns
 from vitkit.evaluation import Corruption, SetName
+from vitkit.system.scripts import names_function
 
 if TYPE_CHECKING:
     from vitkit.suites.running import Outcome
@@ -172,6 +173,12 @@ def _task(path: Path, name: str, table: object) -> Task:
         raise ValueError(f"{path} has {columns!r} as columns of {name}; write {{label = ...}}")
     _check(path, name, settings, Task)
     _check(path, name, columns, Columns)
+    data = settings.get("data") or name
+    if names_function(data):
+        raise ValueError(
+            f"{path} names the Python function {data}, and vitkit runs no code that a suite names; save "
+            "its images as a folder or as files (vitkit data pack), and name these"
+        )
     return Task(name, columns=Columns(**columns), **settings)
 
 

@@ -1,5 +1,9 @@
 """A user's own functions (recipes and data sets), named on the command line as
-"file.py:function"."""
+"file.py:function".
+
+Only a name that a person typed is run. Such a name in a file (a run's recipe.json, a suite) may be a
+stranger's, who would run code on this machine by it.
+"""
 
 import ast
 import sys
@@ -8,15 +12,28 @@ from pathlib import Path
 from types import ModuleType
 
 
-def function_in(where: str) -> Callable | None:
+def names_function(where: str) -> bool:
+    """Whether a name has the form "file.py:function". Nothing is opened."""
+    file, colon, _ = where.rpartition(":")
+    return bool(colon) and file.endswith(".py")
+
+
+def function_in(where: str, *, typed: bool) -> Callable | None:
     """The function that "file.py:function" names. The file is run to get it.
 
+    typed: whether a person typed this name in the command or call that is running.
+
     Returns None for a name of another form. Raises ValueError if there is no such file, or no such
-    function in it.
+    function in it, and for a name that no person typed.
     """
-    file, colon, name = where.rpartition(":")
-    if not colon or not file.endswith(".py"):
+    if not names_function(where):
         return None
+    if not typed:
+        raise ValueError(
+            f"{where} is a function in Python, and nobody typed this name: it stands in a file. "
+            "vitkit runs no code that a file names; if you trust it, type the name yourself as DATA"
+        )
+    file, _, name = where.rpartition(":")
     if not Path(file).is_file():
         raise ValueError(f"no file {file!r} to take {name!r} from")
     function = getattr(_run(Path(file)), name, None)

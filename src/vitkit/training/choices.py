@@ -51,7 +51,7 @@ def with_channels(recipe: Recipe, say: Say) -> Recipe:
     preprocessing = recipe.data.preprocessing
     if recipe.model.channels == preprocessing.channels or not recipe.data.source:
         return recipe
-    splits = open_to_divide(recipe.data)
+    splits = open_to_divide(recipe.data, typed=True)
     train = divide(splits, recipe.data)["train"]
     preprocessing = from_rank_0(lambda: fitted(preprocessing, recipe.model.channels, train, say))
     return replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))

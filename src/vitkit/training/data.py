@@ -16,10 +16,10 @@ from vitkit.data import (
     fingerprint,
     is_elsewhere,
     merge_parts,
-    open_source,
-    open_splits,
     random_subset,
+    source_at,
     split_off,
+    splits_at,
     subset,
     subset_size,
     without,
@@ -80,7 +80,7 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
         data = replace(data, groups=earlier.data.get("groups", "none"))
 
     # Open: the run's own parts, without what `exclude` lists, and what its evaluators bring along
-    splits = open_to_divide(data)
+    splits = open_to_divide(data, typed=True)
     if data.exclude and splits.train is not None:
         remaining = without(splits.train, data.exclude)
         count = len(splits.train) - len(remaining)
@@ -136,7 +136,8 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
 
 
 def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
-    """The images that evaluators bring along, by the name that their metrics begin with.
+    """The images that evaluators of a recipe bring along, by the name that their metrics begin with;
+    a person typed the names of the data sets.
 
     Raises ValueError for two data sets of one name, for images that an evaluator cannot measure on,
     and if one that learns has no training images there, or would measure on them.
@@ -153,10 +154,10 @@ def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
                 "one of them a name (--evals.0.name)"
             )
         if each.images not in sources:
-            sources[each.images] = open_source(each.data, each.columns)
+            sources[each.images] = source_at(each.data, each.columns, typed=True)
         measured = sources[each.images]
         if learns(each.evaluator):
-            train = open_source(each.data, each.columns, "train")
+            train = source_at(each.data, each.columns, "train", typed=True)
             if np.isin(train.rows, measured.rows).any():
                 raise ValueError(
                     f"{each.title} learns from training images and measures on others, and "
@@ -300,10 +301,14 @@ def _workers(data: Data) -> int:
 # Parts
 
 
-def open_to_divide(data: Data) -> Splits:
-    """The parts of a data set, with the groups that `divide` keeps together."""
+def open_to_divide(data: Data, *, typed: bool = False) -> Splits:
+    """The parts of a data set, with the groups that `divide` keeps together.
+
+    typed: whether a person typed the name of the data set, as those in a recipe that is to run; a name
+    that a record of a run has was not.
+    """
     divides = data.parts in ("select", "three")
-    return open_splits(data.source, data.columns, data.split_seed, data.groups, divides)
+    return splits_at(data.source, data.columns, data.split_seed, data.groups, divides, typed=typed)
 
 
 def group_setting(data: Data) -> str:

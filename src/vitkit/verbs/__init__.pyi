@@ -412,6 +412,7 @@ def compare(
     limit: int = 64,
     tolerance: float = 0.0001,
     output: str | Path = ...,
+    data: str | Sequence[str] = ...,
     json: bool = False,
     ok_if_unreadable: bool = False,
     image: int | Sequence[int] = ...,
@@ -442,6 +443,7 @@ def compare(
     limit: int = 64,
     tolerance: float = 0.0001,
     output: str | Path = ...,
+    data: str | Sequence[str] = ...,
     json: bool = False,
     ok_if_unreadable: bool = False,
     image: int | Sequence[int] = ...,
@@ -1090,6 +1092,7 @@ def push(
 def report(
     *runs: str | Path,
     output: str | Path | None = None,
+    data: str | Sequence[str] = ...,
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> WrittenReport:
@@ -1101,6 +1104,7 @@ def report(
     *,
     runs: str | Path | Sequence[str | Path],
     output: str | Path | None = None,
+    data: str | Sequence[str] = ...,
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> WrittenReport:

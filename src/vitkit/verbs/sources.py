@@ -41,13 +41,13 @@ def as_words(model: "str | Classifier", data: str, named: SetName | None) -> str
 
 
 def parts_of(data: str, columns: "Columns", named: SetName | None) -> "Parts":
-    """The parts of a data set, which may go by a name."""
-    from vitkit.data import open_parts
+    """The parts of a data set that a person typed, which may go by a name."""
+    from vitkit.data import parts_at
     from vitkit.evaluation import open_named_parts
 
     if named is None:
-        return open_parts(data, columns)
-    return open_named_parts(named, data, columns)
+        return parts_at(data, columns, typed=True)
+    return open_named_parts(named, data, columns, typed=True)
 
 
 def splits_to_learn_from(

@@ -10,6 +10,7 @@ from vitkit.data.formats.folder import read_folder
 from vitkit.data.formats.hub import read_hub
 from vitkit.data.formats.manifest import (
     MANIFEST_SUFFIXES,
+    images_of_selection,
     read_lists,
     read_manifest,
     read_selection,
@@ -40,7 +41,7 @@ def read_table(where: str, columns: Columns) -> Table:
     refuse_special(Path(where))
     selection = read_selection(where, columns)
     if selection is not None:
-        everything = read_table(selection["images"], Columns(target="none"))
+        everything = read_table(images_of_selection(where, selection), Columns(target="none"))
         return select(where, selection, everything)
     for read in FORMATS:
         table = read(where, columns)

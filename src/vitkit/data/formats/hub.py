@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from vitkit.data.formats.manifest import relative_path
 from vitkit.data.images.pixels import BadImage
+from vitkit.data.sources.recorded import HUB
 from vitkit.data.sources.stores import RowRanges, Store, read_file
 from vitkit.data.sources.tables import (
     IMAGE,
@@ -21,8 +23,8 @@ from vitkit.data.sources.tables import (
     note_unlabelled,
 )
 from vitkit.data.sources.targets import Lists, as_row_labels, concatenate_values
+from vitkit.system.storage.files import parse_json
 
-PREFIX = "hf:"
 SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a directory
 
 
@@ -82,7 +84,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     """ "hf:NAME", "hf:NAME@REVISION" or "hf:NAME:CONFIG", downloaded once or taken from the cache;
     or a saved directory. Returns None for anything else. Raises ValueError if there is no such data
     set, the network is missing, or columns cannot be found."""
-    if not where.startswith(PREFIX) and not any((Path(where) / name).is_file() for name in SAVED):
+    if not where.startswith(HUB) and not any((Path(where) / name).is_file() for name in SAVED):
         return None
     try:
         import datasets
@@ -135,10 +137,11 @@ def read_hub(where: str, columns: Columns) -> Table | None:
 def _load(datasets, where: str) -> dict[str, Any]:
     """Split -> Dataset."""
     try:
-        if not where.startswith(PREFIX):
+        if not where.startswith(HUB):
+            _check_saved(Path(where))
             loaded = datasets.load_from_disk(where)
         else:
-            name, _, config = where.removeprefix(PREFIX).partition(":")
+            name, _, config = where.removeprefix(HUB).partition(":")
             name, _, revision = name.partition("@")
             loaded = datasets.load_dataset(name, config or None, revision=revision or None)
     except Exception as error:  # of the hub, the network, the disk, pyarrow
@@ -147,6 +150,29 @@ def _load(datasets, where: str) -> dict[str, Any]:
     if isinstance(loaded, dict):
         return dict(loaded)
     return {"": loaded}
+
+
+def _check_saved(folder: Path) -> None:
+    """Raises ValueError if the JSON of a saved directory names a file or a folder outside of it, which
+    `datasets` would open. OSError."""
+    of_all = folder / "dataset_dict.json"
+    folders = [folder]
+    if of_all.is_file():
+        names = _names_in(of_all, "splits")
+        folders = [folder / name for name in names]
+    for each in folders:
+        if (each / "state.json").is_file():
+            _names_in(each / "state.json", "_data_files")
+
+
+def _names_in(file: Path, key: str) -> list[str]:
+    """The names of files or folders in the JSON of a saved directory. Raises ValueError for one that
+    leads out of the JSON's own folder; OSError."""
+    names = []
+    for entry in dict(parse_json(file.read_bytes()))[key]:
+        name = entry["filename"] if isinstance(entry, dict) else entry
+        names.append(relative_path(name, file.parent, file.name))
+    return names
 
 
 # Columns of arrow tables, and how `datasets` describes them: here and in parquet files

@@ -9,9 +9,11 @@ NAME.selection.json      some images of another data set, with classes and parts
                          suite makes a task of an original data set without copying an image:
                          {"images": what is read, "labels": names of the classes,
                           "parts": {"train": {"rows": [...], "classes": [...]}, "test": ...}}
+                         What is read lies below its folder, unless a suite of this user wrote the file.
 """
 
 import csv
+import hashlib
 import json
 import os
 import re
@@ -22,6 +24,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
+from vitkit.data.sources.recorded import refuse_recorded
 from vitkit.data.sources.stores import Files
 from vitkit.data.sources.tables import (
     PART_NAMES,
@@ -35,7 +38,8 @@ from vitkit.data.sources.tables import (
     note_unlabelled,
 )
 from vitkit.data.sources.targets import as_row_labels
-from vitkit.system.storage.files import parse_json, whole
+from vitkit.system.storage.files import cache_dir, parse_json, write_whole
+from vitkit.system.storage.remote import is_pattern
 
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 SUFFIX = ".selection.json"
@@ -266,6 +270,29 @@ def read_selection(where: str, columns: Columns) -> dict | None:
     return values
 
 
+def images_of_selection(where: str, selection: dict) -> str:
+    """The name of the data set that a selection selects from.
+
+    In a file that `write_selection` wrote for this user it is any name. Any other file may be a
+    stranger's, as a manifest may: its name is a path that starts from its own folder and stays below it.
+    Raises ValueError for another one.
+    """
+    images = selection["images"]
+    if _seal(Path(where).read_bytes()).exists():
+        return images
+    folder = Path(where).parent
+    remedy = f"a selection that people pass on names images below its own folder, {folder}"
+    refuse_recorded(images, where, remedy)
+    if is_pattern(images) and not (folder / images).exists():
+        raise ValueError(f"{where} names the pattern {images!r}; {remedy}")
+    return str(folder / relative_path(images, folder, where))
+
+
+def _seal(content: bytes) -> Path:
+    """The file in the cache that says that this user wrote a selection of this content."""
+    return cache_dir() / "selections" / hashlib.sha256(content).hexdigest()
+
+
 def select(where: str, selection: dict, table: Table) -> Table:
     """The table of the images that a selection names, out of all of them. Raises ValueError for a
     file that is malformed, or names rows that do not exist."""
@@ -313,11 +340,15 @@ def write_selection(
     rows: dict[str, np.ndarray],
     classes: dict[str, np.ndarray],
 ) -> None:
-    """Write a selection. rows, classes: by part, int64 (N,), which rows of the data set they are,
-    and their classes. Raises OSError."""
+    """Write a selection, and remember in the cache that this user wrote it. rows, classes: by part,
+    int64 (N,), which rows of the data set they are, and their classes. Raises OSError."""
     parts = {}
     for part in rows:
         parts[part] = {"rows": rows[part].tolist(), "classes": classes[part].tolist()}
+    values = {"images": images, "labels": labels, "parts": parts}
+    content = json.dumps(values).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as new:
-        new.write_text(json.dumps({"images": images, "labels": labels, "parts": parts}), "utf-8")
+    write_whole(path, content)
+    seal = _seal(content)
+    seal.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(seal, b"")

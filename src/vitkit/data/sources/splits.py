@@ -7,6 +7,10 @@ they lie in; such files elsewhere, by their address (https://, s3://, gs://); "h
 set of the Hugging Face hub, or a directory that `datasets` saved; or "digits", which comes with
 scikit-learn; or "file.py:function" for a function of one's own that returns a Source, Splits, a
 data set as `from_dataset` takes it, or a dictionary of such by part.
+
+These two and `open_parts` are for programs of people, and run such a function: who calls them has typed
+the name. vitkit itself opens data sets by `splits_at`, `source_at` and `parts_at`, which run no code
+unless their caller says that a person typed the name.
 """
 
 from dataclasses import dataclass, replace
@@ -86,6 +90,9 @@ class Parts(NamedTuple):
     """As `Splits` has it."""
 
 
+# For programs: the name is typed
+
+
 def open_splits(
     where: str,
     columns: Columns | None = None,
@@ -93,7 +100,7 @@ def open_splits(
     groups: str = "auto",
     always_grouped: bool = False,
 ) -> Splits:
-    """A data set with its parts.
+    """A data set with its parts, by a name that the caller has typed: "file.py:function" is run.
 
     If there is neither a test nor a validation part, a fifth becomes the test part, chosen by seed:
     a fifth of every class, or, if an example's target is not one class, a fifth of all. Images that
@@ -107,8 +114,69 @@ def open_splits(
     Raises ValueError, in one sentence, for a data set that does not exist, is malformed, or may be
     one of several.
     """
+    return splits_at(where, columns, seed, groups, always_grouped, typed=True)
+
+
+def open_source(where: str, columns: Columns | None = None, split: str | None = None) -> Source:
+    """One part of a data set: the one named, else test, else val; all of it if it is not divided
+    into parts.
+
+    The caller has typed its name: "file.py:function" is run. Class numbers are those of the whole
+    data set. Raises ValueError like open_splits, and for a part that does not exist.
+    """
+    return source_at(where, columns, split, typed=True)
+
+
+def open_parts(where: str, columns: Columns | None = None) -> Parts:
+    """The parts that a data set has; no part is made. The caller has typed its name:
+    "file.py:function" is run. Raises ValueError like open_splits."""
+    return parts_at(where, columns, typed=True)
+
+
+# Within vitkit: the name may stand in a file
+
+
+def splits_at(
+    where: str,
+    columns: Columns | None = None,
+    seed: int = 0,
+    groups: str = "auto",
+    always_grouped: bool = False,
+    *,
+    typed: bool = False,
+) -> Splits:
+    """A data set with its parts, as `open_splits` gives it.
+
+    typed: whether a person typed the name; if not, "file.py:function" raises ValueError.
+    """
     columns = grouped_columns(columns or Columns(), groups)
-    return splits_of(open_parts(where, columns), where, seed, groups, always_grouped)
+    parts = parts_at(where, columns, typed=typed)
+    return splits_of(parts, where, seed, groups, always_grouped)
+
+
+def source_at(
+    where: str, columns: Columns | None = None, split: str | None = None, *, typed: bool = False
+) -> Source:
+    """One part of a data set, as `open_source` gives it.
+
+    typed: whether a person typed the name; if not, "file.py:function" raises ValueError.
+    """
+    return part_of(parts_at(where, columns, typed=typed).sources, split, where)
+
+
+def parts_at(where: str, columns: Columns | None = None, *, typed: bool = False) -> Parts:
+    """The parts that a data set has, as `open_parts` gives them.
+
+    typed: whether a person typed the name; if not, "file.py:function" raises ValueError.
+    """
+    columns = columns or Columns()
+    function = function_in(where, typed=typed)
+    if function is None:
+        return _parts_of(read_table(where, columns))
+    returned = function()
+    if isinstance(returned, Source | Splits):
+        return _own_parts(returned, where, columns)
+    return _parts_of(_own_table(returned, where, columns))
 
 
 def grouped_columns(columns: Columns, groups: str) -> Columns:
@@ -244,16 +312,6 @@ def _on_both_sides(parts: dict[str, Source]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def open_source(where: str, columns: Columns | None = None, split: str | None = None) -> Source:
-    """One part of a data set: the one named, else test, else val; all of it if it is not divided
-    into parts.
-
-    Class numbers are those of the whole data set. Raises ValueError like open_splits, and for a
-    part that does not exist.
-    """
-    return part_of(open_parts(where, columns).sources, split, where)
-
-
 def part_of(sources: dict[str, Source], split: str | None, where: str) -> Source:
     """The part of a data set that `open_source` chooses."""
     candidates = (split,) if split else ("test", "val", "", "train")
@@ -262,18 +320,6 @@ def part_of(sources: dict[str, Source], split: str | None, where: str) -> Source
             return sources[name]
     present = ", ".join(filter(None, sources)) or "no parts"
     raise ValueError(f"{where} has no part {split!r}; it has {present}")
-
-
-def open_parts(where: str, columns: Columns | None = None) -> Parts:
-    """The parts that a data set has; no part is made. Raises ValueError like open_splits."""
-    columns = columns or Columns()
-    function = function_in(where)
-    if function is None:
-        return _parts_of(read_table(where, columns))
-    returned = function()
-    if isinstance(returned, Source | Splits):
-        return _own_parts(returned, where, columns)
-    return _parts_of(_own_table(returned, where, columns))
 
 
 def _parts_of(table: Table) -> Parts:

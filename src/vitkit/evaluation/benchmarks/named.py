@@ -16,8 +16,8 @@ from vitkit.data import (
     Source,
     Store,
     open_image,
-    open_parts,
-    open_source,
+    parts_at,
+    source_at,
     subset,
 )
 from vitkit.evaluation.benchmarks.choice import (
@@ -138,30 +138,43 @@ def _check_known(needed: Sequence[str], model: Sequence[str]) -> None:
 
 
 def open_named(
-    name: SetName, where: str, columns: Columns | None = None, split: str | None = None
+    name: SetName,
+    where: str,
+    columns: Columns | None = None,
+    split: str | None = None,
+    *,
+    typed: bool = False,
 ) -> Named:
     """The images of a named data set to measure on: of several parts the one named, else test, else
-    val. Raises ValueError, in one sentence, for images that are not of it, and as `open_source`
-    does."""
+    val.
+
+    typed: whether a person typed `where`, so that it may be a function in Python. Raises ValueError,
+    in one sentence, for images that are not of the data set, and as `open_source` does.
+    """
     named = SETS[name]
     right: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
     if name == "objectnet":
         source, right = _open_objectnet(where)
     else:
-        source, notes = _as_named(name, open_source(where, columns, split), where)
+        source, notes = _as_named(name, source_at(where, columns, split, typed=typed), where)
     notes = (f"{named.title}: {named.protocol}", *notes, *_fewer(named, source))
     return Named(source, notes, bool(named.classes), right)
 
 
-def open_named_parts(name: SetName, where: str, columns: Columns | None = None) -> Parts:
+def open_named_parts(
+    name: SetName, where: str, columns: Columns | None = None, *, typed: bool = False
+) -> Parts:
     """All parts of a named data set, to learn from: its classes by names that people read. Each
-    class is an answer of its own, whatever its authors' protocol counts as the same. Raises
-    ValueError as `open_named` does."""
+    class is an answer of its own, whatever its authors' protocol counts as the same.
+
+    typed: whether a person typed `where`, as `open_named` takes it. Raises ValueError as `open_named`
+    does.
+    """
     if name == "objectnet":
         source, _ = _open_objectnet(where)
         return Parts({"": source}, _fewer(SETS[name], source))
-    opened = open_parts(where, columns)
+    opened = parts_at(where, columns, typed=typed)
     notes = list(opened.notes)
     sources = {}
     for part, source in opened.sources.items():
@@ -298,7 +311,7 @@ def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
     names_of_object = _names(mappings / CLASSES)
 
     # The objects that ImageNet has, and the number of each folder's, or -1
-    source = open_source(str(root), Columns())
+    source = source_at(str(root), Columns())
     objects = sorted(names_of_object)
     number_of = {name: i for i, name in enumerate(objects)}
     numbers = []

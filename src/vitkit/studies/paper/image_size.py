@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from vitkit.data import Splits, eval_batches, open_splits
+from vitkit.data import Splits, eval_batches, splits_at
 from vitkit.evaluation import Accuracy, Metric, Part, Subject
 from vitkit.models import RESAMPLE, ViTConfig, named
 from vitkit.recipes import finetune
@@ -52,7 +52,7 @@ class AtSize:
             if size != tuple(classifier.model.config.image):
                 classifier, _ = adopt(classifier, image=size, method=self.method)
             classifier = classifier.to(own_device)
-            splits = open_splits(self.data)
+            splits = splits_at(self.data, typed=True)
             source = splits.test or splits.val
             batches = eval_batches(source, classifier.preprocessing, BATCH, 0)
             precision = pick_precision("auto", own_device).precision
@@ -62,7 +62,7 @@ class AtSize:
 
     def passes(self, before: Recipe) -> Passes:
         """One pass over every image of the test part."""
-        splits = open_splits(self.data)
+        splits = splits_at(self.data, typed=True)
         source = splits.test or splits.val
         return Passes(_resized(before, self.side, self.method), len(source))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from vitkit.data import open_splits, subset_size
+from vitkit.data import splits_at, subset_size
 from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, exaflops, named
 from vitkit.studies.base import (
     check_square_patches,
@@ -59,7 +59,7 @@ def _images_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     runs on held-out images, with the first seed, choose the regularisation for every share but the
     whole, as in Figure 3."""
     grid = []
-    train = open_splits(ask.data).train
+    train = splits_at(ask.data, typed=True).train
     base = for_steps(measured_by(ask.recipe, ask.fewshot), steps)
     shares = {subset_size(len(train), share): share for share in SHARES}
     for seed in range(ask.seeds):

@@ -51,7 +51,7 @@ def expand(where: str) -> list[str]:
     nothing, OSError for an address that does not answer.
     """
     files = []
-    for name in _expand_braces(where):
+    for name in expand_braces(where):
         if is_address(name):
             files += _remote_files(name)
         elif _has_wildcards(name):
@@ -67,7 +67,7 @@ def _has_wildcards(name: str) -> bool:
     return any(sign in name for sign in WILDCARDS)
 
 
-def _expand_braces(where: str) -> list[str]:
+def expand_braces(where: str) -> list[str]:
     """All names that a pattern with braces stands for. Raises ValueError for too many."""
     names = []
     to_expand = [where]

@@ -38,6 +38,9 @@ class Recorded:
     """Of metrics.jsonl."""
     begun: dict
     """As begun.json has it; empty for a run of earlier code."""
+    typed: tuple[str, ...] = ()
+    """Names of data sets that a person typed in the command or call that reads the run. Its recipe may
+    name them though they are code or addresses."""
 
     def points(self) -> dict[str, list[tuple[int, Metric]]]:
         """Every metric with the steps at which it was measured, but for what is neither good nor
@@ -102,9 +105,13 @@ def is_run(path: str | Path) -> bool:
     return (Path(path) / "recipe.json").is_file()
 
 
-def read_run(run_dir: Path) -> Recorded:
-    """What a run wrote down. Raises ValueError if the directory is not a run, or if the run has not
-    started to train."""
+def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
+    """What a run wrote down.
+
+    typed: names of data sets that a person typed in this command or call. Of code and addresses, the
+    run's images are opened only by these names. Raises ValueError if the directory is not a run, or if
+    the run has not started to train.
+    """
     try:
         recipe = _record(run_dir / "recipe.json", OF_RECIPE)
         data = _record(run_dir / "data.json", OF_DATA)
@@ -123,7 +130,9 @@ def read_run(run_dir: Path) -> Recorded:
         raise ValueError(
             f"{run_dir} has no metrics.jsonl with a line in it: it has not trained yet"
         )
-    return Recorded(run_dir, recipe, data, lines, read_object(run_dir / BEGUN, OF_BEGUN))
+    return Recorded(
+        run_dir, recipe, data, lines, read_object(run_dir / BEGUN, OF_BEGUN), tuple(typed)
+    )
 
 
 def _record(file: Path, types: Types) -> Record:

@@ -25,6 +25,7 @@ from vitkit.data import (
     of_one_size,
     open_image,
     prepared_for_people,
+    refuse_recorded,
     subset,
 )
 from vitkit.evaluation import (
@@ -68,6 +69,7 @@ LEAST = 192  # pixels of a side of a photograph, about
 HELD_OUT = "held out"  # what a quick run calls the part that it chooses by
 DISTANCES = 16  # images over which the attention distance is averaged
 BATCH = 32
+REMEDY = "if you trust it, type that name after --data"
 
 
 def weakest_class(run: Recorded) -> str | None:
@@ -185,11 +187,16 @@ def open_learned(run: Recorded) -> Source:
 
 
 def _opened(run: Recorded) -> tuple[Data, Splits]:
-    """A run's data, opened again."""
+    """A run's data, opened again. Raises ValueError for a name of code, or of another machine, that
+    nobody typed: the run may be a stranger's."""
     settings = run.recipe["data"]
     source = settings["source"]
     place = run.data.get("place", source)
-    if not Path(source).exists() and Path(place).exists():
+    typed = source in run.typed
+    if not typed:
+        for name, file in ((source, "recipe.json"), (place, "data.json")):
+            refuse_recorded(name, str(run.run_dir / file), REMEDY)
+    if not typed and not Path(source).exists() and Path(place).exists():
         source = place
     try:
         columns = Columns(**settings["columns"])
@@ -203,7 +210,7 @@ def _opened(run: Recorded) -> tuple[Data, Splits]:
         split_seed=settings["split_seed"],
         groups=run.data.get("groups", "none"),
     )
-    return data, open_to_divide(data)
+    return data, open_to_divide(data, typed=typed)
 
 
 def _part_of(run: Recorded, name: str, data: Data, splits: Splits) -> Source:

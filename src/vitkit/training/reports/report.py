@@ -1,5 +1,6 @@
 """report.html: what a run did, on one page that needs no other file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,12 @@ from vitkit.training.reports.comparison import training_panels, unit_panels
 NO_DEFAULT = "none"  # in place of the default of a setting that has none
 
 
-def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) -> Path:
+def report(
+    run_dir: Path | str,
+    inside: bool = False,
+    path: Path | None = None,
+    typed: Sequence[str] = (),
+) -> Path:
     """Write a run's report.html from what it has recorded, and return its path: what it reached,
     curves, confused classes and mistakes, data, cost and recipe.
 
@@ -44,11 +50,13 @@ def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) 
 
     path: the file to write; None is report.html in the directory.
 
+    typed: names of data sets that a person typed, as `read_run` takes them.
+
     Raises ValueError if the directory is not a run, or if the file exists and vitkit did not write
     it.
     """
     # What the run has recorded
-    run = read_run(Path(run_dir))
+    run = read_run(Path(run_dir), typed)
     blocks = _summary(run)
     if sentence := weakest_class(run):
         blocks.append(paragraph(printable(sentence)))

@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.curation import Packed, Packing
 from vitkit.curation import pack as packed_to
-from vitkit.data import Columns, open_parts
+from vitkit.data import Columns, parts_at
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import cpus
@@ -80,7 +80,7 @@ def pack(settings: Pack) -> PackedData:
     Raises ValueError for a data set that shards cannot express, and for a directory that holds
     other shards.
     """
-    parts, notes, unlearned = open_parts(settings.source, settings.columns)
+    parts, notes, unlearned = parts_at(settings.source, settings.columns, typed=True)
     if unlearned:  # shards declare their classes: nothing could tell it of them any more
         raise ValueError(f"{unlearned}; rename or remove it")
     for note in notes:

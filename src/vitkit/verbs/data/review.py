@@ -21,7 +21,7 @@ from vitkit.curation import (
     repeats,
     survey,
 )
-from vitkit.data import Columns, Source, Splits, open_splits, subset, write_list
+from vitkit.data import Columns, Source, Splits, splits_at, subset, write_list
 from vitkit.evaluation import (
     KINDS,
     Finding,
@@ -208,8 +208,8 @@ def review(settings: Review) -> Reviewed | Applied:
     check_replaceable(settings.output)
     if settings.exclude is not None:
         check_replaceable(settings.exclude)
-    splits = open_splits(
-        settings.data, settings.columns, settings.split_seed, settings.groups, True
+    splits = splits_at(
+        settings.data, settings.columns, settings.split_seed, settings.groups, True, typed=True
     )
     if settings.exclude is not None and splits.train is None:
         raise ValueError(f"{settings.data} has no training images, so --exclude could list none")

@@ -25,9 +25,9 @@ from vitkit.data import (
     Source,
     Splits,
     open_image,
-    open_source,
-    open_splits,
     picture_for_people,
+    source_at,
+    splits_at,
     write_list,
 )
 from vitkit.inspection import Tile, contact_sheet
@@ -129,8 +129,8 @@ def stats(settings: Stats) -> Statistics:
     parts, broken images. Raises ValueError, before any image is read, if the data sets cannot be
     compared or a file cannot be written."""
     # Which parts there are
-    splits = open_splits(
-        settings.source, settings.columns, settings.split_seed, settings.groups, True
+    splits = splits_at(
+        settings.source, settings.columns, settings.split_seed, settings.groups, True, typed=True
     )
     parts = _parts(settings, splits)
     _check_request(settings, parts)
@@ -170,7 +170,7 @@ def _parts(settings: Stats, splits: Splits) -> dict[str, Source]:
         name = settings.test
         if name in parts:  # a folder may be called "test"
             name = f"./{name}"
-        parts[name] = open_source(settings.test)
+        parts[name] = source_at(settings.test, typed=True)
     return parts
 
 

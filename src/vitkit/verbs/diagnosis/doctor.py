@@ -94,7 +94,7 @@ def _examinations(settings: Doctor) -> Iterator[Finding]:
     if not settings.data and not settings.model:
         return
 
-    from vitkit.data import open_splits
+    from vitkit.data import splits_at
     from vitkit.system.machine import pick_device
     from vitkit.verbs.arguments import word_of
     from vitkit.verbs.diagnosis.model import Examined, examine_data, examine_learning, examine_model
@@ -108,7 +108,7 @@ def _examinations(settings: Doctor) -> Iterator[Finding]:
             classifier, account = load_with_account(settings.model, Hints())
         yield from examine_model(word_of(settings.model), classifier, account)
     if settings.data:
-        splits = open_splits(settings.data)
+        splits = splits_at(settings.data, typed=True)
         yield from examine_data(settings.data, splits)
         if classifier is not None:
             device = pick_device(settings.device)

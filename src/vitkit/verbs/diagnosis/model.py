@@ -21,6 +21,7 @@ from vitkit.data import (
     default_workers,
     eval_batches,
     is_elsewhere,
+    leads_elsewhere,
     subset,
     train_batches,
 )
@@ -65,7 +66,7 @@ def _beside_origin(classifier: Classifier) -> Iterator[Finding]:
     from vitkit.weights import load
 
     origin = classifier.origin.get("init", "")
-    if not origin or not Path(origin).exists():
+    if not origin or leads_elsewhere(origin) or not Path(origin).exists():
         return
     theirs = load(origin, quiet=True).preprocessing
     ours = classifier.preprocessing

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from vitkit.data import leads_elsewhere
 from vitkit.training import Recorded, read_run
 from vitkit.verbs.diagnosis import Finding
 
@@ -148,7 +149,7 @@ def _preprocessing(run: Recorded) -> Iterator[Finding]:
     from vitkit.weights import load
 
     init = run.recipe["init"]
-    if not init or not Path(init).exists():
+    if not init or leads_elsewhere(init) or not Path(init).exists():
         return
     theirs = load(init, quiet=True).preprocessing.to_json()
     ours = run.recipe["data"]["preprocessing"]

@@ -14,9 +14,9 @@ from vitkit.data import (
     Source,
     Splits,
     fingerprint,
-    open_parts,
-    open_source,
-    open_splits,
+    parts_at,
+    source_at,
+    splits_at,
     subset,
 )
 from vitkit.evaluation import (
@@ -243,7 +243,7 @@ def _opened(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
                 "; the data set of this name that the model was trained on was another one, or has "
                 "changed since, so it may know some of them"
             )
-    source = open_source(settings.data, columns, settings.split)
+    source = source_at(settings.data, columns, settings.split, typed=True)
     if origin.get("learned") and fingerprint(source) in origin["learned"]:
         note = ", images that the model learned from"
     return source, note
@@ -255,11 +255,11 @@ def _divided(data: str, columns: Columns, origin: dict) -> Splits:
     seed = origin.get("split_seed", 0)
     groups = origin.get("groups", "none")  # a model may be older than groups
     try:
-        return open_splits(data, columns, seed, groups)
+        return splits_at(data, columns, seed, groups, typed=True)
     except ValueError:
         if groups in ("auto", "none"):
             raise
-        return open_splits(data, columns, seed, "none")
+        return splits_at(data, columns, seed, "none", typed=True)
 
 
 def named_images(settings: "Evaluate", classifier: Classifier) -> tuple["Named", Source, str]:
@@ -283,7 +283,7 @@ def named_images(settings: "Evaluate", classifier: Classifier) -> tuple["Named",
         raise ValueError(
             f"--as {settings.named} says itself which classes count; leave out --on-unknown-class"
         )
-    named = open_named(settings.named, settings.data, settings.columns, settings.split)
+    named = open_named(settings.named, settings.data, settings.columns, settings.split, typed=True)
     if settings.on_bad_image == "skip":
         named = named._replace(source=without_broken(named.source))
     origin = classifier.origin
@@ -303,7 +303,7 @@ def train_part(settings: "Evaluate", evaluator: Evaluator, source: Source) -> So
     evaluators, or if these images are measured themselves."""
     if not learns(evaluator):
         return None
-    train = open_parts(settings.data, settings.columns).sources.get("train")
+    train = parts_at(settings.data, settings.columns, typed=True).sources.get("train")
     if train is None or np.isin(train.rows, source.rows).any():
         return None
     if on_rank_0() and train.target_kind == "class":
@@ -322,7 +322,7 @@ def _columns_of_numbers(settings: "Evaluate") -> Columns:
     Data with names is left as it is, so that the evaluator says what does not fit."""
     columns = replace(settings.columns, target="number")
     try:
-        open_source(settings.data, columns, settings.split)
+        source_at(settings.data, columns, settings.split, typed=True)
     except ValueError:
         return settings.columns
     return columns

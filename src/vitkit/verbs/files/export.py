@@ -289,6 +289,8 @@ def _trial(settings: ExportModel, wanted: Export, classifier: Classifier) -> Tri
         except (ValueError, OSError) as error:
             why = f", and those of {run_dir} cannot be opened ({error})"
     if not needs_calibration(wanted):
+        if why:
+            say(f"tried on parts of two photographs instead of images of the run{why}")
         return sample_trial()
     raise ValueError(
         f"ONNX Runtime's int8 is calibrated and judged on images like those to come{why}: name some with "

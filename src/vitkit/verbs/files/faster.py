@@ -1,7 +1,7 @@
 """The fastest model that loses no more than is allowed, as a file."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -150,6 +150,15 @@ def faster(settings: Faster) -> FasterModel:
 
     Raises ValueError for a model without such images, and for one that cannot be judged by them.
     """
+    return faster_of(settings)
+
+
+def faster_of(settings: Faster, typed: Sequence[str] = ()) -> FasterModel:
+    """The fastest model, as `faster` finds it.
+
+    typed: names of data sets that a person typed beside the settings: those of a command that ends with
+    this search.
+    """
     # What is wanted
     seconds = duration(settings.budget, "--budget", "10m")
     most = None
@@ -179,7 +188,7 @@ def faster(settings: Faster) -> FasterModel:
     check(classifier)
     if settings.output is not None and not output.suffix:
         check_savable(classifier, output)
-    subject = subject_of(settings, classifier, run_dir)
+    subject = subject_of(settings, classifier, run_dir, typed)
     say(f"judging by {subject.where}")
 
     # The search
@@ -205,7 +214,9 @@ def duration(text: str, option: str, example: str) -> float:
     return float(match[1]) * SECONDS[match[2]]
 
 
-def subject_of(settings: Faster, classifier: Classifier, run_dir: Path | None) -> Subject:
+def subject_of(
+    settings: Faster, classifier: Classifier, run_dir: Path | None, typed: Sequence[str] = ()
+) -> Subject:
     """The model on the images that are named, or on those of its run. Raises ValueError without either."""
     if settings.data:
         return of_data(classifier, settings.data, run_dir)
@@ -214,7 +225,7 @@ def subject_of(settings: Faster, classifier: Classifier, run_dir: Path | None) -
             f"{word_of(settings.model)} is no run, so there are no images that it has not learned from: "
             "name some, sorted into folders of their classes, with --data"
         )
-    return of_run(classifier, run_dir)
+    return of_run(classifier, run_dir, typed)
 
 
 def choose(line: Line, lose: float, most: float | None) -> Point:

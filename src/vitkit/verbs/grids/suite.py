@@ -60,7 +60,8 @@ class RunSuite:
     folder of the TOML file."""
     from_hub: bool = False
     """Read tasks of VTAB that are not in the folder from the Hugging Face hub, which downloads
-    gigabytes. Their images are not VTAB's own selection, and the table says so."""
+    gigabytes. Their images are not VTAB's own selection, and the table says so. With a TOML file:
+    fetch the tasks whose `data` is an address or hf:NAME."""
     protocol: Literal["features", "paper", "light"] = "features"
     """How a task is measured: features, paper or light. features: a linear probe, few-shot and
     nearest neighbours on the frozen model, which take seconds per task. paper: fine-tuning as in
@@ -169,8 +170,10 @@ def suite(settings: RunSuite) -> SuiteTable:
 
 def _suite(settings: RunSuite):
     """The suite, and the folder of its images. Raises ValueError if either is not known."""
-    if settings.from_hub and settings.suite != "vtab":
-        raise ValueError(f"--from-hub is for tasks of vtab, and the suite is {settings.suite}")
+    if settings.from_hub and settings.suite == "robustness":
+        raise ValueError(
+            f"--from-hub is for tasks of vtab and of TOML files, and the suite is {settings.suite}"
+        )
     known = {"vtab": VTAB, "robustness": ROBUSTNESS}
     if settings.suite in known:
         chosen = known[settings.suite]

@@ -52,6 +52,9 @@ class Compare:
     """Largest difference between the logits that counts as the same."""
     output: Path = Path("comparison.html")
     """For two runs: the page to write."""
+    data: Annotated[tuple[str, ...], arg(metavar="DATA...")] = ()
+    """For two runs: data sets that may be opened again although they are Python functions or
+    addresses, as in vitkit report."""
     json: bool = False
     """Print one JSON object."""
     ok_if_unreadable: OkIfUnreadable = False
@@ -198,6 +201,8 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
         return _compared_runs(settings)
 
     check_tolerance(settings.tolerance)
+    if settings.data:
+        raise ValueError("--data is for two runs without images; give images as IMAGE...")
     if not settings.images:
         (other, *_) = [name for name in names if name not in runs]
         raise ValueError(
@@ -216,7 +221,7 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
 
 def _compared_runs(settings: Compare) -> ComparedRuns:
     """What two runs wrote down, and a page with their curves."""
-    runs = (read_run(Path(settings.one)), read_run(Path(settings.two)))
+    runs = tuple(read_run(Path(name), settings.data) for name in (settings.one, settings.two))
     notes = on_common_images(runs)
     page = None
     if not settings.json:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vitkit.data import Source, find_images, heading_of_list, open_splits
+from vitkit.data import Source, find_images, heading_of_list, splits_at
 from vitkit.evaluation import Finding
 from vitkit.labelling import (
     Check,
@@ -272,7 +272,7 @@ def _labelled(
 
 def _checked(settings: Label, folder: Path, root: Path, listener: socket.socket) -> Checked:
     """Serve the page of what a review found; when it is ended, say what was decided."""
-    splits = open_splits(str(root))
+    splits = splits_at(str(root))
     if splits.target_kind != "class":
         raise ValueError(f"{root} has no class folders to check; label it without --check")
     _, loaded = _loaded(settings)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data import IMAGE_SUFFIXES, Files, Source, find_images, merge_parts, open_parts, subset
+from vitkit.data import IMAGE_SUFFIXES, Files, Source, find_images, merge_parts, parts_at, subset
 from vitkit.evaluation import Memory, NewExamples, digest_of, features, last_token, rounded
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable_name
@@ -62,7 +62,7 @@ def photographs_of(word: str, memory: Memory) -> Batch:
         return Batch(_files(path, names, label))
 
     # A data set, or a folder that is one class
-    sources, notes, _ = open_parts(word)
+    sources, notes, _ = parts_at(word, typed=True)
     kind = next(iter(sources.values())).target_kind
     if kind == "none" and path.is_dir():
         names, _ = find_images(path)

@@ -24,7 +24,7 @@ from vitkit.training import report as report_of_run
 from vitkit.verbs.arguments import Data, DataColumns, Device, Model, ModelHints, name_on_disk
 from vitkit.verbs.definition import alone, verb_that_begins
 from vitkit.verbs.files.export import keep
-from vitkit.verbs.files.faster import Faster, faster
+from vitkit.verbs.files.faster import Faster, faster_of
 from vitkit.verbs.training.quick import Finetuned, earlier_model, finetune_quick
 from vitkit.verbs.training.train import (
     Regularise,
@@ -215,7 +215,8 @@ def finetune(settings: Finetune) -> Finetuned:
 def _with_faster(made: Finetuned) -> Finetuned:
     """The same with a faster model of the run, or a sentence why there is none: the run has ended well."""
     try:
-        return replace(made, fast=faster.run(Faster(str(made.run_dir))))
+        typed = (made.settings.recipe.data.source,)
+        return replace(made, fast=faster_of(Faster(str(made.run_dir)), typed))
     except KeyboardInterrupt:  # what the run found is still to be said
         say(
             f"interrupted, so no faster model is written; vitkit faster {as_word(made.run_dir)} goes on"
@@ -236,7 +237,7 @@ def _by_protocol(settings: Finetune) -> Finetuned:
         rates = _rates(settings)
         outcome = transfer(settings.recipe, run_dir, rates, settings.seeds, settings.device, values)
         if on_rank_0():
-            page = report_of_run(run_dir)
+            page = report_of_run(run_dir, typed=(settings.recipe.data.source,))
         classifier = load(run_dir, quiet=True)
     return Finetuned(settings, classifier, run_dir, page, None, outcome)
 

@@ -158,7 +158,7 @@ def _facts(settings: Plan) -> Facts:
             )
         labels = tuple(map(str, range(settings.classes)))
         return Facts(recipe.batch, labels)
-    splits = open_to_divide(data)
+    splits = open_to_divide(data, typed=True)
     training = divide(splits, data)["train"]
     return Facts(len(training), tuple(splits.labels))
 

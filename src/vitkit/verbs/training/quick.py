@@ -171,7 +171,7 @@ def finetune_quick(settings: "Finetune") -> Finetuned:
                 if (run_dir / "model").exists():
                     say(f"{run_dir / 'model'} holds the first model; the same command continues")
                 raise
-        page = from_rank_0(lambda: write_page(run_dir))
+        page = from_rank_0(lambda: write_page(run_dir, typed=(recipe.data.source,)))
     return Finetuned(settings, reached.classifier, run_dir, page, reached, None)
 
 

@@ -38,6 +38,10 @@ class Report:
     output: Path | None = None
     """The page to write. Default: report.html in the directory of a single run, runs.html for
     several."""
+    data: Annotated[tuple[str, ...], arg(metavar="DATA...")] = ()
+    """Data sets that may be opened again although they are Python functions or addresses: vitkit does
+    not run or fetch what only the run's own files name. Folders and files of this machine need not be
+    listed."""
 
 
 @result
@@ -84,18 +88,20 @@ def report(settings: Report) -> WrittenReport:
 
     if len(settings.runs) == 1:
         (run_dir,) = settings.runs
-        return WrittenReport(_page_of(run_dir, settings.output), (read_run(run_dir),))
-    runs = tuple(read_run(run_dir) for run_dir in settings.runs)
+        page = _page_of(run_dir, settings.output, settings.data)
+        return WrittenReport(page, (read_run(run_dir),))
+    runs = tuple(read_run(run_dir, settings.data) for run_dir in settings.runs)
     notes = on_common_images(runs)
     page = write_comparison(settings.output or Path("runs.html"), runs, notes)
     return WrittenReport(page, runs, notes)
 
 
-def _page_of(run_dir: Path, path: Path | None) -> Path:
-    """The page about a run; about a quick one, that of `vitkit finetune`."""
+def _page_of(run_dir: Path, path: Path | None, typed: Sequence[str]) -> Path:
+    """The page about a run; about a quick one, that of `vitkit finetune`. typed: names of data sets that
+    a person typed."""
     if not is_quick(run_dir):
-        return write_report(run_dir, inside=True, path=path)
-    page = write_page(run_dir, path)
+        return write_report(run_dir, inside=True, path=path, typed=typed)
+    page = write_page(run_dir, path, typed)
     if page is None:
         raise ValueError(
             f"{run_dir} was measured on no image: there was none to test on. More photographs would help"

@@ -169,7 +169,7 @@ def train(settings: Train) -> Trained:
     with process_group(settings.device, settings.patience):
         classifier, outcome = _run(settings, recipe, run_dir)
         if on_rank_0():
-            page = report_of_run(run_dir)
+            page = report_of_run(run_dir, typed=(images,))
     if is_first():
         keep(run_dir)
     return Trained(classifier, run_dir, page, outcome)
