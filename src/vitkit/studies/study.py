@@ -275,12 +275,24 @@ def _decide(
     }
     own = study_dir / f"{RECORD}.{token_hex(4)}"
     write_json(own, record)
-    try:
-        (study_dir / RECORD).hardlink_to(own)  # fails if it is there
-    except FileExistsError:
+    if not _put(own, study_dir / RECORD):
         decided = _recorded(study, ask, budget, study_dir)
-    own.unlink()
     return decided
+
+
+def _put(own: Path, to: Path) -> bool:
+    """Give a file its name, unless one is called so; returns whether it did. Raises OSError."""
+    try:
+        to.hardlink_to(own)  # fails if it is there, unlike a rename
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links, such as a memory card's or a share's
+        if to.exists():
+            return False
+        own.replace(to)
+    finally:
+        own.unlink(missing_ok=True)
+    return True
 
 
 def run_study(
