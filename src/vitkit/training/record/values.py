@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from vitkit import evaluation, models, objectives
 from vitkit.system.span import Span
+from vitkit.system.storage.addresses import values_without_credentials
 from vitkit.system.storage.files import Types, check_types, parse_json
 
 # Settings, and parts of the recipe, that may change when a run continues: its weights do not depend
@@ -57,6 +58,10 @@ def to_json(node: Any, declared: Any = None) -> Any:
     # Values that are no dataclass
     if isinstance(node, Span):
         return str(node)
+    if isinstance(node, str):
+        return values_without_credentials(
+            node
+        )  # a record is shared, and whoever continues a run types it again
     if isinstance(node, tuple):
         item_type, *_ = get_args(declared) or (None,)
         return [to_json(value, item_type) for value in node]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.storage.addresses import values_without_credentials
 from vitkit.system.storage.files import parse_json, refuse_special, sync, write_whole
 from vitkit.training.record.values import differences, read_object
 
@@ -124,7 +125,9 @@ def point_to(run_dir: Path, name: str) -> None:
 
 
 def write_sealed(path: Path, values: dict) -> None:
-    """Write a JSON file with its own checksum, completely or not at all."""
+    """Write a JSON file with its own checksum, completely or not at all. Addresses in it have no
+    credentials."""
+    values = values_without_credentials(values)
     text = json.dumps(values | {SEAL: _checksum_of(values)}, indent=1)
     write_whole(path, text.encode())
 
