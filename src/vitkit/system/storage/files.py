@@ -194,9 +194,12 @@ class Record(dict):
         )
 
 
+LARGEST = 1 << 63  # of the numbers in records; Python writes others too, and reads NaN and Infinity
+
+
 def check_types(values: dict, types: Types) -> None:
     """Raises ValueError if a value that is there has none of its types. Names lead to inner objects:
-    "data.source". A number is no switch, though Python takes it for one."""
+    "data.source". A number is no switch, though Python takes it for one, finite, and below 2^63."""
     for name, expected in types.items():
         value: Any = values
         for part in name.split("."):
@@ -204,7 +207,9 @@ def check_types(values: dict, types: Types) -> None:
         if value is None:
             continue
         is_switch = isinstance(value, bool) and expected is not bool
-        if not isinstance(value, expected) or is_switch:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_strange = is_number and not abs(value) < LARGEST  # also NaN
+        if not isinstance(value, expected) or is_switch or is_strange:
             raise ValueError(f"{name} is {repr(value)[:100]}, which is not what was written")
 
 
