@@ -280,7 +280,7 @@ def write_labels(file: Path, photographs: str, answers: Answers) -> None:
     photographs: the folder that they lie in, as the table's readers find it.
     """
     rows = sorted((f"{photographs}/{name}", *label) for name, label in answers.labels.items())
-    with whole(file) as new, new.open("w", encoding="utf-8", newline="") as text:
+    with whole(file) as new, new.open("w", -1, "utf-8", "backslashreplace", "") as text:
         writer = csv.writer(text)
         writer.writerow(("path", "label", "how", "by"))
         writer.writerows(rows)

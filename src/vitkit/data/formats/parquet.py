@@ -220,7 +220,9 @@ def _remembered(files: list[str], columns: Columns) -> Path | None:
         states = [remote.state_of(file) for file in files]
     except OSError:  # of a file that is not there: opening it will say so
         return None
-    digest = hashlib.sha256("\n".join([pa.__version__, str(columns), *states]).encode())
+    digest = hashlib.sha256(
+        "\n".join([pa.__version__, str(columns), *states]).encode("utf-8", "surrogateescape")
+    )
     return cache_dir() / "parquet" / digest.hexdigest()
 
 

@@ -382,7 +382,7 @@ def head_digest(classifier: Classifier) -> str:
 
 def _checksum(text: str, x: np.ndarray) -> str:
     """Of the JSON and of the features."""
-    digest = hashlib.sha256(text.encode())
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape"))
     digest.update(x.data)
     return digest.hexdigest()
 
