@@ -240,7 +240,9 @@ class Speeds:
 
     def _keep(self, race: "Race", named: dict[str, Candidate], facts: list) -> None:
         """Write down the turns of a race."""
-        key = hashlib.sha256(repr([facts, sorted(named)]).encode()).hexdigest()[:16]
+        key = hashlib.sha256(
+            repr([facts, sorted(named)]).encode("utf-8", "surrogateescape")
+        ).hexdigest()[:16]
         self.known.races[key] = race.to_json() | {"facts": facts}
         self.known.keep()
 

@@ -229,7 +229,9 @@ class Known:
     of this machine, as `folder_of` tells machines apart."""
 
     def __init__(self, subject: Subject):
-        digest = hashlib.sha256(subject.digest().encode()).hexdigest()[:16]
+        digest = hashlib.sha256(subject.digest().encode("utf-8", "surrogateescape")).hexdigest()[
+            :16
+        ]
         self.file = folder_of(subject.classifier) / f"faster-{digest}.json"
         self.judged: dict[str, dict] = {}
         self.races: dict[str, dict] = {}

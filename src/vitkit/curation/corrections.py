@@ -9,6 +9,9 @@ its part of the data set: train, val or test.
 from pathlib import Path
 from typing import NamedTuple
 
+from vitkit.system.console.text import counted
+from vitkit.system.storage.moving import check_moves, move_file
+
 RELABEL = "label"
 LEAVE_OUT = "leave out"
 
@@ -130,9 +133,20 @@ def _beside(path: Path, correction: Correction) -> Path:
 
 
 def move(planned: list[Move]) -> None:
-    """Move the files, one after the other. Raises FileExistsError rather than replace one, OSError."""
-    for before, after in planned:
-        after.parent.mkdir(parents=True, exist_ok=True)
-        if after.exists():
-            raise FileExistsError(f"{after} is there already, so {before} stays where it is")
-        before.rename(after)
+    """Move the files, one after the other, also to another file system.
+
+    Raises OSError before the first move if one of them would certainly fail, FileExistsError rather than
+    replace a file, and OSError, with how many were moved, if a move fails; the same list then moves the
+    others.
+    """
+    check_moves(planned)
+    for number, (before, after) in enumerate(planned):
+        try:
+            after.parent.mkdir(parents=True, exist_ok=True)
+            move_file(before, after)
+        except OSError as error:
+            reason = error.strerror or error
+            raise type(error)(
+                f"{before} could not be moved to {after}: {reason}; {number:,} of "
+                f"{counted(len(planned), 'file')} were moved before it, and the same command moves the others"
+            ) from error

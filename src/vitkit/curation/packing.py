@@ -39,6 +39,7 @@ from vitkit.system.storage.files import (
     whole,
     write_whole,
 )
+from vitkit.system.storage.records import record_of
 
 PLAN = "pack.json"  # in the directory: what was asked for
 LEFT_OUT = "left-out.txt"  # in the directory: images that are not in the shards, and why
@@ -237,9 +238,11 @@ class Jobs:
         """The report of a shard; None if the shard is missing or has changed since it was
         written."""
         try:
-            report = Packed(**parse_json(self.report_path(job).read_text("utf-8")))
+            report = record_of(Packed, parse_json(self.report_path(job).read_text("utf-8")))
             size = self.shard_path(job).stat().st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # or damaged: the shard is written again
+            return None
+        if min(report.written, report.shrunk) < 0:
             return None
         if size != report.bytes:
             return None

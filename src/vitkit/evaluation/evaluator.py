@@ -27,6 +27,8 @@ from vitkit.evaluation.metrics.metric import Metric
 from vitkit.system.console.progress import bar
 from vitkit.system.processes.ranks import from_every_rank, on_rank_0, sum_over_ranks, world
 from vitkit.system.span import Span
+from vitkit.system.storage.addresses import shown_address
+from vitkit.system.storage.remote import without_query
 from vitkit.weights import Classifier, evaluating
 
 if TYPE_CHECKING:
@@ -120,7 +122,7 @@ class Eval:
     def images(self) -> str:
         """The beginning of the names of metrics on `data`: `name`, or the last part of the path;
         empty if there is no `data`."""
-        path = Path(self.data)
+        path = Path(without_query(shown_address(self.data)))
         last = path.name
         if path.suffix in FILES:
             last = path.stem

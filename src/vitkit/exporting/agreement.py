@@ -360,7 +360,9 @@ def compared(
     is_labelled = np.array([truth in known for truth in truths], dtype=bool)
     right = _right(likeliest, truths, labels)
     models_right = _right(models_likeliest, truths, labels)
-    decided = ~tied_answers(expected, likeliest)[is_labelled]  # else right and wrong by rounding alone
+    decided = ~tied_answers(expected, likeliest)[
+        is_labelled
+    ]  # else right and wrong by rounding alone
     accuracy = None
     models_accuracy = None
     if len(right):

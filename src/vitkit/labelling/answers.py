@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from vitkit.system.storage.files import parse_json, whole
+from vitkit.system.storage.records import record_of, value_of
 from vitkit.training import LABELS
 
 JOURNAL = "answers.jsonl"
@@ -237,13 +238,12 @@ def _read(path: Path) -> tuple[Answers, int]:
     for number, line in enumerate(data[:size].splitlines(), 1):
         try:
             values = parse_json(line)
-            if "undo" in values:
-                standing.pop(int(values["undo"]), None)
+            if isinstance(values, dict) and "undo" in values:
+                standing.pop(value_of(int, values["undo"], "undo"), None)
                 continue
-            for name in ("photographs", "others"):
-                values[name] = tuple(values.get(name, ()))
-            answer = Answer(**values)
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            answer = record_of(Answer, values)
+            _check(answer)
+        except ValueError as error:
             raise ValueError(
                 f"{path}: line {number} is not an answer ({error}); the labels so far are in {LABELS} beside "
                 "it; move both away to begin again"
@@ -253,6 +253,26 @@ def _read(path: Path) -> tuple[Answers, int]:
     return Answers(standing.values(), last), size
 
 
+def _check(answer: Answer) -> None:
+    """Raises ValueError for an answer that nobody can have given."""
+    needed = {
+        "a number above 0": answer.number > 0,
+        "a class": bool(answer.label) or answer.decision not in ("class", "rename"),
+        "the name that a class had": bool(answer.renamed) or answer.decision != "rename",
+        "names of photographs": all((*answer.photographs, *answer.others)),
+        "a photograph": bool(answer.photographs or answer.others) or answer.decision == "rename",
+        "one photograph": answer.how == "screen" or len(answer.photographs) <= 1,
+        "a photograph that was guessed": bool(answer.photographs) or not answer.learned,
+        "a probability": 0 <= answer.sure <= 1,
+        "labels that were learned": answer.learned >= 0,
+        "a name of at most 200 characters": max(map(len, (answer.label, answer.renamed)))
+        <= LONGEST,
+    }
+    for what, is_there in needed.items():
+        if not is_there:
+            raise ValueError(f"it has not {what}")
+
+
 def write_labels(file: Path, photographs: str, answers: Answers) -> None:
     """Write a table of the labels, which `vitkit finetune` and others read: the path of each photograph, its
     class, how that was given and by whom. Whole or not at all. Raises OSError.
@@ -260,7 +280,7 @@ def write_labels(file: Path, photographs: str, answers: Answers) -> None:
     photographs: the folder that they lie in, as the table's readers find it.
     """
     rows = sorted((f"{photographs}/{name}", *label) for name, label in answers.labels.items())
-    with whole(file) as new, new.open("w", encoding="utf-8", newline="") as text:
+    with whole(file) as new, new.open("w", -1, "utf-8", "backslashreplace", "") as text:
         writer = csv.writer(text)
         writer.writerow(("path", "label", "how", "by"))
         writer.writerows(rows)

@@ -19,6 +19,7 @@ from vitkit.data import DATA_SUFFIXES as DATA_SETS
 from vitkit.data import IMAGE_SUFFIXES as IMAGES
 from vitkit.data import BadImage, Names, RowRanges, Source, find_images, read_file
 from vitkit.system.console.text import as_word, counted_kind
+from vitkit.system.storage.addresses import MASK, shown_address, without_credentials_of
 from vitkit.system.storage.deadline import Deadline
 from vitkit.system.storage.remote import WILDCARDS, suffix
 
@@ -127,7 +128,7 @@ def _image(source: Source, i: int) -> bytes | np.ndarray:
 
 def file_item(name: str) -> Item:
     """The item of an image file, or of a web address."""
-    return Item(name, partial(_read, name))
+    return Item(shown_address(name), partial(_read, name))
 
 
 def _read(name: str) -> bytes:
@@ -329,6 +330,11 @@ def read_web(address: str) -> bytes:
     """The bytes of an image at a web address. Raises BadImage if it does not come within PATIENCE
     seconds, is larger than MAX_BYTES, or is a page."""
     deadline = Deadline(PATIENCE)
+    shown = shown_address(address)
+    if f"://{MASK}@" in shown:
+        raise BadImage(
+            f"{shown} cannot be read: of a single image no user and password are sent; download it first"
+        )
     opener = request.OpenerDirector()
     for handler in [*(handler() for handler in _HANDLERS), *deadline.handlers()]:
         opener.add_handler(handler)
@@ -338,39 +344,40 @@ def read_web(address: str) -> bytes:
         with deadline, opener.open(asked, timeout=SILENCE) as answer:
             if answer.headers.get_content_type() == "text/html":
                 raise BadImage(
-                    f"{address} is a web page, not an image; give the address of the picture itself"
+                    f"{shown} is a web page, not an image; give the address of the picture itself"
                 )
-            return _received(answer, address, deadline)
+            return _received(answer, shown, deadline)
     except BadImage:
         raise
     except (OSError, HTTPException, ValueError) as error:
         if deadline.is_over:
-            raise BadImage(_late(address)) from None
+            raise BadImage(_late(shown)) from None
         reason = getattr(error, "reason", None) or error
         if isinstance(error, TimeoutError) or isinstance(reason, TimeoutError):
             reason = f"no answer for {SILENCE} seconds"
         if isinstance(error, HTTPError):
             error.close()
             reason = f"the server answers {error.code} {reason}"
-        raise BadImage(f"{address} cannot be read: {reason}") from None
+        reason = without_credentials_of(address, str(reason))
+        raise BadImage(f"{shown} cannot be read: {reason}") from None
 
 
-def _late(address: str) -> str:
-    return f"{address} takes longer than {PATIENCE} seconds; download it first"
+def _late(shown: str) -> str:
+    return f"{shown} takes longer than {PATIENCE} seconds; download it first"
 
 
-def _received(answer: HTTPResponse, address: str, deadline: Deadline) -> bytes:
-    """All bytes of an answer. Raises BadImage beyond the limits, OSError."""
+def _received(answer: HTTPResponse, shown: str, deadline: Deadline) -> bytes:
+    """All bytes of an answer from an address, as it is shown. Raises BadImage beyond the limits, OSError."""
     data = bytearray()
     while part := answer.read1():
         data += part
         if len(data) > MAX_BYTES:
-            raise BadImage(f"{address} is larger than {MAX_BYTES:,} bytes; download it first")
+            raise BadImage(f"{shown} is larger than {MAX_BYTES:,} bytes; download it first")
         if deadline.is_over:
-            raise BadImage(_late(address))
+            raise BadImage(_late(shown))
     if deadline.is_over:
-        raise BadImage(_late(address))
+        raise BadImage(_late(shown))
     expected = answer.headers.get("Content-Length", "")
     if expected.isdecimal() and len(data) < int(expected):
-        raise BadImage(f"{address} broke off after {len(data):,} of {expected} bytes")
+        raise BadImage(f"{shown} broke off after {len(data):,} of {expected} bytes")
     return bytes(data)

@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 from vitkit.prediction.predictions import Prediction
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
-from vitkit.system.storage.files import MARK, cache_dir, check_replaceable, write_whole
+from vitkit.system.storage.files import MARK, as_utf8, cache_dir, check_replaceable, write_whole
 
 PARTIAL = ".partial"  # ending of a file that is being written
 FORMULA = re.compile(r"[=+\-@]")  # how a cell begins that a spreadsheet computes
@@ -58,7 +58,7 @@ class CsvRows:
     def _write_lines(self, lines: Iterable[Sequence[Any]]) -> None:
         text = StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows(lines)
-        self.file.write(text.getvalue().encode())
+        self.file.write(as_utf8(text.getvalue()))
 
     def close(self) -> None:
         pass

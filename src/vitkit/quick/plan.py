@@ -20,11 +20,13 @@ from vitkit.quick.candidates import answers_of
 from vitkit.quick.folder import Photographs
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import NUMBER, Types, check_types, parse_json, write_json
 from vitkit.training import (
     Occupied,
     Recipe,
     Say,
+    check_recipe,
     differences,
     group_setting,
     is_run,
@@ -74,13 +76,19 @@ TYPES: Types = {
 def read_plan(run_dir: Path) -> Plan | None:
     """The plan in a directory; None if there is none, or it is damaged."""
     try:
-        plan = Plan(**parse_json((run_dir / PLAN).read_bytes()))
+        values = parse_json((run_dir / PLAN).read_bytes())
+        if not isinstance(values, dict):
+            return None
+        plan = Plan(**values)
         check_types(plan._asdict(), TYPES)
+        check_recipe(plan.recipe)
+        if not isinstance(plan.recipe["data"]["source"], str):
+            return None
         if plan.reading is not None:
             pool, blocks = plan.reading
             check_types({"pool": pool, "blocks": blocks}, {"pool": str, "blocks": int})
             return plan._replace(reading=(pool, blocks))
-    except (OSError, TypeError, ValueError):
+    except (OSError, TypeError, ValueError, KeyError):
         return None
     if plan.pool is not None:  # of an earlier version
         return plan._replace(reading=(plan.pool, 1))
@@ -115,6 +123,7 @@ def earlier_plan(
 
 def same_place(one: str, other: str) -> bool:
     """Whether two names of a data set are of one place."""
+    one, other = map(shown_address, (one, other))
     return one == other or Path(one).resolve() == Path(other).resolve()
 
 

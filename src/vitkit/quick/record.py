@@ -25,6 +25,7 @@ from vitkit.quick.fine_tuning import RUN
 from vitkit.quick.plan import PLAN, Plan, Work, read_plan
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.storage.files import write_json, write_whole
+from vitkit.system.storage.remote import is_address
 from vitkit.training import (
     ANSWERS,
     BEGUN,
@@ -69,10 +70,12 @@ def write_record(
 
     # On what it ran, and when
     data = work.recipe.data
+    place = data.source
+    if not is_address(place):
+        place = str(Path(place).resolve())  # of a folder, from wherever the next command is given
     record = {
         "source": data.source,
-        # Of a folder, from wherever the next command is given
-        "place": str(Path(data.source).resolve()),
+        "place": place,
         "split_seed": data.split_seed,
         "groups": group_setting(data),
         "target": photographs.target_kind,

@@ -12,6 +12,7 @@ from vitkit.runtimes.exported import threads
 from vitkit.runtimes.identity import digest_of_classifier
 from vitkit.system.machine import processor
 from vitkit.system.storage.files import cache_dir, parse_json
+from vitkit.system.storage.records import record_of
 
 if TYPE_CHECKING:
     from vitkit.weights import Classifier
@@ -78,11 +79,10 @@ def remembered(classifier: "Classifier", precision: str) -> tuple[Fastest, Path]
     folder = folder_of(classifier)
     try:
         values = parse_json(_file(folder, precision).read_text())
-        fastest = Fastest(**values)
-        said = str(fastest)  # raises for values of other types
-    except (OSError, ValueError, TypeError):
+        fastest = record_of(Fastest, values)
+    except (OSError, ValueError):
         return None
     path = folder / Path(fastest.file).name
-    if not said or not fastest.file or not path.is_file():
+    if not fastest.file or not path.is_file():
         return None
     return fastest, path

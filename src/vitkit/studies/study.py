@@ -22,7 +22,8 @@ from vitkit.studies.grid import Best, Cell, run_grid
 from vitkit.studies.rows import Row, Setting, read_rows
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.processes.ranks import from_rank_0
-from vitkit.system.storage.files import check_can_be_made, parse_json, write_json
+from vitkit.system.storage.files import check_can_be_made, check_types, parse_json, write_json
+from vitkit.system.storage.records import record_of
 from vitkit.training import Recipe, differences, open_others, to_json, with_defaults
 
 if TYPE_CHECKING:
@@ -224,22 +225,32 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | No
             f"{path} is damaged, and how long the runs are is known from it alone; choose another "
             "--workdir"
         ) from None
+    try:
+        check_types(record, {"study": str, "budget": str, "ask": dict, "plan": dict})
+        recorded = record_of(Plan, record["plan"])
+        if min(recorded) < 0:
+            raise ValueError("a number of its plan is negative")
+        budget_then = Budget.parse(record["budget"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}), and how long the runs are is known from it alone; choose "
+            "another --workdir"
+        ) from None
     changed = []
     if record["study"] != study.name:
         changed = [f"study: {record['study']} -> {study.name}"]
-    if budget and Budget.parse(record["budget"]) != Budget.parse(budget):
+    if budget and budget_then != Budget.parse(budget):
         changed.append(f"budget: {record['budget']} -> {budget}")
-    asked = to_json(ask) | {"seeds": record["ask"]["seeds"]}  # more of them are welcome
+    asked = to_json(ask) | {"seeds": record["ask"].get("seeds")}  # more of them are welcome
     changed += differences(with_defaults(record["ask"], ask), asked)
     if changed:
         raise ValueError(
             f"{study_dir} holds a study of other settings ({'; '.join(changed[:5])}); choose another "
             "--workdir, or remove it"
         )
-    recorded = Plan(**record["plan"])
     cells = study.cells(ask, recorded.steps, study_dir)
     runs = sum(cell.run() is not None for cell in cells)
-    if runs == recorded.runs:
+    if runs == recorded.runs or not recorded.runs:
         return recorded
     share = runs / recorded.runs
     return Plan(recorded.steps, runs, recorded.exaflops * share, recorded.seconds * share)
@@ -275,12 +286,24 @@ def _decide(
     }
     own = study_dir / f"{RECORD}.{token_hex(4)}"
     write_json(own, record)
-    try:
-        (study_dir / RECORD).hardlink_to(own)  # fails if it is there
-    except FileExistsError:
+    if not _put(own, study_dir / RECORD):
         decided = _recorded(study, ask, budget, study_dir)
-    own.unlink()
     return decided
+
+
+def _put(own: Path, to: Path) -> bool:
+    """Give a file its name, unless one is called so; returns whether it did. Raises OSError."""
+    try:
+        to.hardlink_to(own)  # fails if it is there, unlike a rename
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links, such as a memory card's or a share's
+        if to.exists():
+            return False
+        own.replace(to)
+    finally:
+        own.unlink(missing_ok=True)
+    return True
 
 
 def run_study(

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from vitkit.system.machine import processor
 from vitkit.system.storage.files import cache_dir, parse_json, write_json
+from vitkit.system.storage.records import record_of
 
 VARIABLE = "VITKIT_MATMUL"
 FASTER = 1.05  # what oneDNN must gain before it is taken: less is noise
@@ -128,8 +129,8 @@ def _read(file: Path) -> dict[str, OneDnn]:
     """What was measured before; empty if there is no such file, or not one of ours."""
     try:
         values = parse_json(file.read_text())
-        return {name: OneDnn(**choice) for name, choice in values.items()}
-    except (OSError, TypeError, ValueError, AttributeError):
+        return {name: record_of(OneDnn, choice) for name, choice in values.items()}
+    except (OSError, ValueError, AttributeError):
         return {}
 
 

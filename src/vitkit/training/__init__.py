@@ -16,7 +16,7 @@ _FILES = {
     "record.history": "Recorded is_run read_run run_names",
     "record.log": "Say",
     "record.metrics": "last_metrics primary_of read_metrics to_line up_to_best",
-    "record.values": "differences read_object to_json with_defaults",
+    "record.values": "check_recipe differences read_object to_json with_defaults",
     "reports.answers": "HELD_OUT check_answered open_learned open_part",
     "reports.comparison": "Common common_answers results settings verdict write_comparison",
     "reports.report": "report",

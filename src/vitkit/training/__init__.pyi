@@ -38,6 +38,7 @@ from vitkit.training.record.metrics import primary_of as primary_of
 from vitkit.training.record.metrics import read_metrics as read_metrics
 from vitkit.training.record.metrics import to_line as to_line
 from vitkit.training.record.metrics import up_to_best as up_to_best
+from vitkit.training.record.values import check_recipe as check_recipe
 from vitkit.training.record.values import differences as differences
 from vitkit.training.record.values import read_object as read_object
 from vitkit.training.record.values import to_json as to_json

@@ -29,6 +29,7 @@ from vitkit.system.console.progress import bar, silent
 from vitkit.system.console.text import counted
 from vitkit.system.machine import cpus
 from vitkit.system.processes.ranks import from_every_rank, from_rank_0, on_rank_0, world
+from vitkit.system.storage.addresses import shown_address
 from vitkit.training.recipe import Data, Facts
 from vitkit.training.record.log import Say
 from vitkit.training.record.values import to_json, with_defaults
@@ -150,7 +151,7 @@ def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
         path = paths.setdefault(each.images, each.data)
         if path != each.data:
             raise ValueError(
-                f"metrics on {path} and on {each.data} would both be called {each.images}; give "
+                f"metrics on {shown_address(path)} and on {shown_address(each.data)} would both be called {each.images}; give "
                 "one of them a name (--evals.0.name)"
             )
         if each.images not in sources:
@@ -161,12 +162,12 @@ def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
             if np.isin(train.rows, measured.rows).any():
                 raise ValueError(
                     f"{each.title} learns from training images and measures on others, and "
-                    f"{each.data} has no test or val part; give it one"
+                    f"{shown_address(each.data)} has no test or val part; give it one"
                 )
             sources[each.train_images] = train
         if not each.evaluator.judges(measured.target_kind):
             raise ValueError(
-                f"{each.title} cannot measure there: the targets of {each.data} are of the kind "
+                f"{each.title} cannot measure there: the targets of {shown_address(each.data)} are of the kind "
                 f"{measured.target_kind!r}"
             )
     return sources
@@ -180,10 +181,10 @@ def _describe(
     fingerprints = {name: fingerprint(part) for name, part in (own | others).items()}
     if any(of_rank != fingerprints for of_rank in from_every_rank(fingerprints)):
         raise ValueError(
-            f"{data.source!r} is not the same on every machine of this run; bring all to one state"
+            f"{shown_address(data.source)!r} is not the same on every machine of this run; bring all to one state"
         )
     return {
-        "source": data.source,
+        "source": shown_address(data.source),
         "split_seed": data.split_seed,
         "groups": group_setting(data),
         "target": splits.target_kind,
@@ -332,7 +333,7 @@ def divide(splits: Splits, data: Data) -> dict[str, Source]:
     if data.subset_by_class and train.target_kind != "class":
         raise ValueError(
             f"--data.subset-by-class needs images of one class each; the targets of "
-            f"{data.source!r} are of the kind {train.target_kind!r}"
+            f"{shown_address(data.source)!r} are of the kind {train.target_kind!r}"
         )
     count = subset_size(len(train), data.subset)
     chosen = random_subset(train, count, data.subset_seed, data.subset_by_class)
@@ -345,7 +346,9 @@ def _parts(splits: Splits, data: Data) -> dict[str, Source]:
         raise ValueError(f"{splits.unlearned}; rename or remove it")
     parts = splits.sources
     if "train" not in parts:
-        raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
+        raise ValueError(
+            f"{shown_address(data.source)!r} has no training images, only {', '.join(parts)}"
+        )
     has_all_three = len(parts) == 3
 
     # given: all of them as they are; three: the same, if there are three
@@ -364,7 +367,7 @@ def _parts(splits: Splits, data: Data) -> dict[str, Source]:
     train, held_out = split_off(parts["train"], data.hold_out, data.split_seed)
     if not len(held_out):
         raise ValueError(
-            f"{data.source!r} has no class with two training images, so none can be held out to "
+            f"{shown_address(data.source)!r} has no class with two training images, so none can be held out to "
             "select on"
         )
     chosen = {"train": subset(parts["train"], train), "val": subset(parts["train"], held_out)}
@@ -402,7 +405,7 @@ def refuse_one_class(train: Source, data: Data) -> None:
     if len(classes) == 1:
         name = train.labels[classes[0]]
         raise ValueError(
-            f"all images of {data.source!r} that train ({len(train):,}) are of one class, "
+            f"all images of {shown_address(data.source)!r} that train ({len(train):,}) are of one class, "
             f"{name!r}, so there is nothing to tell apart: add images of another"
         )
 

@@ -17,6 +17,7 @@ from vitkit.models import ModelConfig
 from vitkit.objectives import Objective, Supervised
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.span import Span
+from vitkit.system.storage.addresses import shown_address
 from vitkit.training.optim import Optim, Tune
 from vitkit.training.record.trackers import check_tracker
 
@@ -225,7 +226,7 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
             )
         if not each.data and not each.evaluator.judges(facts.target_kind):
             raise ValueError(
-                f"{each.title} cannot measure on {recipe.data.source!r}, whose targets are of the "
+                f"{each.title} cannot measure on {shown_address(recipe.data.source)!r}, whose targets are of the "
                 f"kind {facts.target_kind!r}; leave it out of the evals, or give it other data"
             )
         every = each.every or recipe.evaluate_every
@@ -258,7 +259,7 @@ def _outputs(recipe: Recipe, facts: Facts) -> int:
         )
     if outputs == 1 and facts.target_kind == "class":
         raise ValueError(
-            f"all images of {recipe.data.source!r} are of one class, {facts.labels[0]!r}, so there "
+            f"all images of {shown_address(recipe.data.source)!r} are of one class, {facts.labels[0]!r}, so there "
             "is nothing to tell apart: add a folder of other images"
         )
     if outputs and getattr(recipe.model, "pool", "") == "none":
@@ -284,7 +285,7 @@ def _check_images(recipe: Recipe, facts: Facts) -> None:
     """Raises ValueError if there are no images, or if they do not fit the model."""
     if facts.examples < 1:
         raise ValueError(
-            f"{recipe.data.source!r} has no training images, or none that can be decoded"
+            f"{shown_address(recipe.data.source)!r} has no training images, or none that can be decoded"
         )
     channels = recipe.data.preprocessing.channels
     if recipe.model.channels != channels:

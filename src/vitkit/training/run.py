@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0
+from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import check_can_be_made, on_this_machine, write_json
 from vitkit.system.storage.remote import is_address
 from vitkit.training.choices import as_decided
@@ -286,6 +287,7 @@ def _holds_another(folder: Path, data: str) -> bool:
     if not earlier.trained or not earlier.recipe:
         return False
     source = earlier.recipe.get("data", {}).get("source", "")
+    data = shown_address(data)  # as records have it: each signature of an address is another
     return Path(source).resolve() != Path(data).resolve()
 
 

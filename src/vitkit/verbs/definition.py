@@ -36,6 +36,8 @@ from vitkit.system.console.messages import (
     to_nobody,
 )
 from vitkit.system.processes.signals import leaving_signals
+from vitkit.system.storage.addresses import without_credentials
+from vitkit.system.storage.files import as_utf8
 from vitkit.verbs.call import Begin, choices_of, parameters, settings_from
 from vitkit.verbs.settings import options
 
@@ -256,7 +258,8 @@ def _naming_arguments(kind: type) -> Iterator[None]:
         yield
     except (ValueError, OSError, TypeError) as error:
         if error.args and isinstance(error.args[0], str):
-            error.args = (arguments_for_options(error.args[0], kind), *error.args[1:])
+            sentence = without_credentials(error.args[0])  # programs log it
+            error.args = (arguments_for_options(sentence, kind), *error.args[1:])
         raise
 
 
@@ -298,6 +301,8 @@ def print_result(value: Any, console: "Console | None" = None) -> None:
     """Print what a verb has returned, as its command does: a sentence as it is, a table as wide as there
     is room. For sentences alone rich is not imported, which takes a tenth of a short command."""
     for part in value.shown():
+        if isinstance(part, str):
+            part = as_utf8(without_credentials(part)).decode()
         if isinstance(part, str) and console is None:
             print(part)
             continue

@@ -29,6 +29,7 @@ from vitkit.models import (
 from vitkit.system.console.text import printable_name, some
 from vitkit.system.storage.private import public
 from vitkit.weights.licenses import License, license_to_json
+from vitkit.weights.origins import checked_origin
 from vitkit.weights.outputs import Activation, activate
 from vitkit.weights.rules import gist
 from vitkit.weights.unknown import Unknown
@@ -330,7 +331,8 @@ def from_json(values: dict) -> Description:
         objective = origin.get("objective")
         if isinstance(objective, dict) and objective.get("loss") == "sigmoid":
             activation = "sigmoid"
-    return Description(config, preprocessing, labels, (), activation, origin)
+    origin, notes = checked_origin(origin)
+    return Description(config, preprocessing, labels, notes, activation, origin)
 
 
 # A model that PEFT, a quantiser or torch.compile has changed has other tensors. Saved as if it were

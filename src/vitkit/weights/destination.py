@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vitkit.system.storage.files import whole_files, write_json, write_whole
+from vitkit.system.storage.files import as_utf8, whole_files, write_json, write_whole
 from vitkit.weights.card import model_card
 from vitkit.weights.classifier import Classifier, check_own_weights, to_json
 from vitkit.weights.files import open_weights, write_safetensors, write_tensors
@@ -85,7 +85,7 @@ def _write_directory(classifier: Classifier, format: Format, path: Path) -> None
         if classifier.license and classifier.license.text:
             (new / FILE).write_bytes(classifier.license.text.encode())
         if not is_somebodys(path / CARD):
-            (new / CARD).write_text(_signed(model_card(classifier, format)), "utf-8")
+            (new / CARD).write_bytes(as_utf8(_signed(model_card(classifier, format))))
 
     # What an earlier model left
     for file in remove_license:
@@ -132,7 +132,7 @@ def state_license(folder: Path, classifier: Classifier, license: License) -> Non
     else:
         format = recognise(open_weights(folder).tensors)
         text = _signed(model_card(replace(classifier, license=license), format))
-    write_whole(card, text.encode())
+    write_whole(card, as_utf8(text))
 
 
 # What may be replaced

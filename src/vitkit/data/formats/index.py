@@ -119,7 +119,8 @@ def _index_shard(columns: Columns, item: Item) -> None:
 
 def _cache_path(file: str, columns: Columns) -> Path:
     key = f"{FORMAT} {remote.state_of(file)} {columns}"
-    return cache_dir() / "shards" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
+    digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+    return cache_dir() / "shards" / f"{digest}.index"
 
 
 def _write_cached(path: Path, data: bytes) -> None:

@@ -23,6 +23,7 @@ from vitkit.data.sources.tables import (
 )
 from vitkit.data.sources.targets import Values, as_row_labels, concatenate_values
 from vitkit.system.storage import remote
+from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import cache_dir, parse_json, write_whole
 
 INFLATION = 100  # times its bytes on the disk, the memory that a column of images may take
@@ -96,7 +97,9 @@ class ParquetRows:
         except (pa.ArrowException, OSError) as error:
             if remote.is_address(path) and isinstance(error, OSError):
                 raise  # the network fails, which is no damage
-            raise BadImage(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+            raise BadImage(
+                f"{shown_address(path)} is damaged: {str(error).splitlines()[0]}"
+            ) from error
 
 
 class _File(NamedTuple):
@@ -217,7 +220,9 @@ def _remembered(files: list[str], columns: Columns) -> Path | None:
         states = [remote.state_of(file) for file in files]
     except OSError:  # of a file that is not there: opening it will say so
         return None
-    digest = hashlib.sha256("\n".join([pa.__version__, str(columns), *states]).encode())
+    digest = hashlib.sha256(
+        "\n".join([pa.__version__, str(columns), *states]).encode("utf-8", "surrogateescape")
+    )
     return cache_dir() / "parquet" / digest.hexdigest()
 
 

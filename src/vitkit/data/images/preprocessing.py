@@ -9,7 +9,7 @@ Legend: B batch, C channels, h w pixels of what the model gets.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from math import isfinite, prod
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -30,6 +30,8 @@ from vitkit.data.images.pixels import BadImage, Box, as_bytes, as_floats, grey
 from vitkit.data.images.resizing import Resampling, resize, resize_as_pillow
 from vitkit.system.console.text import counted
 from vitkit.system.environment import MAX_PIXELS
+
+LARGEST = 1e6  # of a mean or a deviation of levels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -408,7 +410,11 @@ def _in_words(values: tuple[float, ...]) -> str:
 
 
 def _check_numbers(name: str, values: tuple) -> None:
-    numbers = [value for value in values if isinstance(value, int | float) and isfinite(value)]
+    numbers = [
+        value
+        for value in values
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+    ]
     if not values or len(numbers) != len(values):
         raise ValueError(f"{name} is {values}; it is a number for each channel: three, for r, g, b")
 

@@ -68,7 +68,8 @@ def find_bursts(source: Source) -> np.ndarray:
     """The group of each image, int64 (N,): those with the same number are of one burst, and most
     images are alone. What was found is kept in the cache, by names and sizes."""
     name = source.name(0) if len(source) else ""
-    digest = hashlib.sha256(f"{VERSION} {name} {fingerprint(source)}".encode()).hexdigest()
+    key = f"{VERSION} {name} {fingerprint(source)}"
+    digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
     path = cache_dir() / "bursts" / f"{digest}.npy"
     with suppress(OSError, ValueError):
         groups = np.array(open_memmap(path, mode="r"))  # which never unpickles

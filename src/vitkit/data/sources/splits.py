@@ -39,6 +39,7 @@ from vitkit.data.sources.tables import (
 )
 from vitkit.data.sources.targets import TargetKind
 from vitkit.system.scripts import function_in
+from vitkit.system.storage.addresses import remember, showing_no_credentials
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +173,9 @@ def parts_at(where: str, columns: Columns | None = None, *, typed: bool = False)
     columns = columns or Columns()
     function = function_in(where, typed=typed)
     if function is None:
-        return _parts_of(read_table(where, columns))
+        remember(where)
+        with showing_no_credentials():
+            return _parts_of(read_table(where, columns))
     returned = function()
     if isinstance(returned, Source | Splits):
         return _own_parts(returned, where, columns)

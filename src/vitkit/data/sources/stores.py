@@ -19,6 +19,7 @@ import numpy as np
 from vitkit.data.images.pixels import BadImage
 from vitkit.system.console.progress import bar
 from vitkit.system.storage import remote
+from vitkit.system.storage.addresses import shown_address
 
 KEEP = 2 << 30  # bytes: smaller stores are kept in memory, compressed as they are
 WINDOW = 512 << 20  # bytes of larger ones that a process keeps
@@ -273,8 +274,9 @@ class ChunkCache:
 def titles(files: Sequence[str]) -> list[str]:
     """The title of each file: its name, or if two have the same, its path below the folder that
     contains all of them."""
-    # A query in an address may hold a signature, which is not for people to read
-    paths = [remote.without_query(file).replace(os.sep, "/").split("/") for file in files]
+    # An address may hold a password or a signature, which is not for people to read
+    shown = map(shown_address, map(remote.without_query, files))
+    paths = [file.replace(os.sep, "/").split("/") for file in shown]
     names = [path[-1] for path in paths]
     if len(set(names)) == len(names):
         return names

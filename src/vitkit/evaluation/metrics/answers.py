@@ -20,6 +20,7 @@ from vitkit.data import Batch, Source
 from vitkit.evaluation.benchmarks.choice import Choice, among_all
 from vitkit.evaluation.evaluator import Part, collect, concatenated
 from vitkit.system.storage.files import parse_json, whole
+from vitkit.system.storage.records import value_of
 from vitkit.weights import Classifier, write_safetensors
 
 NAMES = ("labels", "notes", "logits")  # of Answers: not among the arrays
@@ -240,8 +241,8 @@ def read_answers(path: Path) -> Kept | None:
                     arrays[field.name] = opened.get_tensor(field.name)
         if len({len(array) for array in arrays.values()}) > 1:
             return None
-        labels = tuple(parse_json(values["labels"]))
-        notes = tuple(parse_json(values["notes"]))
+        labels = value_of(tuple[str, ...], parse_json(values["labels"]), "labels")
+        notes = value_of(tuple[str, ...], parse_json(values["notes"]), "notes")
         return Kept(Answers(labels, notes, **arrays), values["part"], int(values["step"]))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         return None

@@ -7,6 +7,7 @@ Legend: N images, R resamples, M numbers that are computed of each.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
@@ -15,8 +16,10 @@ import numpy as np
 
 from vitkit.system.console.progress import bar, silent
 from vitkit.system.processes.ranks import on_rank_0
+from vitkit.system.storage.records import record_of, value_of
 
 RESAMPLES = 1000
+FORMAT = re.compile(r"\+?,?(\.\d{1,2})?[efg%]?")  # of printed values, as units have them
 SAME = 1e-12  # resampled values that differ by rounding alone
 # 95 % of a normal distribution lie within so many standard deviations of its mean
 Z_95 = 1.959963984540054
@@ -156,13 +159,15 @@ class Metric:
     def from_json(cls, name: str, values: dict) -> "Metric":
         """The metric that `to_json` wrote."""
         if isinstance(values["unit"], dict):
-            unit = Unit(**values["unit"])
+            unit = record_of(Unit, values["unit"])
+            if not FORMAT.fullmatch(unit.format):
+                raise ValueError(f"{unit.format[:100]!r} is no format of its values")
         else:
             unit = UNITS[values["unit"]]
         value = number_of(values["value"], values.get("note", ""))
         interval = values.get("interval")
         if interval is not None:
-            interval = tuple(interval)
+            interval = value_of(tuple[float, float], interval, "its interval")
         return cls(name, value, unit, interval)
 
 
@@ -174,9 +179,12 @@ def plain_number(value: float) -> tuple[float | None, str]:
 
 
 def number_of(value: float | None, note: str) -> float:
-    """The number that `plain_number` was given."""
+    """The number that `plain_number` was given. Raises ValueError for anything else."""
     if value is None:
+        if note not in ("nan", "inf", "-inf"):
+            raise ValueError(f"{str(note)[:100]!r} is no number")
         return float(note)
+    value_of(float, value, "its value")
     return value
 
 

@@ -26,7 +26,7 @@ from vitkit.evaluation.evaluator import collect
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.processes.ranks import any_rank, from_every_rank, on_rank_0, world
-from vitkit.system.storage.files import cache_dir, save_npz, whole
+from vitkit.system.storage.files import as_text, as_utf8, cache_dir, save_npz, whole
 from vitkit.weights import Classifier
 
 BATCH = 64  # images of a forward pass on each rank
@@ -273,8 +273,8 @@ SourceFeatures = tuple[Source, np.ndarray]
 
 
 def write_parquet(file: Path, parts: dict[str, SourceFeatures], facts: dict[str, str]) -> None:
-    """Write a row for each image: `key`, its file, or file and row; `part`, if the data has parts;
-    its label; `features`, a list of D float32.
+    """Write a row for each image: `key`, its file, or file and row, in which bytes that are not text
+    become escapes; `part`, if the data has parts; its label; `features`, a list of D float32.
 
     The label is `label` and `class`, the number and name of its class; `classes`, a list of names;
     `label`, a number; or nothing. `facts`, and the names of all classes as JSON, are the file's
@@ -287,7 +287,8 @@ def write_parquet(file: Path, parts: dict[str, SourceFeatures], facts: dict[str,
     first = next(tables)
     source, _ = next(iter(parts.values()))
     names = {"class_names": json.dumps(source.labels, ensure_ascii=False)}
-    schema = first.schema.with_metadata(facts | names)
+    metadata = {name: as_utf8(text) for name, text in (facts | names).items()}
+    schema = first.schema.with_metadata(metadata)
     with whole(file) as new, pq.ParquetWriter(new, schema) as writer:
         writer.write_table(first.cast(schema))
         for table in tables:
@@ -303,9 +304,9 @@ def write_npz(file: Path, parts: dict[str, SourceFeatures], facts: dict[str, str
             columns.setdefault(name, []).append(_array(table[name]))
     source, _ = next(iter(parts.values()))
     # The facts come first: by them a file of vitkit's is known (files.MARK)
-    arrays = {name: np.array(text.encode()) for name, text in facts.items()}
+    arrays = {name: np.array(as_utf8(text)) for name, text in facts.items()}
     arrays |= {name: np.concatenate(values) for name, values in columns.items()}
-    arrays["class_names"] = np.array(source.labels, dtype=np.str_)
+    arrays["class_names"] = np.array(list(map(as_text, source.labels)), dtype=np.str_)
     with whole(file) as new:
         save_npz(new, arrays)
 
@@ -324,7 +325,7 @@ def _tables(parts: dict[str, SourceFeatures]) -> Iterator:
     for name, (source, x) in parts.items():
         for start in range(0, len(source), ROWS):
             rows = range(start, min(start + ROWS, len(source)))
-            columns = {"key": pa.array([source.name(i) for i in rows], pa.string())}
+            columns = {"key": pa.array([as_text(source.name(i)) for i in rows], pa.string())}
             if name:
                 columns["part"] = pa.array([name] * len(rows), pa.string())
             columns |= _labels(source, rows)
@@ -339,13 +340,13 @@ def _labels(source: Source, rows: range) -> dict:
 
     targets = source.targets
     if isinstance(targets, Lists):
-        names = [[source.labels[number] for number in targets.row(i)] for i in rows]
+        names = [[as_text(source.labels[number]) for number in targets.row(i)] for i in rows]
         return {"classes": pa.array(names, pa.list_(pa.string()))}
     if source.target_kind == "none":
         return {}
     columns = {"label": pa.array(targets[rows.start : rows.stop])}
     if source.target_kind == "class":
-        columns["class"] = pa.array([source.answer(i) for i in rows], pa.string())
+        columns["class"] = pa.array([as_text(source.answer(i)) for i in rows], pa.string())
     return columns
 
 

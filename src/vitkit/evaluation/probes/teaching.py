@@ -27,6 +27,7 @@ from vitkit.evaluation.probes.probe import Probe, probe, with_probe
 from vitkit.evaluation.probes.unknown import fit_unknown, last_token
 from vitkit.system.storage.files import parse_json, whole
 from vitkit.system.storage.private import public
+from vitkit.system.storage.records import record_of, value_of
 from vitkit.weights import DAMAGE, Classifier, adopt, save, write_safetensors
 
 METHOD = "linear"  # of the probes the one that leaves out exactly
@@ -381,7 +382,7 @@ def head_digest(classifier: Classifier) -> str:
 
 def _checksum(text: str, x: np.ndarray) -> str:
     """Of the JSON and of the features."""
-    digest = hashlib.sha256(text.encode())
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape"))
     digest.update(x.data)
     return digest.hexdigest()
 
@@ -395,13 +396,45 @@ def _read(file: Path) -> tuple[Memory, dict]:
     if _checksum(text, np.ascontiguousarray(x)) != metadata["checksum"]:
         raise ValueError("its checksum does not fit, so it is damaged")
     values = parse_json(text)
-    if values["version"] > LATEST:
+    if value_of(int, values["version"], "its version") > LATEST:
         raise ValueError("a later version of vitkit wrote it")
-    examples = tuple(Example(*example) for example in values["examples"])
+    labels = value_of(tuple[str, ...], values["labels"], "labels")
+    examples = []
+    for example in value_of(list[list], values["examples"], "examples"):
+        named = dict(zip(Example._fields, example, strict=False))
+        if len(example) > len(named):
+            raise ValueError("an example has more values than vitkit writes")
+        examples.append(record_of(Example, named))
     changes = []
-    for said, renamed in values["changes"]:
-        changes.append(Change(said, tuple((number, label) for number, label in renamed)))
+    for said, renamed in value_of(list[tuple[str, list]], values["changes"], "changes"):
+        pairs = value_of(tuple[tuple[int, str], ...], renamed, "renamed classes")
+        changes.append(Change(said, pairs))
+    for name in ("backbone", "head", "precision"):
+        value_of(str, values[name], name)
+    _check_memory(x, examples, changes, len(labels))
     memory = Memory(
-        x.astype(np.float32), examples, tuple(values["labels"]), tuple(changes), values["precision"]
+        x.astype(np.float32), tuple(examples), labels, tuple(changes), values["precision"]
     )
     return memory, values
+
+
+def _check_memory(
+    x: np.ndarray, examples: list[Example], changes: list[Change], labels: int
+) -> None:
+    """Raises ValueError for parts of a memory that do not fit together."""
+    if x.ndim != 2 or len(x) != len(examples) or x.dtype not in (np.float16, np.float32):
+        raise ValueError(
+            f"it has {x.shape} features of {x.dtype} for {len(examples):,} photographs"
+        )
+    if not np.isfinite(x).all():
+        raise ValueError("a feature of it is NaN or infinite")
+    for each in examples:
+        if not 0 <= each.label < labels:
+            raise ValueError(
+                f"{each.name[:100]!r} has the class {each.label}, and there are {labels}"
+            )
+        if not (0 <= each.added <= len(changes) and 0 <= each.removed <= len(changes)):
+            raise ValueError(f"{each.name[:100]!r} was changed by a change that is not there")
+    for change in changes:
+        if any(not 0 <= number < labels for number, _ in change.renamed):
+            raise ValueError("a class was renamed that is not there")

@@ -22,8 +22,9 @@ from PIL import Image
 
 from vitkit.inspection.photographs import SMALL, Tile
 from vitkit.inspection.plots import DARK, LIGHT, Theme
-from vitkit.system.console.text import printable_name
-from vitkit.system.storage.files import MARK, write_where_said
+from vitkit.system.console.text import escaped, printable_name
+from vitkit.system.storage.addresses import without_credentials
+from vitkit.system.storage.files import MARK, as_utf8, write_where_said
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, FigureBase
@@ -40,10 +41,11 @@ class Block(str):
 
 
 def block(content: str) -> Block:
-    """A block as it is; any other text escaped, which makes it one."""
+    """A block as it is; any other text escaped, which makes it one. Control characters become visible
+    escapes, and addresses lose users, passwords and signatures."""
     if isinstance(content, Block):
         return content
-    return Block(html.escape(content))
+    return Block(html.escape(escaped(without_credentials(content))))
 
 
 def tag(name: str, content: str, style: str = "") -> Block:
@@ -128,7 +130,7 @@ def write_page(
 ) -> Path:
     """Write a page, whole or not at all, and return its path. Raises OSError, and ValueError for a
     file that vitkit did not write."""
-    write_where_said(path, page(title, blocks, active).encode())
+    write_where_said(path, as_utf8(page(title, blocks, active)))
     return path
 
 

@@ -11,6 +11,8 @@ from shutil import get_terminal_size
 from textwrap import fill as fill_lines
 from textwrap import wrap
 
+from vitkit.system.storage.addresses import without_credentials
+
 NOUNS = r"\b(file|folder|image|example|member)s\b"
 LONGEST = 2000  # characters of a sentence
 LONGEST_NAME = 200  # characters of the name of a class or a file
@@ -23,11 +25,18 @@ def printable(text: str, longest: int = LONGEST) -> str:
     and what is longer than `longest` loses its middle.
 
     Names of classes and files, and messages that repeat them, may hold what moves a terminal's
-    cursor, clears its screen or turns the direction of writing.
+    cursor, clears its screen or turns the direction of writing. Addresses are shown without users,
+    passwords and signatures.
     """
+    text = without_credentials(text)
     if len(text) > longest:
         half = longest // 2
         text = f"{text[:half]} ... ({len(text):,} characters) ... {text[-half:]}"
+    return escaped(text)
+
+
+def escaped(text: str) -> str:
+    """The text with escapes in place of control characters, but for the ends of lines."""
     return "".join(map(_shown, text))
 
 

@@ -13,6 +13,8 @@ from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 
+from vitkit.system.storage.addresses import shown_address, values_without_credentials
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -30,7 +32,7 @@ def on_this_machine(path: Path) -> Path:
     """The same path. Raises ValueError for an address such as s3://bucket: results are written to
     this machine, and Path would make a folder called "s3:"."""
     if re.match(r"[a-z][a-z0-9+.\-]+:/", str(path), re.IGNORECASE):
-        address = str(path).replace(":/", "://", 1)  # Path makes one slash of two
+        address = shown_address(str(path).replace(":/", "://", 1))  # Path makes one slash of two
         raise ValueError(
             f"{address} is an address, and results are written to a folder of this machine or of a "
             "file system that it has mounted; give such a folder, and copy it afterwards"
@@ -192,9 +194,12 @@ class Record(dict):
         )
 
 
+LARGEST = 1 << 63  # of the numbers in records; Python writes others too, and reads NaN and Infinity
+
+
 def check_types(values: dict, types: Types) -> None:
     """Raises ValueError if a value that is there has none of its types. Names lead to inner objects:
-    "data.source". A number is no switch, though Python takes it for one."""
+    "data.source". A number is no switch, though Python takes it for one, finite, and below 2^63."""
     for name, expected in types.items():
         value: Any = values
         for part in name.split("."):
@@ -202,13 +207,28 @@ def check_types(values: dict, types: Types) -> None:
         if value is None:
             continue
         is_switch = isinstance(value, bool) and expected is not bool
-        if not isinstance(value, expected) or is_switch:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_strange = is_number and not abs(value) < LARGEST  # also NaN
+        if not isinstance(value, expected) or is_switch or is_strange:
             raise ValueError(f"{name} is {repr(value)[:100]}, which is not what was written")
 
 
+def as_utf8(text: str) -> bytes:
+    """A text as UTF-8, in which the bytes of a name that is not UTF-8 are escapes ("\\udce9"): within
+    JSON they are the same name when it is read again."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def as_text(name: str) -> str:
+    """A name that UTF-8 can write: bytes that are not text become escapes ("\\udce9")."""
+    return as_utf8(name).decode()
+
+
 def write_json(path: Path, value: dict) -> None:
-    """Write a JSON file, completely or not at all. Raises OSError."""
-    write_whole(path, json.dumps(value, indent=1, ensure_ascii=False).encode())
+    """Write a JSON file, completely or not at all. Addresses in it have no credentials. Raises
+    OSError."""
+    text = json.dumps(values_without_credentials(value), indent=1, ensure_ascii=False)
+    write_whole(path, as_utf8(text))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
 
+from vitkit.system.storage.addresses import shown_address, without_credentials
 from vitkit.system.storage.remote import is_address
 
 LETTERS_BEFORE = r"(?<![\w.:/\\~-])"  # a path that begins in the middle of a word is none
@@ -27,8 +28,9 @@ def public(value: Any) -> Any:
             return "an address"
         if parts.scheme.lower() in ("file", "local"):
             return PurePosixPath(parts.path).name
-        host = parts.netloc.rpartition("@")[2]
-        return f"{parts.scheme}://{host}{parts.path}"
+        shown = re.sub(r"://[^/@]*@", "://", shown_address(value))
+        return re.sub(r"[?#][^:]*(?=::|$)", "", shown)
+    value = without_credentials(value)
     for kind in (PurePosixPath, PureWindowsPath):
         path = kind(value)
         if path.is_absolute() or ".." in path.parts or value.startswith("~"):

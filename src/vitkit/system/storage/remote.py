@@ -10,6 +10,7 @@ import io
 import re
 from pathlib import Path
 
+from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.retries import is_missing, with_retries
 
 BLOCK = 8 << 20  # bytes to fetch at once of a remote file that is read from start to end
@@ -59,7 +60,7 @@ def expand(where: str) -> list[str]:
         else:
             files.append(name)
     if not files:
-        raise ValueError(f"{where} matches no file")
+        raise ValueError(f"{shown_address(where)} matches no file")
     return sorted(set(files))
 
 
@@ -81,7 +82,7 @@ def expand_braces(where: str) -> list[str]:
         after = name[match.end() :]
         to_expand += [before + choice + after for choice in _choices(match[1])]
         if len(names) + len(to_expand) > MOST_FILES:
-            raise ValueError(f"{where} stands for more than {MOST_FILES:,} files")
+            raise ValueError(f"{shown_address(where)} stands for more than {MOST_FILES:,} files")
     return names
 
 
@@ -173,7 +174,9 @@ def size_of(path: str) -> int:
         return Path(path).stat().st_size
     size = with_retries(lambda system, name: system.info(name)["size"], path)
     if size is None:
-        raise OSError(f"{path} cannot be read in parts: the server does not say how large it is")
+        raise OSError(
+            f"{shown_address(path)} cannot be read in parts: the server does not say how large it is"
+        )
     return size
 
 
@@ -187,7 +190,7 @@ def read_range(address: str, start: int, end: int) -> bytes:
     data = with_retries(lambda system, name: system.cat_file(name, start=start, end=end), address)
     if len(data) != end - start:
         raise OSError(
-            f"{address}: asked for {end - start:,} bytes from {start:,}, {len(data):,} came: the "
+            f"{shown_address(address)}: asked for {end - start:,} bytes from {start:,}, {len(data):,} came: the "
             "file is shorter than it was, or the server does not serve parts of files"
         )
     return data

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vitkit.system.console.messages import say
+from vitkit.system.storage.addresses import shown_address, without_credentials_of
 
 ATTEMPTS = 4  # at a network that fails, 1, 2 and 4 seconds apart
 BUSY_ATTEMPTS = 7  # at a server that has too much to do: about a minute
@@ -30,6 +31,7 @@ def with_retries(operation: Callable[[Any, str], Any], address: str) -> Any:
     Raises FileNotFoundError, PermissionError and other OSErrors, and ValueError for an unknown scheme.
     """
     attempt = 0
+    shown = shown_address(address)  # it reaches terminals and logs
     while True:
         attempt += 1
         try:
@@ -39,9 +41,9 @@ def with_retries(operation: Callable[[Any, str], Any], address: str) -> Any:
             return operation(file_system, path)
         except (ImportError, ValueError) as error:
             # An unknown scheme, or its package is not installed
-            reason = str(error).splitlines()[0]
+            reason = without_credentials_of(address, str(error)).splitlines()[0]
             raise ValueError(
-                f"{address} cannot be opened: {reason}; try pip install 'vitkit[remote]'"
+                f"{shown} cannot be opened: {reason}; try pip install 'vitkit[remote]'"
             ) from None
         except Exception as error:
             failure = error
@@ -52,7 +54,7 @@ def with_retries(operation: Callable[[Any, str], Any], address: str) -> Any:
         attempts = BUSY_ATTEMPTS if status in BUSY else ATTEMPTS
         if attempt >= attempts:
             raise OSError(
-                f"{address} cannot be read, after {attempt} attempts: {_reason(failure, status)}"
+                f"{shown} cannot be read, after {attempt} attempts: {_reason(failure, status, address)}"
             ) from failure
         if status in BUSY:
             _tell(address, status)
@@ -100,26 +102,27 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _raise_if_final(failure: Exception, status: int | None, address: str) -> None:
     """Raises OSError for a failure that stays what it is."""
+    shown = shown_address(address)
+    reason = _reason(failure, status, address)
     if isinstance(failure, PermissionError) and status is None:
-        raise PermissionError(f"{address} may not be read: {failure}") from None
+        raise PermissionError(f"{shown} may not be read: {reason}") from None
     if status in FORBIDDEN:
-        raise PermissionError(
-            f"{address} may not be read, or is not there: {_reason(failure, status)}"
-        ) from None
+        raise PermissionError(f"{shown} may not be read, or is not there: {reason}") from None
     is_not_there = isinstance(failure, FileNotFoundError) and is_missing(failure)
     if is_not_there or status in NOT_FOUND:
-        raise FileNotFoundError(f"there is no {address}") from None
+        raise FileNotFoundError(f"there is no {shown}") from None
     if status is not None and status not in BUSY:
-        raise OSError(f"{address} cannot be read: {_reason(failure, status)}") from None
+        raise OSError(f"{shown} cannot be read: {reason}") from None
 
 
-def _reason(failure: Exception, status: int | None) -> str:
+def _reason(failure: Exception, status: int | None, address: str) -> str:
     """What went wrong, in a few words."""
     if status is not None:
         return f"the server answers {_named(status)}"
     if isinstance(failure, FileNotFoundError):
         failure = failure.__cause__ or failure
-    return (str(failure) or type(failure).__name__).splitlines()[0]
+    reason = str(failure) or type(failure).__name__
+    return without_credentials_of(address, reason).splitlines()[0]
 
 
 def _named(status: int) -> str:

@@ -9,7 +9,7 @@ from vitkit.system.storage.files import NUMBER, Record, Types, check_types, pars
 from vitkit.training.record.log import clock
 from vitkit.training.record.machine import BEGUN, OF_BEGUN
 from vitkit.training.record.metrics import primary_of, read_metrics
-from vitkit.training.record.values import read_object
+from vitkit.training.record.values import check_data, read_object
 
 # Types of what is read of a run's files
 OF_RECIPE: Types = {
@@ -18,10 +18,6 @@ OF_RECIPE: Types = {
     "data": dict, "data.source": str, "data.columns": dict, "data.parts": str,
     "data.hold_out": NUMBER, "data.split_seed": int, "data.preprocessing": dict,
     "data.workers": int,
-}  # fmt: skip
-OF_DATA: Types = {
-    "source": str, "place": str, "groups": str, "labels": list, "counts": dict,
-    "fingerprint": dict, "skipped": dict,
 }  # fmt: skip
 
 
@@ -73,9 +69,10 @@ class Recorded:
         """The cost of the run so far, in words: steps, time, images, operations of the model; and
         when it began. Values that earlier code did not record are left out."""
         # A quick run: a head is solved for, and what was fine-tuned is a run of its own
-        if isinstance(self.begun.get("seconds"), float):
+        seconds = self.begun.get("seconds")
+        if seconds is not None:
             begun = str(self.begun.get("date", "at an unknown time"))
-            return {"time": clock(self.begun["seconds"]), "begun": begun}
+            return {"time": clock(max(seconds, 0)), "begun": begun}
 
         # The time of the steps, without evaluations and checkpoints
         seconds = 0.0
@@ -114,9 +111,8 @@ def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
     """
     try:
         recipe = _record(run_dir / "recipe.json", OF_RECIPE)
-        data = _record(run_dir / "data.json", OF_DATA)
-        counts = data.get("counts", {})
-        check_types(counts, dict.fromkeys(counts, int))
+        data = _record(run_dir / "data.json", {})
+        check_data(data)
     except OSError:
         raise ValueError(
             f"{run_dir} is no run: there is no {run_dir / 'recipe.json'} with a data.json beside "

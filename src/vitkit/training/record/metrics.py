@@ -9,6 +9,7 @@ from pathlib import Path
 
 from vitkit.evaluation import Metric, number_of, plain_number
 from vitkit.system.storage.files import Record, parse_json
+from vitkit.system.storage.records import is_whole
 
 STEPS = range(1 << 53)  # what is left out counts as damaged
 LONGEST_NAME = 1000  # characters of an evaluator's or a metric's name
@@ -74,6 +75,16 @@ def _from_json(line: bytes) -> dict:
         raise ValueError("an evaluation says what measured")
     for name, note in values.pop("notes", {}).items():
         values[name] = number_of(values[name], note)
+    primary = values.get("primary", "")
+    if not isinstance(primary, str) or (primary and primary not in values.get("metrics", {})):
+        raise ValueError(
+            "the metric by which runs are compared is not among those that were measured"
+        )
+    if values["event"] == "training":
+        for name, value in values.items():
+            is_number = isinstance(value, float) or is_whole(value)
+            if name != "event" and not is_number:
+                raise ValueError(f"{name!r} of a training step is no number")
     if "metrics" in values:
         metrics = values["metrics"].items()
         values["metrics"] = {name: Metric.from_json(name, saved) for name, saved in metrics}

@@ -222,7 +222,7 @@ class FunctionTracker:
 def identity(run_dir: Path, begun: Path) -> str:
     """Identifies a run: the same if the run continues, another if its directory is used for a new
     run."""
-    digest = hashlib.sha256(str(run_dir.resolve()).encode())
+    digest = hashlib.sha256(os.fsencode(run_dir.resolve()))
     digest.update(begun.read_bytes())
     return digest.hexdigest()[:12]
 

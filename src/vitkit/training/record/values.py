@@ -10,7 +10,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from vitkit import evaluation, models, objectives
 from vitkit.system.span import Span
+from vitkit.system.storage.addresses import values_without_credentials
 from vitkit.system.storage.files import Types, check_types, parse_json
+from vitkit.system.storage.records import value_of
 
 # Settings, and parts of the recipe, that may change when a run continues: its weights do not depend
 # on them
@@ -46,6 +48,50 @@ def read_object(file: Path, types: Types | None = None) -> dict:
     return values
 
 
+OF_DATA: dict[str, Any] = {
+    "source": str,
+    "place": str,
+    "split_seed": int,
+    "groups": str,
+    "target": str,
+    "labels": list[str],
+    "counts": dict[str, int],
+    "fingerprint": dict[str, str],
+    "others": dict[str, tuple[int, str]],
+    "skipped": dict[str, list[tuple[int, str]]],
+    "notes": list[str],
+    "made_fingerprint": str | None,
+    "readers": int,
+}
+"""Types of what data.json holds."""
+
+
+def check_data(data: Any) -> dict:
+    """The same values of a data.json. Raises ValueError if one is not as a run writes it."""
+    if not isinstance(data, dict):
+        raise ValueError(f"the data are {repr(data)[:100]}")
+    for name, kind in OF_DATA.items():
+        if name in data:
+            value_of(kind, data[name], name)
+    counts = data.get("counts", {}).values()
+    broken = [index for bad in data.get("skipped", {}).values() for index, _ in bad]
+    if any(number < 0 for number in (*counts, *broken, data.get("split_seed", 0))):
+        raise ValueError("a number of images is negative")
+    return data
+
+
+def check_recipe(recipe: Any) -> dict:
+    """The same values of a recipe.json. Raises ValueError unless they, and their data, are objects."""
+    if not isinstance(recipe, dict) or not isinstance(recipe.get("data", {}), dict):
+        raise ValueError("a recipe, or its data, is no object")
+    check_types(recipe, {"data.source": str, "name": str})
+    if isinstance(recipe.get("data"), dict) and not isinstance(
+        recipe["data"].get("source", ""), str
+    ):
+        raise ValueError("the source of its data is no text")
+    return recipe
+
+
 def to_json(node: Any, declared: Any = None) -> Any:
     """A recipe, or a part of it (`node`), as plain values; spans as text.
 
@@ -57,6 +103,10 @@ def to_json(node: Any, declared: Any = None) -> Any:
     # Values that are no dataclass
     if isinstance(node, Span):
         return str(node)
+    if isinstance(node, str):
+        return values_without_credentials(
+            node
+        )  # a record is shared, and whoever continues a run types it again
     if isinstance(node, tuple):
         item_type, *_ = get_args(declared) or (None,)
         return [to_json(value, item_type) for value in node]

@@ -56,6 +56,7 @@ from vitkit.inspection import (
     section,
 )
 from vitkit.system.console.text import as_word, printable
+from vitkit.system.storage.addresses import as_typed, is_masked, shown_address
 from vitkit.training.data import divide, open_to_divide
 from vitkit.training.evaluation import ANSWERS
 from vitkit.training.recipe import Data
@@ -198,6 +199,12 @@ def _opened(run: Recorded) -> tuple[Data, Splits]:
             refuse_recorded(name, str(run.run_dir / file), REMEDY)
     if not typed and not Path(source).exists() and Path(place).exists():
         source = place
+    source = as_typed(source)
+    if is_masked(source):
+        raise ValueError(
+            f"the images are at {source}, whose user, password or signature was not written down; the "
+            "command that began the run, given once more, opens them"
+        )
     try:
         columns = Columns(**settings["columns"])
     except TypeError as error:
@@ -223,7 +230,7 @@ def _part_of(run: Recorded, name: str, data: Data, splits: Splits) -> Source:
     digest = run.data["fingerprint"][name]
     part = next((each for each in parts if each is not None and fingerprint(each) == digest), None)
     if part is None:
-        raise ValueError(f"{data.source!r} has changed since the run")
+        raise ValueError(f"{shown_address(data.source)!r} has changed since the run")
 
     # Without those that the run left out
     skipped = run.data["skipped"].get(name, [])

@@ -137,11 +137,15 @@ def _summary(run: Recorded) -> list[Block]:
     when = ""
     if "begun" in spent:
         when = f", begun {spent['begun']}"
-    sentence = (
-        f"{model}, {beginning}, on {images} of {run.data['source']}: {result} "
-        f"after {spent['steps']} steps of {run.recipe['batch']:,} images in "
-        f"{spent['time of the steps']}{when}."
-    )
+    if "steps" not in spent:  # of a head that was solved
+        took = f"in {spent['time']}"
+    else:
+        took = (
+            f"after {spent['steps']} steps of {run.recipe['batch']:,} images in "
+            f"{spent['time of the steps']}"
+        )
+    source = run.data["source"]
+    sentence = f"{model}, {beginning}, on {images} of {source}: {result} {took}{when}."
     return [*blocks, paragraph(sentence)]
 
 

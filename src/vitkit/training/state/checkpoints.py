@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.storage.addresses import values_without_credentials
 from vitkit.system.storage.files import parse_json, refuse_special, sync, write_whole
-from vitkit.training.record.values import differences, read_object
+from vitkit.training.record.values import check_data, check_recipe, differences, read_object
 
 MODEL = "model"  # the folder of the finished model, in the run's directory
 FINISHED = "finished.json"  # the checksums of that folder's files, the recipe and its images
@@ -124,7 +125,9 @@ def point_to(run_dir: Path, name: str) -> None:
 
 
 def write_sealed(path: Path, values: dict) -> None:
-    """Write a JSON file with its own checksum, completely or not at all."""
+    """Write a JSON file with its own checksum, completely or not at all. Addresses in it have no
+    credentials."""
+    values = values_without_credentials(values)
     text = json.dumps(values | {SEAL: _checksum_of(values)}, indent=1)
     write_whole(path, text.encode())
 
@@ -189,12 +192,16 @@ def read_earlier(run_dir: Path) -> Earlier:
     for path in [*(each / "state.json" for each in existing), run_dir / FINISHED]:
         try:
             values = read_sealed(path)
-            return Earlier(values["recipe"], values["data"], trained)
+            return Earlier(check_recipe(values["recipe"]), check_data(values["data"]), trained)
         except (OSError, ValueError, KeyError):
             continue
 
     recipe = read_object(run_dir / "recipe.json")
-    return Earlier(recipe, read_object(run_dir / "data.json"), trained)
+    data = read_object(run_dir / "data.json")
+    try:
+        return Earlier(check_recipe(recipe), check_data(data), trained)
+    except ValueError:
+        return Earlier({}, {}, trained)
 
 
 def refuse_other_recipe(run_dir: Path, ran: dict, asked: dict, prefix: str = "") -> None:

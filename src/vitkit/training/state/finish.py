@@ -13,6 +13,7 @@ from vitkit.models import create
 from vitkit.objectives import Objective
 from vitkit.system.processes.ranks import from_rank_0, full_tensor
 from vitkit.system.storage.files import sync
+from vitkit.system.storage.moving import move_folder
 from vitkit.training.evaluation import ANSWERS, LATEST
 from vitkit.training.optim import apply_tuning, merged
 from vitkit.training.recipe import Facts, Recipe, output_names
@@ -143,7 +144,7 @@ def _save(classifier: Classifier, run_dir: Path, record: dict, say: Say) -> None
             while earlier.exists():
                 number += 1
                 earlier = path.with_name(f"{MODEL}.earlier-{number}")
-            path.rename(earlier)
+            move_folder(path, earlier)
             say(f"what was in {path} is not what the run saves there; it is kept as {earlier}")
         new.rename(path)
         sync(run_dir)

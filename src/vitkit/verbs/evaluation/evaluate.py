@@ -41,6 +41,8 @@ from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
+from vitkit.system.storage.addresses import shown_address
+from vitkit.system.storage.private import public
 from vitkit.verbs.arguments import (
     Data,
     DataColumns,
@@ -220,7 +222,7 @@ def images_of(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str
         chosen = np.arange(settings.limit) * len(source) // settings.limit
         count = f"{settings.limit:,} of {count}"
         source = subset(source, chosen)
-    return source, f"{count} of {settings.data}{note}"
+    return source, f"{count} of {shown_address(settings.data)}{note}"
 
 
 def _opened(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
@@ -238,7 +240,7 @@ def _opened(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
             if name == "train":
                 return part, ", the images that the model learned from"
             return part, f", the {name} part that was held out when the model was trained"
-        if Path(settings.data).name == Path(origin.get("data", "")).name:
+        if _is_called_so(settings.data, origin):
             note = (
                 "; the data set of this name that the model was trained on was another one, or has "
                 "changed since, so it may know some of them"
@@ -247,6 +249,11 @@ def _opened(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
     if origin.get("learned") and fingerprint(source) in origin["learned"]:
         note = ", images that the model learned from"
     return source, note
+
+
+def _is_called_so(data: str, origin: dict) -> bool:
+    """Whether data has the name of those that a model was trained on."""
+    return Path(str(public(data))).name == Path(origin.get("data", "")).name
 
 
 def _divided(data: str, columns: Columns, origin: dict) -> Splits:
@@ -287,14 +294,14 @@ def named_images(settings: "Evaluate", classifier: Classifier) -> tuple["Named",
     if settings.on_bad_image == "skip":
         named = named._replace(source=without_broken(named.source))
     origin = classifier.origin
-    if origin.get("held_out") and Path(settings.data).name == Path(origin.get("data", "")).name:
+    if origin.get("held_out") and _is_called_so(settings.data, origin):
         note = (
             "the model was trained on a data set of this name, of which a part was held out: it may "
             "know the other images, and --as measures on all"
         )
         named = named._replace(notes=(*named.notes, note))
     images = counted(len(named.source), "image")
-    title = f"{images} of {SETS[settings.named].title} ({settings.data})"
+    title = f"{images} of {SETS[settings.named].title} ({shown_address(settings.data)})"
     return named, named.source, title
 
 

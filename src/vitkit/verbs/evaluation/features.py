@@ -15,6 +15,7 @@ from vitkit.exporting import features_on
 from vitkit.system.console.text import counted
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, process_group
+from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import MARK, check_replaceable
 from vitkit.verbs.arguments import (
     Data,
@@ -127,7 +128,7 @@ def features(settings: WriteFeatures) -> WrittenFeatures:
         facts = {
             "made": MARK,
             "model": word_of(settings.model),
-            "data": str(settings.data),
+            "data": shown_address(str(settings.data)),
             "preprocessing": str(classifier.preprocessing),
             "precision": precision,
             "runtime": settings.runtime,

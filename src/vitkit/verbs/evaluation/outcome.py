@@ -21,7 +21,13 @@ from vitkit.evaluation import (
 from vitkit.inspection import contact_sheet
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, fill, printable, printable_name
-from vitkit.system.storage.files import MARK, check_can_be_made, check_replaceable, write_where_said
+from vitkit.system.storage.files import (
+    MARK,
+    as_utf8,
+    check_can_be_made,
+    check_replaceable,
+    write_where_said,
+)
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result
 from vitkit.verbs.settings import flags
@@ -222,7 +228,7 @@ def write(files: Sequence[Path], report: Report, source: Source) -> list[Path]:
             write_report(file, report, source)
         elif ending == ".json":
             values = {"about": f"the report of an evaluation, {MARK}", **report.to_json()}
-            write_where_said(file, json.dumps(values, indent=1, ensure_ascii=False).encode())
+            write_where_said(file, as_utf8(json.dumps(values, indent=1, ensure_ascii=False)))
         else:
             tiles = mistake_tiles(report, source)
             if report.paired is not None:

@@ -36,7 +36,7 @@ from vitkit.studies import (
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, fill, printable, two_columns
 from vitkit.system.processes.ranks import on_rank_0, process_group
-from vitkit.system.storage.files import whole
+from vitkit.system.storage.files import as_utf8, whole
 from vitkit.training import tidied
 from vitkit.verbs.arguments import Device, read_shard
 from vitkit.verbs.definition import alone, as_html, result, verb
@@ -384,6 +384,6 @@ def write(outcome: StudyTable) -> None:
     size = _size(outcome.study, reached.ask, reached.plan, study_dir)
     notes = [*outcome.notes(), size, outcome.study.limits]
     with whole(study_dir / "table.md") as new:
-        new.write_text(outcome.study.table(reached)._replace(notes=notes).markdown(), "utf-8")
+        new.write_bytes(as_utf8(outcome.study.table(reached)._replace(notes=notes).markdown()))
     write_table(read_rows(study_dir), study_dir / RESULTS)
     write_figure(outcome.path, outcome.study.draw(reached))

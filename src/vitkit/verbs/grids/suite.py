@@ -28,7 +28,7 @@ from vitkit.suites import (
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.processes.ranks import on_rank_0, process_group
-from vitkit.system.storage.files import whole
+from vitkit.system.storage.files import as_utf8, whole
 from vitkit.verbs.arguments import (
     Device,
     Model,
@@ -161,7 +161,7 @@ def suite(settings: RunSuite) -> SuiteTable:
         )
         if on_rank_0():
             with whole(workdir / "table.md") as new:
-                new.write_text(markdown(outcome), "utf-8")
+                new.write_bytes(as_utf8(markdown(outcome)))
             if not settings.json:
                 for sentence in _remarks(outcome):
                     say(sentence)

@@ -14,6 +14,7 @@ from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable_name
 from vitkit.system.machine import autocast
 from vitkit.system.storage.private import public
+from vitkit.system.storage.remote import is_address
 from vitkit.verbs.sources import broken_images
 from vitkit.weights import Classifier
 
@@ -37,7 +38,7 @@ def photographs_of(word: str, memory: Memory) -> Batch:
     """
     label = None
     path = Path(word)
-    if not path.exists() and "=" in word:
+    if not path.exists() and "=" in word and not is_address(word):
         label, _, rest = word.partition("=")
         path = Path(rest)
         if not label.strip() or not rest:

@@ -1,0 +1,107 @@
+"""Records that are read again: their values are checked against the types of a class, as a stranger may
+have written them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+LARGEST = 1 << 63  # of whole numbers, as files of arrays hold them
+_types = cache(get_type_hints)  # Python reads annotations anew for every call
+
+
+def record_of(kind: Callable[..., T], values: Any) -> T:
+    """A dataclass or a named tuple of the values that JSON has of it.
+
+    Whole numbers have at most 64 bits, other numbers are finite, and lists become tuples where the class
+    has these. Raises ValueError for values that are missing, unknown or of another type.
+    """
+    if not isinstance(values, dict):
+        raise ValueError(f"it holds {shown(values)} in place of an object")
+    types = _types(kind)
+    if is_dataclass(kind):
+        needed = {
+            field.name
+            for field in fields(kind)
+            if field.default is MISSING and field.default_factory is MISSING
+        }
+    else:
+        needed = set(types) - set(kind._field_defaults)
+    if unknown := sorted(values.keys() - types.keys()):
+        raise ValueError(f"{shown(unknown[0])} is no part of it")
+    if missing := sorted(needed - values.keys()):
+        raise ValueError(f"{missing[0]!r} is missing in it")
+    return kind(**{name: value_of(types[name], value, name) for name, value in values.items()})
+
+
+def value_of(kind: Any, value: Any, name: str) -> Any:
+    """A value of JSON as one of this type. Raises ValueError, with the value's name, for another."""
+    origin = get_origin(kind)
+    if kind is Any:
+        return value
+    if kind is NoneType or kind is None:
+        is_right = value is None
+    elif origin in (Union, UnionType):
+        return _one_of(get_args(kind), value, name)
+    elif origin is Literal:
+        is_right = isinstance(value, str | int | NoneType) and value in get_args(kind)
+    elif origin is tuple:
+        return _tuple_of(get_args(kind), value, name)
+    elif origin is list and isinstance(value, list):
+        (item,) = get_args(kind)
+        return [value_of(item, each, name) for each in value]
+    elif origin is dict and isinstance(value, dict):
+        _, item = get_args(kind)
+        return {key: value_of(item, each, f"{name}.{key}"[:100]) for key, each in value.items()}
+    elif kind is float:
+        return number_of(value, name)
+    elif kind is int:
+        is_right = is_whole(value)
+    else:
+        is_right = isinstance(kind, type) and isinstance(value, kind)
+    if not is_right:
+        raise ValueError(f"{name} is {shown(value)}, which is not what was written")
+    return value
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value of JSON is a whole number of at most 64 bits; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def number_of(value: Any, name: str) -> float:
+    """A number of JSON. Raises ValueError unless it is a finite one."""
+    is_number = is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+    if not is_number:
+        raise ValueError(f"{name} is {shown(value)}, which is not what was written")
+    return float(value)
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence."""
+    return repr(value)[:100]
+
+
+def _one_of(kinds: tuple, value: Any, name: str) -> Any:
+    """A value as the first of several types that it has."""
+    for kind in kinds:
+        try:
+            return value_of(kind, value, name)
+        except ValueError:
+            continue
+    raise ValueError(f"{name} is {shown(value)}, which is not what was written")
+
+
+def _tuple_of(kinds: tuple, value: Any, name: str) -> tuple:
+    """A list of JSON as a tuple: of one type (tuple[T, ...]), or of one each."""
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{name} is {shown(value)}, which is not what was written")
+    if kinds[-1] is Ellipsis:
+        kinds = (kinds[0],) * len(value)
+    if len(kinds) != len(value):
+        raise ValueError(f"{name} has {len(value):,} values in place of {len(kinds)}")
+    return tuple(value_of(kind, each, name) for kind, each in zip(kinds, value, strict=True))

@@ -1,0 +1,47 @@
+"""Where a model comes from, as its file says it: commands read some of it, so it is checked."""
+
+import math
+from typing import Any
+
+from vitkit.system.storage.records import is_whole, shown
+
+TEXTS = (
+    "recipe", "data", "init", "head", "file", "format", "layout", "groups", "held_out", "faster",
+    "temperature_fitted_on", "temperature_images",
+)  # fmt: skip
+COUNTS = ("seed", "split_seed", "steps", "merged")
+
+
+def checked_origin(origin: dict) -> tuple[dict, tuple[str, ...]]:
+    """An origin without the values that no command writes so, and a sentence about these."""
+    kept = {}
+    notes = []
+    for name, value in origin.items():
+        if isinstance(name, str) and _is_right(name, value):
+            kept[name] = value
+        else:
+            notes.append(
+                f"{shown(name)} of its origin is {shown(value)}, which is not what was written, and left out"
+            )
+    return kept, tuple(notes)
+
+
+def _is_right(name: str, value: Any) -> bool:
+    """Whether a value of an origin may be one of this name; any may be of others, which are for people."""
+    if name in TEXTS:
+        return isinstance(value, str)
+    if name in COUNTS:
+        return is_whole(value) and value >= 0
+    if name == "temperature":
+        is_number = is_whole(value) or isinstance(value, float)
+        return is_number and math.isfinite(value) and value > 0
+    if name == "learned":
+        return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    if name == "metrics":
+        return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+    if name == "objective":
+        if not isinstance(value, dict):
+            return False
+        heads = value.get("heads", 1)
+        return is_whole(heads) and heads > 0
+    return True
