@@ -1,4 +1,4 @@
-"""Changes files that promises rest on, and writes down what the quick tests do not notice."""
+"""Changes one place of the source at a time, and writes down what the quick tests do not notice."""
 
 import argparse
 import ast
@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import sys
-from collections import Counter
 from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
@@ -22,44 +21,25 @@ from mutants import changes
 from mutants.changes import Mutant
 from mutants.noticing import SOURCE, TESTS, Test, covering, import_others, outcome, watched
 
-# Below src/vitkit/: the model, closed forms, figures, schedules, resuming, rules of formats, order
-RESTS_ON = """
-models/attention.py models/block.py models/layers.py models/pooling.py models/positions.py
-models/tiling.py models/vision_transformer.py
-models/ancestors/backbone.py models/ancestors/mixers.py models/ancestors/resnet.py
-evaluation/probes/closed_forms.py evaluation/probes/folds.py evaluation/probes/left_out.py
-evaluation/probes/neighbours.py evaluation/probes/unknown.py
-evaluation/metrics/calibration.py evaluation/metrics/classification.py evaluation/metrics/metric.py
-evaluation/metrics/other_targets.py evaluation/metrics/paired.py
-training/optim.py training/schedule.py training/step.py
-training/state/checkpoints.py training/state/start.py training/state/state.py
-weights/rules.py weights/fitting.py weights/formats/encoders.py weights/formats/resnets.py
-weights/formats/shapes.py weights/formats/google/names.py weights/formats/google/vit.py
-weights/formats/huggingface/vit.py weights/formats/timm/names.py weights/formats/timm/vit.py
-data/loading/batches.py data/loading/workers.py
-"""
-ROOMS = (
-    "data",
-    "evaluation",
-    "models",
-    "objectives",
-    "training",
-    "weights",
-)  # whose tests are asked
 RESULTS = TESTS.parent / "benchmarks" / "results" / "mutants.json"
-MANY = 10  # changes, after which it is told of a test that it has noticed none
-IDLE = 1.0  # seconds of tests that have noticed nothing yet, and run for each change
+
+
+def files_in(folder: Path, pattern: str, like: list[str]) -> list[str]:
+    """The names of files anywhere in a folder, relative to it, in alphabetical order."""
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob(pattern)]
+    return sorted(name for name in names if any(fnmatch(name, each) for each in like))
 
 
 def sample(files: list[str], count: int, seed: int) -> list[tuple[str, int]]:
-    """Places of all files, each with the same chance, ordered by file."""
+    """Places of all files, each with the same chance, in random order: the first of them are a sample,
+    too, if the time ends before the last."""
     everything = []
     for file in files:
         tree = ast.parse((SOURCE / file).read_text())
         everything += [(file, number) for number in range(len(changes.places(tree)))]
     chosen = Random(seed).sample(everything, min(count, len(everything)))
     print(f"{len(chosen)} of {len(everything)} places in {len(files)} files", flush=True)
-    return sorted(chosen)
+    return chosen
 
 
 def known_tests(files: list[str], test_files: list[str], keep: Path | None) -> dict[str, Test]:
@@ -76,47 +56,21 @@ def known_tests(files: list[str], test_files: list[str], keep: Path | None) -> d
     return tests
 
 
-def choose(
-    names: list[str],
-    tests: dict[str, Test],
-    killed: Counter,
-    ran: Counter,
-    options: argparse.Namespace,
-) -> tuple[list[str], list[str]]:
-    """Of these tests, those to run for a change: some that have noticed nothing yet, the least tried
-    first, which all run; then the others, the quickest first."""
-    idle = [name for name in names if not killed[name]]
-    idle.sort(key=lambda name: (ran[name], tests[name].seconds, name))
-    idle = _within(idle, tests, IDLE, files=1)
-    others = sorted(set(names) - set(idle), key=lambda name: (tests[name].seconds, name))
-    others = _within(others, tests, options.quickest, options.files)
-    # Those of a file together, since they share what their module prepares: quick files first
-    of_file = {}
-    for name in others:
-        of_file.setdefault(_file(name), []).append(tests[name].seconds)
-    others.sort(key=lambda name: (mean(of_file[_file(name)]), _file(name), tests[name].seconds))
-    return idle, others
-
-
-def _within(names: list[str], tests: dict[str, Test], seconds: float, files: int) -> list[str]:
-    """The first tests of so many files that together take so many seconds."""
-    chosen = []
-    of_files = set()
-    for name in names:
-        if seconds < tests[name].seconds:
-            continue
-        if _file(name) in of_files or len(of_files) < files:
-            of_files.add(_file(name))
-            chosen.append(name)
+def quickest(names: list[str], tests: dict[str, Test], seconds: float, files: int) -> list[str]:
+    """Of these tests, the quickest of so many files that together take so many seconds."""
+    of_file: dict[str, list[str]] = {}
+    for name in sorted(names, key=lambda name: (tests[name].seconds, name)):
+        file = name.partition("::")[0]
+        if seconds >= tests[name].seconds and (file in of_file or len(of_file) < files):
+            of_file.setdefault(file, []).append(name)
             seconds -= tests[name].seconds
-    return chosen
+
+    # Those of a file together, since they share what their module prepares: quick files first
+    groups = sorted(of_file.values(), key=lambda group: mean(tests[name].seconds for name in group))
+    return [name for group in groups for name in group]
 
 
-def _file(name: str) -> str:
-    return name.partition("::")[0]
-
-
-# What came out
+# Results
 
 
 def described(mutant: Mutant, noticed_by: str) -> dict:
@@ -131,45 +85,31 @@ def described(mutant: Mutant, noticed_by: str) -> dict:
     }
 
 
-def without_notice(ran: Counter, killed: Counter) -> dict[str, int]:
-    """Tests that were shown several changes, in all cases together, and noticed none."""
-    shown = Counter()
-    useful = set()
-    for name, count in ran.items():
-        function = name.partition("[")[0]
-        shown[function] += count
-        if killed[name]:
-            useful.add(function)
-    return {
-        name: shown[name] for name in sorted(shown) if shown[name] >= MANY and name not in useful
-    }
-
-
 def read_results() -> dict:
     if not RESULTS.exists():
-        return {"mutants": [], "tests_that_noticed_nothing": {}}
+        return {"reasons": [], "mutants": []}
     return json.loads(RESULTS.read_text())
 
 
-def write_results(entries: list[dict], idle: dict[str, int], options: argparse.Namespace) -> None:
-    """All changes with the figures of each file first. The reasons that were written beside survivors
-    stay."""
-    reasons = {_key(one): one["reason"] for one in read_results()["mutants"] if "reason" in one}
-    files = {}
-    for entry in entries:
-        if not entry["noticed_by"] and _key(entry) in reasons:
-            entry["reason"] = reasons[_key(entry)]
-        figures = files.setdefault(entry["file"], {"changes": 0, "noticed": 0})
+def write_results(entries: list[dict], command: str) -> None:
+    """All changes, with the figures of each package first. The reasons why changed lines do the same
+    are written by hand, and stay."""
+    reasons = read_results()["reasons"]
+    same = {_key(reason) for reason in reasons}
+    packages = {}
+    for entry in sorted(entries, key=_key):
+        figures = packages.setdefault(entry["file"].split("/")[0], {"changes": 0, "noticed": 0})
         figures["changes"] += 1
         figures["noticed"] += bool(entry["noticed_by"])
+    survivors = [entry for entry in entries if not entry["noticed_by"]]
     result = {
-        "command": f"python -m mutants --count {options.count} --seed {options.seed}",
+        "command": command,
         "torch": torch.__version__,
         "changes": len(entries),
-        "noticed": sum(bool(entry["noticed_by"]) for entry in entries),
-        "survivors_with_a_reason": sum("reason" in entry for entry in entries),
-        "files": files,
-        "tests_that_noticed_nothing": idle,
+        "noticed": len(entries) - len(survivors),
+        "survivors_with_a_reason": sum(_key(entry) in same for entry in survivors),
+        "packages": packages,
+        "reasons": reasons,
         "mutants": entries,
     }
     RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
@@ -205,12 +145,8 @@ def asked() -> argparse.Namespace:
 def main() -> int:
     options = asked()
     end = monotonic() + options.seconds
-    files = [file for file in RESTS_ON.split() if fnmatch(file, options.file)]
-    test_files = []
-    for path in sorted(TESTS.glob("*/test_*.py")):
-        name = str(path.relative_to(TESTS))
-        if path.parent.name in ROOMS and any(fnmatch(name, like) for like in options.tests):
-            test_files.append(name)
+    files = files_in(SOURCE, "*.py", [options.file])
+    test_files = files_in(TESTS, "test_*.py", options.tests)
 
     # Which test executes what
     torch.set_num_threads(1)
@@ -220,41 +156,38 @@ def main() -> int:
 
     # What is changed
     entries = []
+    command = f"python -m mutants --count {options.count} --seed {options.seed}"
+    if options.file != "*":
+        command += f" --file '{options.file}'"
     if options.survivors:
-        entries = read_results()["mutants"]
-        again = [one for one in entries if not one["noticed_by"] and one["file"] in files]
-        entries = [one for one in entries if one not in again]
+        before = read_results()
+        command = before["command"]
+        again = [one for one in before["mutants"] if not one["noticed_by"] and one["file"] in files]
+        entries = [one for one in before["mutants"] if one not in again]
         chosen = [(one["file"], one["number"]) for one in again]
     else:
         chosen = sample(files, options.count, options.seed)
 
     # Whether it is noticed
-    killed, ran = Counter(), Counter()
     for file, number in chosen:
         if monotonic() > end:
             print("the time is over")
             break
         mutant = changes.mutant(file, (SOURCE / file).read_text(), number, options.seed)
         covered = covering(tests, mutant, by_file=options.survivors)
-        idle, others = choose(covered, tests, killed, ran, options)
+        names = quickest(covered, tests, options.quickest, options.files)
         began = monotonic()
-        found = outcome(mutant, idle, others, tests)
-        killed.update(found.failed)
-        ran.update(found.ran)
+        found = outcome(mutant, names, tests)
         entries.append(described(mutant, found.noticed_by))
         verdict = "noticed" if found.noticed_by else "SURVIVED"
         print(
-            f"{verdict:9} {monotonic() - began:5.1f} s {len(found.ran):4} tests  {file}:{mutant.line} "
+            f"{verdict:9} {monotonic() - began:5.1f} s {found.ran:4} tests  {file}:{mutant.line} "
             f"{mutant.how}: {mutant.before}  ->  {mutant.after}   {found.noticed_by}",
             flush=True,
         )
 
     # The table
-    entries.sort(key=lambda one: (one["file"], one["number"]))
-    idle = without_notice(ran, killed)
-    if options.survivors:
-        idle = read_results()["tests_that_noticed_nothing"]
-    write_results(entries, idle, options)
+    write_results(entries, command)
     noticed = sum(bool(one["noticed_by"]) for one in entries)
     print(f"noticed {noticed} of {len(entries)}: {noticed / max(len(entries), 1):.1%}")
     return 0

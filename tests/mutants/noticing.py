@@ -41,6 +41,10 @@ class Test:
     seconds: float = 0.0
     lines: dict[str, list[int]] = field(default_factory=dict)
 
+    def executes(self, file: str, lines: range) -> bool:
+        """Whether it executes one of these lines."""
+        return any(line in lines for line in self.lines.get(file, ()))
+
 
 def import_others() -> None:
     for name in OTHERS.split():
@@ -51,19 +55,18 @@ def import_others() -> None:
 def covering(tests: dict[str, Test], mutant: Mutant, by_file: bool = False) -> list[str]:
     """The tests that execute the statement. If there are none, as of a default that is evaluated at
     import or a line that another process executes: those of the function or class around it; or all
-    of the file. `by_file` are all of the file: a compiler, for one, reads lines without executing
-    them."""
-    everywhere = range(sys.maxsize)
-    near = [] if by_file else mutant.near
-    for lines in (*near, everywhere):
-        found = [
-            name
-            for name, test in tests.items()
-            if any(line in lines for line in test.lines.get(mutant.file, ()))
-        ]
+    of the file and of the package's folder of tests, since other files import constants. `by_file`
+    are all of these: a compiler, for one, reads lines without executing them."""
+    for lines in [] if by_file else mutant.near:
+        found = [name for name, test in tests.items() if test.executes(mutant.file, lines)]
         if found:
             return found
-    return []
+    package, is_in_one, _ = mutant.file.partition("/")
+    return [
+        name
+        for name, test in tests.items()
+        if mutant.file in test.lines or (is_in_one and name.startswith(f"tests/{package}/"))
+    ]
 
 
 # Forks
@@ -205,29 +208,25 @@ class _Watch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Which test noticed first, or nothing; all that did; and those that ran."""
+    """Which test noticed, or nothing; and how many ran."""
 
     noticed_by: str
-    failed: list[str]
-    ran: list[str]
+    ran: int
 
 
-def outcome(mutant: Mutant, all_of: list[str], then: list[str], tests: dict[str, Test]) -> Outcome:
-    """Runs all of the first tests, and then, unless one of them noticed, the others to the first that does.
-
-    A test that does not end, or takes the process with it, has noticed.
-    """
-    order = all_of + then
-    if not order:
-        return Outcome("", [], [])
+def outcome(mutant: Mutant, names: list[str], tests: dict[str, Test]) -> Outcome:
+    """Runs these tests to the first that notices. A test that does not end, or takes the process with
+    it, has noticed."""
+    if not names:
+        return Outcome("", 0)
 
     def work(tell):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         sys.meta_path.insert(0, _Changed(mutant))
         importlib.import_module(_module(mutant.file))
         tell("imported\t")
-        files = sorted({name.partition("::")[0].removeprefix("tests/") for name in order})
-        run_pytest(files, _Notice(order, len(all_of), tests, tell))
+        files = sorted({name.partition("::")[0].removeprefix("tests/") for name in names})
+        run_pytest(files, _Notice(names, tests, tell))
         tell("ended\t")
 
     told = [line.split("\t") for line in forked(work)]
@@ -239,18 +238,16 @@ def outcome(mutant: Mutant, all_of: list[str], then: list[str], tests: dict[str,
         failed.append(ran[-1] if ran else "the import")
     elif not ran:
         failed.append("the import of a test")
-    return Outcome(failed[0] if failed else "", failed, ran)
+    return Outcome(failed[0] if failed else "", len(ran))
 
 
 class _Notice:
     """A plugin that runs these tests in this order, and stops when one has failed."""
 
-    def __init__(self, order: list[str], at_least: int, tests: dict[str, Test], tell):
+    def __init__(self, order: list[str], tests: dict[str, Test], tell: Callable[[str], None]):
         self.rank = {name: rank for rank, name in enumerate(order)}
-        self.at_least = at_least
         self.tests = tests
         self.tell = tell
-        self.done = 0
         self.failed = False
 
     @pytest.hookimpl(trylast=True)
@@ -265,8 +262,7 @@ class _Notice:
         try:
             return (yield)
         finally:
-            self.done += 1
-            if self.failed and self.done >= self.at_least:
+            if self.failed:
                 item.session.shouldstop = "noticed"
 
     def pytest_runtest_logreport(self, report):
@@ -292,4 +288,5 @@ class _Changed(importlib.abc.MetaPathFinder, SourceFileLoader):
 
 
 def _module(file: str) -> str:
-    return "vitkit." + file.removesuffix(".py").replace("/", ".")
+    name = "vitkit/" + file.removesuffix(".py")
+    return name.removesuffix("/__init__").replace("/", ".")

@@ -1,6 +1,7 @@
 """VTAB's tasks made of original data sets: classes by the rule, places in the files, deviations."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -67,6 +68,20 @@ def test_a_manifest_and_parts_of_one_file(tmp_path):
     images = find(TASKS["kitti"], str(tmp_path), tmp_path)
     # above 20 m, and no vehicle at all, which is 1000: -100, 8, 20 and 999 begin the ranges
     assert open_parts(images.where).sources["test"].targets.tolist() == [0, 1, 2, 3]
+
+
+def test_images_to_select_on_begin_where_the_rule_says():
+    """Of copies on the hub, after 80 % of what they have of the training part."""
+    for task in VTAB.tasks:
+        for original in task.originals:
+            stated = re.search(r"200 after (\d+) % of train", task.rule)
+            if original.is_of_the_hub:
+                assert (original.val, original.test) == (Place("train", 0.8), Place("test"))
+            elif stated:
+                assert original.val == Place("train", int(stated[1]) / 100)
+    assert TASKS["dsprites_ori"].originals[0].val == Place("train", 0.8)
+    assert TASKS["dsprites_ori"].originals[0].test == Place("train", 0.9)
+    assert TASKS["smallnorb_azi"].originals[0].test == Place("test", 0.5)
 
 
 def test_what_a_rule_does_not_know_is_said_with_its_row(tmp_path):

@@ -12,11 +12,11 @@ from vitkit.data import Preprocessing
 from vitkit.evaluation import Metric
 from vitkit.evaluation.benchmarks.corruptions import COMMON
 from vitkit.evaluation.benchmarks.imagenet import IMAGES
-from vitkit.evaluation.benchmarks.imagenet_c import ALEXNET, relative_error
+from vitkit.evaluation.benchmarks.imagenet_c import ALEXNET, Corrupted, relative_error
 from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
 from vitkit.evaluation.metrics.metric import RELATIVE_ERROR, share_right
 from vitkit.models import create, vit
-from vitkit.suites import ROBUSTNESS, Outcome
+from vitkit.suites import ROBUSTNESS, Outcome, measurements
 from vitkit.suites.table import lines, sentences
 from vitkit.weights import Classifier, save
 from vitkit.weights.outputs import imagenet_labels
@@ -144,3 +144,28 @@ def test_mce_and_relative_mce_are_over_all_fifteen():
     assert (mean.values[-1].value - low, high - mean.values[-1].value) == pytest.approx((0.1, 0.2))
     del metrics["imagenet-c/fog"]
     assert not any("mCE" in text for text in sentences(outcome))
+
+
+def test_images_of_a_corruption_are_not_cropped(tmp_path, monkeypatch):
+    """As ImageNet-C's protocol has it; images of any other data set are prepared as the model's own."""
+    network = create(vit("mu/16", image=(32, 32), classes=2, width=16, depth=1, mlp=16, heads=1))
+    own = Preprocessing(size=(32, 32), rule="shorter", resize=40)
+    asked = []
+
+    def ask(ready, named, title):
+        asked.append(ready.preprocessing)
+        raise InterruptedError
+
+    monkeypatch.setattr(
+        measurements, "load_as", lambda *_, **__: Classifier(network, own, ("a", "b"))
+    )
+    monkeypatch.setattr(measurements, "open_named", lambda *_: None)
+    monkeypatch.setattr(measurements, "open_corruption", lambda *_: Corrupted("fog", (None,) * 5))
+    monkeypatch.setattr(measurements, "_ask", ask)
+    for corruption in ("fog", None):
+        measured = measurements.AsPublished("m", "", "", "", "imagenet", corruption)
+        with pytest.raises(InterruptedError):
+            measured.measure("cpu")
+    whole, as_it_is = asked
+    assert (whole.rule, whole.resize, whole.size) == ("square", 0, (32, 32))
+    assert as_it_is == own

@@ -340,3 +340,26 @@ def test_a_safetensors_file_whose_length_begins_as_a_pickle_does(length, tmp_pat
     assert header == length and file.read_bytes()[:1] == b"\x80"
     tensors, description, _ = _read(file)
     assert description == {} and list(tensors) == ["w"]
+
+
+@pytest.mark.parametrize(
+    "length, then, kind",
+    [
+        (2**40 + 0x80, b"{", "pickle"),  # a header is no longer than its file
+        (0x180, b"{", "pickle"),
+        (0x80, b"[", "pickle"),  # and begins with a brace
+        (0x80, b"{", "safetensors"),
+        (0x7F, b"[", "safetensors"),  # what begins otherwise is no pickle
+    ],
+)
+def test_a_bare_pickle_begins_as_one_and_has_no_header(length, then, kind, tmp_path, monkeypatch):
+    read_by = []
+    for reader in ("pickle", "safetensors"):
+        monkeypatch.setattr(
+            f"vitkit.weights.files.directory.read_{reader}",
+            lambda file, reader=reader: read_by.append(reader) or ({}, {}),
+        )
+    file = tmp_path / "w.bin"
+    file.write_bytes((struct.pack("<Q", length) + then).ljust(0x180, b"x"))
+    _read(file)
+    assert read_by == [kind]

@@ -51,6 +51,7 @@ class FeatureThread(threading.Thread):
         self._ended = threading.Event()
         self._kept = 0
         self._lost_as: dict[str, list[int] | None] = {}
+        self._seen_as: dict[str, list[int] | None] = {}
 
     def run(self) -> None:
         """Compute missing features; then wait for new photographs."""
@@ -78,6 +79,7 @@ class FeatureThread(threading.Thread):
         names = [name for name in names if name in there]
         if names:
             rows = {name: row for row, name in enumerate(before.states)}
+            self._seen_as |= {name: before.states[name] for name in names}
             self.sitting.see(names, before.features[[rows[name] for name in names]])
         self._kept = len(names)
 
@@ -108,6 +110,7 @@ class FeatureThread(threading.Thread):
                 name = seen[row]
                 self._lose(name, states[name], "the model gives NaN or infinity for it")
             fine = np.isfinite(x).all(1)
+            self._seen_as |= {name: states[name] for name in seen}
             self.sitting.see([seen[row] for row in np.flatnonzero(fine)], x[fine])
         if self.sitting.seen() > KEPT_AFTER * max(self._kept, 500):
             self._keep()
@@ -152,7 +155,8 @@ class FeatureThread(threading.Thread):
         names, x = self.sitting.features()
         if len(names) == self._kept:
             return
-        states = {name: _state(self.root / name) for name in names}
+        # A file may have changed since it was read
+        states = {name: self._seen_as[name] for name in names}
         metadata = {
             "model": self._digest,
             "precision": self.precision,
