@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitkit.evaluation import Metric
+from vitkit.system.storage.addresses import remember, shown_address
 from vitkit.system.storage.files import NUMBER, Record, Types, check_types, parse_json
 from vitkit.training.record.log import clock
 from vitkit.training.record.machine import BEGUN, OF_BEGUN
@@ -126,9 +127,11 @@ def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
         raise ValueError(
             f"{run_dir} has no metrics.jsonl with a line in it: it has not trained yet"
         )
-    return Recorded(
-        run_dir, recipe, data, lines, read_object(run_dir / BEGUN, OF_BEGUN), tuple(typed)
-    )
+    # A record has no credentials of an address
+    for name in typed:
+        remember(name)
+    shown = tuple(map(shown_address, typed))
+    return Recorded(run_dir, recipe, data, lines, read_object(run_dir / BEGUN, OF_BEGUN), shown)
 
 
 def _record(file: Path, types: Types) -> Record:
