@@ -310,9 +310,9 @@ def test_an_origin_is_left_out_where_it_is_not_as_written(made):
         ({"number": True}, "number is True"),
         ({"sure": math.nan}, "sure is nan"),
         ({"decision": "perhaps"}, "decision is 'perhaps'"),
-        ({"number": -1}, "it has not a number above 0"),
-        ({"label": ""}, "it has not a class"),
-        ({"photographs": [], "others": []}, "it has not a photograph"),
+        ({"number": -1}, "it lacks a number above 0"),
+        ({"label": ""}, "it lacks a class"),
+        ({"photographs": [], "others": []}, "it lacks a photograph"),
         ({"more": 1}, "'more' is no part of it"),
     ],
 )

@@ -270,7 +270,7 @@ def _check(answer: Answer) -> None:
     }
     for what, is_there in needed.items():
         if not is_there:
-            raise ValueError(f"it has not {what}")
+            raise ValueError(f"it lacks {what}")
 
 
 def write_labels(file: Path, photographs: str, answers: Answers) -> None:

@@ -416,7 +416,8 @@ def _check_numbers(name: str, values: tuple) -> None:
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     ]
     if not values or len(numbers) != len(values):
-        raise ValueError(f"{name} is {values}; it is a number for each channel: three, for r, g, b")
+        shown = repr(values)[:100]
+        raise ValueError(f"{name} is {shown}; it is a number for each channel: three, for r, g, b")
 
 
 def check_choice(name: str, value: object, known: tuple) -> None:

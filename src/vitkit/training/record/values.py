@@ -81,14 +81,12 @@ def check_data(data: Any) -> dict:
 
 
 def check_recipe(recipe: Any) -> dict:
-    """The same values of a recipe.json. Raises ValueError unless they, and their data, are objects."""
-    if not isinstance(recipe, dict) or not isinstance(recipe.get("data", {}), dict):
-        raise ValueError("a recipe, or its data, is no object")
-    check_types(recipe, {"data.source": str, "name": str})
-    if isinstance(recipe.get("data"), dict) and not isinstance(
-        recipe["data"].get("source", ""), str
-    ):
-        raise ValueError("the source of its data is no text")
+    """The same values of a recipe.json. Raises ValueError unless they, and their data, are objects, and
+    the source of these is a text."""
+    data = recipe.get("data", {}) if isinstance(recipe, dict) else None
+    if not isinstance(data, dict) or not isinstance(data.get("source", ""), str):
+        raise ValueError("a recipe, its data or their source is not what was written")
+    check_types(recipe, {"name": str})
     return recipe
 
 
