@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from counted import _Counting
 from pictures import encoded, photograph
+from quick_ones import quick_ones
 from served import make_classifier
 
 import vitkit
@@ -107,7 +108,7 @@ def address(tmp_path, monkeypatch):
     write_parquet(folder / "photos.parquet")
     (folder / "1.png").write_bytes(encoded(photograph(8, 9, 0), "PNG"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Guarded, folder, _Sent()))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield lambda path: f"http://alice77:hunter2pass@127.0.0.1:{server.server_port}/{path}?{QUERY}"
     server.shutdown()
     server.server_close()
@@ -172,7 +173,7 @@ def model(tmp_path):
     return save(make_classifier(), tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", quick_ones(COMMANDS, ("train", "predict", "stats", "study")))
 def test_who_is_refused_is_told_no_secret(name, address, model, tmp_path, monkeypatch, capfd):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -185,7 +186,7 @@ def test_who_is_refused_is_told_no_secret(name, address, model, tmp_path, monkey
         check_nothing_is_told(said, tmp_path / "here")
 
 
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("name", quick_ones(READ, ("predict", "stats", "evaluate --json")))
 def test_what_is_read_with_secrets_is_written_down_without(
     name, address, model, tmp_path, monkeypatch, capfd
 ):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pictures import encoded
+from quick_ones import quick_ones
 
 import vitkit
 from vitkit.cli import main
@@ -142,7 +143,10 @@ def check_for_people(said: str, folder: Path) -> None:
         assert "\x1b" not in text, name
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+QUICK_ONES = ("stats", "sort", "features", "compare", "pack")
+
+
+@pytest.mark.parametrize("name", quick_ones(COMMANDS, QUICK_ONES))
 def test_a_command_reads_and_writes_such_names(name, photos, model, tmp_path, capfd):
     for line in COMMANDS[name]:
         if "NAMED" in line and not Path("named").exists():
@@ -185,6 +189,7 @@ def test_pages_show_control_characters_as_escapes():
     assert "\x1b" not in page and "\\x1b[2Jgone" in page and "caf\\udce9" in page
 
 
+@pytest.mark.slow
 def test_records_have_the_same_bytes(photos, model, tmp_path):
     vitkit.probe("model", FOLDER, to="head", device="cpu", quiet=True)
     assert sorted(load("head", quiet=True).labels) == sorted(CLASSES)

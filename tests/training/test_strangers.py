@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from canaries import Canaries
 from pictures import make_photographs
+from quick_ones import quick_ones
 from rich.console import Console
 
 import vitkit
@@ -115,8 +116,8 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("kind", ["code", "address", "braces"])
+@pytest.mark.parametrize("command", quick_ones(COMMANDS, ("faster", "export", "doctor")))
+@pytest.mark.parametrize("kind", quick_ones(["code", "address", "braces"], ["code"]))
 def test_no_command_runs_or_asks_what_a_run_names(command, run, kind, here, canaries, capfd):
     name = getattr(canaries, kind)
     say(run, source=name)
@@ -178,6 +179,7 @@ def own(here):
     return asked
 
 
+@pytest.mark.slow
 def test_a_run_on_a_function_of_one_s_own_goes_on_working(own, capsys):
     """Typed, it is run, as often as it is needed; not typed, it is not, and a sentence says what to do."""
     words = ["train", "trained.py:recipe", "--workdir", "mine", "--device", "cpu"]
@@ -247,6 +249,7 @@ def test_doctor_opens_no_other_machine_that_a_record_says_a_run_began_with(here,
         assert canaries.sang() == []
 
 
+@pytest.mark.slow
 def test_a_metric_that_was_not_measured_is_damage(here):
     """Found by the fuzzing: `report` ended with a traceback."""
     path = Path("trained/metrics.jsonl")
