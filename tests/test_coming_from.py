@@ -6,7 +6,7 @@ import shlex
 import pytest
 from test_docs import ONE_RUN, ROOT, SHORT, folder, shortened, status_of  # noqa: F401
 
-from vitkit.commands import COMMANDS, Command
+from vitkit.commands import COMMANDS, Command, other_tools
 
 PAGES = sorted((ROOT / "docs").glob("from-*.md"))
 ROW = re.compile(r"^\| .* \| `([^`]+)`(?: and then `([^`]+)`)? \|$", re.MULTILINE)
@@ -34,6 +34,17 @@ def test_its_settings_exist(page, folder, monkeypatch, capsys):  # noqa: F811
     monkeypatch.setattr(Command, "load_action", lambda self: lambda settings: 0)
     for words in commands_of(page):
         assert status_of(words) == 0, f"{words}: {capsys.readouterr().err}"
+
+
+def test_options_of_other_tools_are_understood_on_the_command_line():
+    """Those in the left cells of the tables, but for a few that have no equal by one name."""
+    text = "\n".join(page.read_text() for page in PAGES)
+    options = set()
+    for left in re.findall(r"^\| (.*?) \| .* \|$", text, re.MULTILINE):
+        options |= {name.replace("_", "-") for name in re.findall(r"--([a-z][\w.-]*)", left)}
+    unknown = options - other_tools.SETTINGS.keys() - other_tools.ANSWERS.keys()
+    assert len(options) > 35
+    assert unknown == {"aa", "amp-dtype", "bench", "model-ema", "results-format", "seed"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -450,6 +450,11 @@ def test_without_images_to_judge_by_it_is_a_sentence(place, tmp_path, capsys):
     assert "are needed" in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_model_that_is_not_there_is_a_sentence(tmp_path, capsys):
+    assert main(["faster", str(tmp_path / "nothing"), "-o", str(tmp_path / "fast")]) == 1
+    assert "there is nothing at" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.slow
 def test_a_model_of_several_classes_an_image_is_refused(place, tmp_path, capsys):
     classifier = load(place / "run" / "model", quiet=True)

@@ -1,6 +1,7 @@
 """Packing loses nothing silently and can be killed."""
 
 import fcntl
+import json
 import os
 import resource
 import signal
@@ -89,6 +90,8 @@ def test_another_plan_in_the_same_directory_is_refused(photos, tmp_path):
     parts = open_parts(photos).sources
     how = Packing(shard=4)
     pack(parts, tmp_path / "out", how, 0)
+    plan = json.loads((tmp_path / "out" / "pack.json").read_text())
+    assert plan.keys() == {"settings", "fingerprint"}  # those of earlier versions are compared
     with pytest.raises(ValueError, match="holds shards of other images or settings"):
         pack(parts, tmp_path / "out", replace(how, side=20), 0)
     with pytest.raises(ValueError, match="^s3://birds/out is an address, and results are written"):

@@ -64,6 +64,16 @@ def fatal_bit(data):
     return crash.value.args[0]
 
 
+def own_number(item):
+    return os.getpid()
+
+
+def test_a_child_leaves_no_process_behind():
+    [child] = in_child(own_number, [0])
+    with pytest.raises(ChildProcessError):
+        os.waitpid(child, os.WNOHANG)
+
+
 def test_metadata_that_crash_pyarrow_are_a_sentence(table):
     data = table.read_bytes()
     table.write_bytes(with_bit_flipped(data, fatal_bit(data)))

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from vitkit import cli
 from vitkit.data import Preprocessing, open_source
 from vitkit.evaluation import features
 from vitkit.models import create, vit
+from vitkit.verbs.evaluation.evaluate import Evaluate, images_of
 from vitkit.weights import Classifier, load, save
 
 
@@ -47,6 +49,17 @@ def models(tmp_path_factory):
             model.head.bias.copy_(-20 * sign * (blue @ way + border))
         save(classifier, folder / name)
     return folder
+
+
+@pytest.mark.parametrize("learned, is_said", [("there/photos", True), ("others", False)])
+def test_images_of_the_name_of_those_learned_from_may_be_known(
+    models, photographs, learned, is_said
+):
+    classifier = load(models / "one", quiet=True)
+    origin = {"held_out": "others' fingerprint", "data": learned}
+    settings = Evaluate(str(models / "one"), str(photographs))
+    _, title = images_of(settings, replace(classifier, origin=origin))
+    assert ("so it may know some of them" in title) == is_said
 
 
 def test_a_report_is_written_in_each_of_its_forms(models, photographs, tmp_path, capsys):

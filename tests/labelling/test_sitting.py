@@ -40,6 +40,17 @@ def right(sitting, question, by="a"):
     return sitting.say(by, question.number, "class", class_of[question.photographs[0]])
 
 
+def test_features_stay_when_photographs_arrive(tmp_path):
+    names, x, _ = photographs(3)
+    sitting = Sitting(names[:2], tmp_path)
+    sitting.see(names[:2], x[:2])
+    sitting.arrive(names)
+    sitting.see(names[2:], x[2:])
+    seen, features = sitting.features()
+    assert seen == names
+    np.testing.assert_allclose(features, x, atol=0.01)
+
+
 def test_a_sitting_to_its_end(sat, tmp_path):
     _, _, class_of = photographs()
     kinds = []

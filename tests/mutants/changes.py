@@ -52,7 +52,9 @@ class Mutant:
     before: str
     after: str
     tree: ast.Module
-    near: tuple[range, ...]  # its statement's lines, then those of the function or class around it
+    near: tuple[range, ...]
+    """The lines of its statement, then those of the function or class around it; of a block that is
+    removed, before them, those in it."""
 
 
 def places(tree: ast.Module) -> list[Place]:
@@ -183,6 +185,9 @@ def mutant(file: str, text: str, number: int, seed: int) -> Mutant:
     place = places(tree)[number]
     whole = ast.unparse(tree).splitlines()
     near = [_lines(place.statement)]
+    if place.how == "statement" and hasattr(place.node, "body"):
+        # Of a removed `if`, first those that it lets in
+        near.insert(0, range(place.node.body[0].lineno, place.node.end_lineno + 1))
     if place.scope is not tree:
         near.append(range(place.scope.lineno, place.scope.end_lineno + 1))
     change(place, Random(f"{seed} {file} {number}"))

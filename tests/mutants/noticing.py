@@ -55,18 +55,19 @@ def import_others() -> None:
 def covering(tests: dict[str, Test], mutant: Mutant, by_file: bool = False) -> list[str]:
     """The tests that execute the statement. If there are none, as of a default that is evaluated at
     import or a line that another process executes: those of the function or class around it; or all
-    of the file and of the package's folder of tests, since other files import constants. `by_file`
-    are all of these: a compiler, for one, reads lines without executing them."""
+    of the file and of the package's folder of tests, since other files import constants, or those in
+    no folder. `by_file` are all of these: a compiler, for one, reads lines without executing them."""
     for lines in [] if by_file else mutant.near:
         found = [name for name, test in tests.items() if test.executes(mutant.file, lines)]
         if found:
             return found
-    package, is_in_one, _ = mutant.file.partition("/")
-    return [
+    package = mutant.file.partition("/")[0]
+    found = [
         name
         for name, test in tests.items()
-        if mutant.file in test.lines or (is_in_one and name.startswith(f"tests/{package}/"))
+        if mutant.file in test.lines or name.startswith(f"tests/{package}/")
     ]
+    return found or [name for name in tests if name.count("/") == 1]
 
 
 # Forks

@@ -1,5 +1,6 @@
 """Pictures of what a model looked at, beside its answers."""
 
+import csv
 import json
 
 import numpy as np
@@ -57,8 +58,12 @@ def test_somebodys_picture_stays(tmp_path, folder, capsys):
     looks.mkdir()
     mine = encoded(photograph(8, 8), "PNG")
     (looks / "1.png.png").write_bytes(mine)
-    assert main(["predict", str(model), str(photos), "--attention", str(looks)]) == 0
+    rows = tmp_path / "rows.csv"
+    words = ["predict", str(model), str(photos), "--attention", str(looks), "--to", str(rows)]
+    assert main(words) == 0
     assert (looks / "1.png.png").read_bytes() == mine and (looks / "1.png-2.png").exists()
+    with rows.open(newline="") as file:
+        assert [row["attention"] for row in csv.DictReader(file)] == [str(looks / "1.png-2.png")]
     assert f"wrote 1 picture into {looks}" in capsys.readouterr().out
 
 

@@ -111,6 +111,12 @@ def test_what_is_served_and_how_it_is(server):
     assert server.ask("GET", "/docs").status == 200
 
 
+def test_every_path_is_counted_by_its_name(server):
+    """Those that the OpenAPI page describes, itself, and the page that draws it."""
+    paths = server.ask("GET", "/openapi.json").json["paths"].keys()
+    assert server.server.watch.paths == paths | {"/docs", "/openapi.json"}
+
+
 def test_metrics_count_every_request_and_image():
     with running() as server:
         server.post(*form({"a": PHOTOGRAPHS[0], "b": b"no"}))

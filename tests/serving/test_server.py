@@ -7,9 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pictures import encoded, photograph
 from PIL import Image
+from prometheus_client.values import MultiProcessValue
 
 from vitkit.data.images.pillow import as_bad_image
+from vitkit.serving.batching import Room
 from vitkit.serving.http.server import prepare_process
+from vitkit.serving.http.telemetry import SHARED, Metrics
 
 GIANT = encoded(photograph(40, 50), "PNG")
 
@@ -32,3 +35,22 @@ def test_a_servers_limit_of_pixels_holds_in_all_its_threads(monkeypatch):
             with pytest.raises(Image.DecompressionBombError):
                 pool.submit(Image.open, io.BytesIO(GIANT)).result()
         assert Image.MAX_IMAGE_PIXELS == 500  # Pillow refuses from twice as many on
+
+
+def test_the_metrics_add_up_those_of_all_processes(tmp_path, monkeypatch):
+    """Each process counts in files of its own, in a folder that they share."""
+    metrics = Metrics(Room(4, 1 << 20))
+    metrics.requests.labels("/predict", "200").inc()
+    monkeypatch.setenv(SHARED, str(tmp_path))
+    for process, count in ((1, 2), (2, 3)):
+        counter = MultiProcessValue(lambda process=process: process)(
+            "counter",
+            "vitkit_requests",
+            "vitkit_requests_total",
+            ["path", "status"],
+            ["/predict", "200"],
+            "Requests, by status.",
+        )
+        counter.inc(count)
+    page, _ = metrics.page()
+    assert 'vitkit_requests_total{path="/predict",status="200"} 5.0' in page.decode()

@@ -109,3 +109,12 @@ def test_defaults_of_the_user_do_not_change_what_is_measured(monkeypatch):
     finally:
         torch.set_default_dtype(torch.float32)
     assert set(dtypes) == {torch.float32}
+
+
+def test_after_a_run_the_process_computes_as_before():
+    """A run that is continued needs its own choice, and whatever follows it does not."""
+    matmul.use(matmul.NONE)
+    with pytest.raises(InterruptedError), matmul.as_before():
+        matmul.use(None)
+        raise InterruptedError
+    assert matmul.is_known() and matmul.in_use() == matmul.NONE

@@ -27,6 +27,7 @@ class TestSchedule:
         assert optim.rate(60, 110) == pytest.approx(0.05)
         assert optim.rate(35, 110) == pytest.approx(0.1 * 0.5 * (1 + math.cos(math.pi / 4)))
         assert optim.rate(110, 110) == pytest.approx(0, abs=1e-12)
+        assert optim.rate(120, 110) == pytest.approx(0, abs=1e-12)  # and it does not rise again
 
     def test_linear_ends_at_1e_5(self):
         optim = Optim(lr=8e-4, warmup=Span(10_000), schedule="linear")

@@ -296,6 +296,22 @@ def test_a_folder_without_classes_is_not_checked(place):
         vitkit.label("my photos", model="model", check=True)
 
 
+def test_what_a_review_found_is_shown_on_a_page(place, monkeypatch):
+    """No server runs here: somebody opens the page, presses Finish, and it ends."""
+    for kind in ("dark", "bright"):
+        (Path("sorted") / kind).mkdir(parents=True)
+        shutil.copy("my photos/00.png", f"sorted/{kind}/1.png")
+    said = []
+
+    def serve(settings, table, listener):
+        said.extend(table.finish(False))
+
+    monkeypatch.setattr("vitkit.verbs.teaching.label._serve", serve)
+    monkeypatch.setattr("vitkit.verbs.teaching.label.look_through", lambda *_: ([], []))
+    checked = vitkit.label("sorted", model="model", check=True)
+    assert checked.path.is_file() and said[0] == f"wrote {checked.path}"
+
+
 def test_directories_of_labels_and_of_checks_are_two(place):
     Path("mine").mkdir()
     about = {"photographs": str(Path("my photos").resolve()), "check": True}

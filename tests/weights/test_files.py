@@ -363,3 +363,20 @@ def test_a_bare_pickle_begins_as_one_and_has_no_header(length, then, kind, tmp_p
     file.write_bytes((struct.pack("<Q", length) + then).ljust(0x180, b"x"))
     _read(file)
     assert read_by == [kind]
+
+
+@pytest.mark.parametrize(
+    "name, remedy",
+    [
+        ("model.json", "give the directory that it is in"),
+        ("train.py", "vitkit runs no code"),
+        ("page.html", "open it there, and drop photographs on it"),
+        ("model.onnx", "it was exported"),
+        ("model.xml", "it was exported"),
+        ("model.pt2", "it was exported"),
+    ],
+)
+def test_files_of_other_kinds_are_refused_with_what_to_do_instead(name, remedy, tmp_path):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match=f"{name} is not a file of weights; .*{remedy}"):
+        load(tmp_path / name)

@@ -95,6 +95,17 @@ def test_a_model_of_another_kind_is_not_opened(script):
         script.opened_as(other.state_dict(), {})
 
 
+def test_every_row_says_where_its_file_is():
+    """Google's are files of its bucket, the others repositories of the hub or an address of their own."""
+    for row in ROWS.values():
+        expected = row.address or f"https://huggingface.co/{row.name}"
+        if row.library == "google" and not row.address:
+            name = row.name.replace("+", "%2B")
+            expected = f"https://storage.googleapis.com/vit_models/{name}.npz"
+        assert row.where == expected
+    assert {row.library for row in ROWS.values() if not row.address} >= {"google", "timm"}
+
+
 def test_they_are_found_by_name_family_architecture_and_data():
     assert {row.family for row in find_published("DINOv2")} == {"DINOv2"}
     assert "facebook/deit-tiny-patch16-224" in {row.name for row in find_published("ti/16")}

@@ -151,6 +151,17 @@ def test_it_is_read_and_written_for_transformers(name, tmp_path):
         assert_same_outputs(theirs, load(tmp_path, quiet=True).model, read=read)
 
 
+@pytest.mark.parametrize("family", [VIT, DINOV2, DINOV3, towers.TOWERS, towers.NAFLEX])
+def test_absent_fields_mean_what_they_do_in_transformers(family):
+    """Transformers leaves out of config.json what is as its own default."""
+    for name in family.types:
+        config = transformers.CONFIG_MAPPING[name]()
+        config = getattr(config, "vision_config", config)
+        for field, default in family.fields.values():
+            expected = family.of_types.get(name, {}).get(field, default)
+            assert getattr(config, field) == expected, f"{name}: {field}"
+
+
 def rename_as_transformers_5(file):
     """A file with the names that Transformers 5 has in memory."""
     renamed = {}
