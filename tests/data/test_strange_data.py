@@ -277,6 +277,11 @@ def test_a_directory_that_datasets_saved_leads_nowhere_else(tmp_path):
         state.write_text(json.dumps(values | {"_data_files": [{"filename": name}]}))
         with pytest.raises(ValueError, match="leads out of|no usable path"):
             open_source(str(tmp_path / "theirs"))
+    # `datasets` reads it although a file of all parts is beside it
+    state.write_text(json.dumps(values | {"_data_files": [{"filename": f"../secret/{file.name}"}]}))
+    (tmp_path / "theirs/dataset_dict.json").write_text(json.dumps({"splits": []}))
+    with pytest.raises(ValueError, match="leads out of"):
+        open_source(str(tmp_path / "theirs"))
     of_all = tmp_path / "several/dataset_dict.json"
     for name in ("../secret", str(tmp_path / "secret")):
         of_all.write_text(json.dumps({"splits": [name]}))

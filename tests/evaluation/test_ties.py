@@ -7,12 +7,15 @@ import torch
 from vitkit.acceleration.losses import Judge
 from vitkit.evaluation import tied_answers
 from vitkit.exporting.agreement import TOLERANCE, compared
-from vitkit.exporting.bounds import wrong
+from vitkit.exporting.bounds import keeps_accuracy, wrong
 
 LABELS = ("ant", "bee", "wasp")
 
 
 def test_a_tie_is_another_class_with_the_same_probability():
+    assert not tied_answers(
+        np.array([[3e-5, 2e-5, 1e-5]]), np.array([1])
+    ).any()  # of very many classes
     probabilities = np.array([[0.5, 0.5 - 1e-6, 1e-6], [0.5, 0.4, 0.1], [0.5, 0.5, 0.0]])
     assert tied_answers(probabilities, np.array([1, 1, 0])).tolist() == [True, False, False]
     assert tied_answers(probabilities, np.array([1, 1, 2]), 0.2).tolist() == [True, True, False]
@@ -33,9 +36,8 @@ def test_an_exported_file_may_decide_ties_otherwise():
     assert (agreement.accuracy, agreement.models_accuracy) == (0, 1)  # as they are counted
     assert agreement.lost == 0 and agreement.interval_of_loss[0] < 0
     assert wrong(agreement, "float32", "softmax", 0.99) == ""
-    assert "(counting 40 ties: two classes whose probabilities the model puts at most 1e-05" in str(
-        agreement
-    )
+    assert "(counting 40 ties: two classes whose probabilities are" in str(agreement)
+    assert "less than 0.001 % apart)" in str(agreement)
 
 
 def test_what_is_no_tie_is_another_answer():
@@ -46,8 +48,21 @@ def test_what_is_no_tie_is_another_answer():
     assert "50.0% of its answers" in wrong(agreement, "float32", "softmax", 0.99)
 
 
+def test_a_tie_that_float32_tells_apart_may_be_a_loss():
+    """A tenth of the images, all turned the same way, of which nobody knows the right answers."""
+    expected = np.tile(np.float32([0.9, 0.05, 0.05]), (500, 1))
+    expected[:50] = [0.401, 0.399, 0.2]
+    given = expected.copy()
+    given[:50] = [0.399, 0.401, 0.2]
+    agreement = compared(expected, given, [None] * 500, LABELS, "photographs", TOLERANCE["int8"])
+    assert agreement.same == 1 and (agreement.ties, agreement.exact_ties) == (50, 0)
+    assert agreement.interval_of_loss[1] > 0.1 and not keeps_accuracy(agreement)
+    exact = compared(*even(500), [None] * 500, LABELS, "photographs", TOLERANCE["int8"])
+    assert exact.exact_ties == 500 and keeps_accuracy(exact)
+
+
 def test_shorter_numbers_have_more_ties():
-    expected = np.tile(np.float32([0.45, 0.445, 0.105]), (10, 1))
+    expected = np.tile(np.float32([0.45, 0.447, 0.103]), (10, 1))
     given = expected[:, [1, 0, 2]]
     ties = {}
     for precision, tolerance in TOLERANCE.items():

@@ -15,7 +15,14 @@ from margins import at_least, at_most
 
 from vitkit.evaluation import tied_answers
 from vitkit.exporting.agreement import TOLERANCE
-from vitkit.exporting.saturation import LARGEST, is_safe, safe_pairs, safe_weights
+from vitkit.exporting.saturation import (
+    LARGEST,
+    is_safe,
+    make_safe,
+    safe_pairs,
+    safe_weights,
+)
+from vitkit.system.machine import has_vnni
 
 REAL = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 IMAGES = 60
@@ -74,6 +81,49 @@ def test_a_channel_of_zeros_stays_zero():
     assert not numbers.any() and np.isfinite(scales).all()
 
 
+@pytest.mark.parametrize("case", ["plain", "transposed", "first", "converted", "shared"])
+def test_all_weights_of_a_graph_are_safe(case):
+    """Whichever way a product reads them: large neighbours of one sign, which NNCF would leave as they are."""
+    openvino = pytest.importorskip("openvino")
+    from openvino import opset13 as ops
+
+    x = ops.parameter([4, 8], np.float32)
+    values = np.random.default_rng(0).normal(1.0, 0.1, (8, 8)).astype(np.float32)
+    stored = ops.constant(values)
+    if case == "converted":
+        stored = ops.convert(ops.constant(values.astype(np.float16)), "f32")
+    limit = ops.constant(np.full((1, 1), np.abs(values).max(), np.float32))
+    rounded = ops.fake_quantize(
+        stored, ops.negative(limit), limit, ops.negative(limit), limit, levels=255
+    )
+    low = ops.constant(np.full((1, 1), -np.abs(values).max(), np.float32))
+    for number in (1, 3):
+        rounded.input(number).replace_source_output(low.output(0))
+    products = [ops.matmul(x, rounded, False, case != "plain")]
+    if case == "first":
+        products = [ops.matmul(rounded, ops.transpose(x, [1, 0]), False, False)]
+    if case == "shared":
+        products.append(ops.matmul(x, rounded, False, False))
+    model = openvino.Model(products, [x])
+    make_safe(model)
+
+    numbers = numbers_of(rounded)
+    if case in ("plain", "transposed"):
+        along_inputs = numbers.T if case == "plain" else numbers
+        assert is_safe(along_inputs) and np.abs(numbers).max() > 64
+    else:
+        assert np.abs(numbers).max() <= 64
+
+
+def numbers_of(quantiser):
+    """The whole numbers that a FakeQuantize operation makes of the weights before it."""
+    stored = quantiser.input_value(0).get_node()
+    while stored.get_type_name() != "Constant":
+        stored = stored.input_value(0).get_node()
+    limits = quantiser.input_value(2).get_node().get_data()
+    return np.rint(stored.get_data().astype(np.float64) / limits * LARGEST)
+
+
 # Whole files
 
 
@@ -124,6 +174,8 @@ def test_an_older_processor_answers_alike(ending, calibrated, shared, tmp_path):
     pytest.importorskip("nncf" if ending == "xml" else "onnxruntime")
     if reason := older_processor.why_not():
         pytest.skip(reason)
+    if not has_vnni():
+        pytest.skip("this processor is such an older one")
     older = older_processor.environment(tmp_path)
     words = ["--calibrate", shared("data/ants_bees-test.parquet")] if calibrated else []
     file = export(shared, tmp_path, ending, *words)
@@ -137,8 +189,9 @@ def test_an_older_processor_answers_alike(ending, calibrated, shared, tmp_path):
     here, there = map(np.array, answers)
     assert here.shape == there.shape == (IMAGES, 1000)
     classes = there.argmax(1)
-    same = (here.argmax(1) == classes) | tied_answers(here, classes, TOLERANCE["int8"])
-    at_least(same.mean(), 0.93)
+    same = here.argmax(1) == classes
+    at_least((same | tied_answers(here, classes, TOLERANCE["int8"])).mean(), 0.93)
+    at_least(same.mean(), 0.88)
     rows = np.arange(IMAGES)
     at_most((here.max(1) - here[rows, classes]).mean(), 0.003)
 

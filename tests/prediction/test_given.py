@@ -2,8 +2,11 @@
 
 import io
 import threading
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib import request
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from vitkit.prediction import items as web
 from vitkit.prediction import predict
 from vitkit.prediction.in_memory import as_items
 from vitkit.prediction.items import Item
+from vitkit.system.storage.deadline import Deadline
 from vitkit.weights import Classifier
 
 
@@ -213,6 +217,16 @@ def test_web_addresses_have_limits(classifier, address, monkeypatch):
     monkeypatch.setattr(web, "MAX_BYTES", 100)
     (prediction,) = predict(classifier, f"{address}/a.png", device="cpu")
     assert "is larger than 100 bytes" in prediction.error
+
+
+def test_a_connection_that_is_made_too_late_is_ended(address):
+    """As behind an address that leads on to another one just before the time is over."""
+    with Deadline(0.01) as deadline:
+        opener = request.build_opener(deadline.handler())
+        while not deadline.is_over:
+            time.sleep(0.01)
+        with pytest.raises(URLError, match="the time is over"):
+            opener.open(f"{address}/dripping.png", timeout=5)
 
 
 def test_an_address_that_nobody_answers_is_a_sentence(classifier):

@@ -56,6 +56,17 @@ def test_the_address_that_it_is_served_at_is_a_name():
     assert fault(Guard(None, "127.0.0.1", ("*",)), host="evil.example") == 0
 
 
+def test_numbers_are_compared_as_numbers():
+    """Browsers write an address in its shortest form."""
+    assert fault(Guard(None, "2001:DB8:0:0::1"), host="[2001:db8::1]:7860") == 0
+    assert fault(Guard(None, "127.0.0.1"), host="[::ffff:127.0.0.1]") == 0
+    assert fault(Guard(None, "::ffff:10.0.0.7"), host="10.0.0.7") == 0
+    for everything in ("", "0", "::0", "0:0:0:0:0:0:0:0"):
+        assert fault(Guard(None, everything), host="10.0.0.8:7860") == 0
+        assert fault(Guard(None, everything), host=f"{socket.gethostname()}.local") == 0
+        assert fault(Guard(None, everything), host="evil.example") == 421
+
+
 def test_programs_may_leave_the_name_out_and_say_it_once():
     guard = Guard(None, "127.0.0.1")
     assert fault(guard) == 0  # HTTP/1.0, as balancers ask

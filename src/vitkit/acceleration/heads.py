@@ -35,7 +35,7 @@ from vitkit.evaluation import (
     with_probe,
 )
 from vitkit.quick import head_on, solved
-from vitkit.weights import Classifier, with_zero_head
+from vitkit.weights import Classifier, activate_array, with_zero_head
 
 LEAST_OWN = 0.95  # share of a run's images with the answer of the head that is solved for again
 
@@ -100,7 +100,8 @@ def check_own(subject: Subject, head: Head, x: np.ndarray) -> None:
     """
     if subject.asked is None:
         return
-    own = head_on(subject.classifier, x).detach().softmax(1).numpy()
+    logits = head_on(subject.classifier, x).detach().numpy()
+    own = activate_array(logits, subject.classifier.activation)
     answers = head.logits(subject.classifier, x).argmax(1).numpy()
     same = ((answers == own.argmax(1)) | tied_answers(own, answers)).mean()
     if same < LEAST_OWN:

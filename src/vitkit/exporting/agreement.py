@@ -132,8 +132,8 @@ def pixels_of(item: Item) -> np.ndarray | None:
 
 BATCH = 32
 
-# Largest difference of two probabilities that the arithmetic of a precision cannot tell apart. Of the
-# shorter numbers it is the spacing of those just below 1; int8 has as many bits as bfloat16
+# Largest difference of two probabilities, as a share of the larger, that the arithmetic of a precision cannot
+# tell apart. Of the shorter numbers it is their spacing; int8 has as many bits as bfloat16
 TOLERANCE: dict[Weights, float] = {
     "float32": TIED,
     "float16": 1e-3,
@@ -185,8 +185,10 @@ class Agreement:
     ties: int = 0
     """Images for which the file names another class than the model, which gives both classes the
     same probability, to `tolerance`."""
+    exact_ties: int = 0
+    """Ties that float32 cannot tell apart either: no loss, whichever class is right."""
     tolerance: float = TIED
-    """Largest difference of two probabilities that counts as a tie."""
+    """Largest difference of two probabilities that counts as a tie, as a share of the larger."""
 
     @property
     def interval_of_same(self) -> tuple[float, float]:
@@ -195,11 +197,16 @@ class Agreement:
         return wilson(self.same * self.photographs, self.photographs)
 
     @property
+    def unchanged(self) -> float:
+        """The share of images whose answer can be no loss. A tie may be one, unless it is exact."""
+        return self.same - (self.ties - self.exact_ties) / self.images
+
+    @property
     def interval_of_loss(self) -> tuple[float, float]:
         """The interval at 95 % of the accuracy that the file loses. Without right answers it is as
-        wide as the share of other answers, for each of them may be a loss or a gain."""
+        wide as the share of changed answers, for each of them may be a loss or a gain."""
         if not self.labelled:
-            most = 1 - self.interval_of_same[0]
+            most = 1 - wilson(self.unchanged * self.photographs, self.photographs)[0]
             return -most, most
         independent = self.photographs / self.images
         lost = self.lost * independent
@@ -218,8 +225,8 @@ class Agreement:
         if not self.ties:
             return ""
         return (
-            f" (counting {counted(self.ties, 'tie')}: two classes whose probabilities the model puts at "
-            f"most {self.tolerance:g} apart)"
+            f" (counting {counted(self.ties, 'tie')}: two classes whose probabilities are, to the model, "
+            f"less than {100 * self.tolerance:g} % apart)"
         )
 
     def __str__(self) -> str:
@@ -360,9 +367,8 @@ def compared(
     is_labelled = np.array([truth in known for truth in truths], dtype=bool)
     right = _right(likeliest, truths, labels)
     models_right = _right(models_likeliest, truths, labels)
-    decided = ~tied_answers(expected, likeliest)[
-        is_labelled
-    ]  # else right and wrong by rounding alone
+    exact_ties = tied_answers(expected, likeliest)
+    decided = ~exact_ties[is_labelled]  # the others are right or wrong by rounding alone
     accuracy = None
     models_accuracy = None
     if len(right):
@@ -383,6 +389,7 @@ def compared(
         lost=int((models_right & ~right & decided).sum()),
         won=int((right & ~models_right & decided).sum()),
         ties=int(ties.sum()),
+        exact_ties=int(exact_ties.sum()),
         tolerance=tolerance,
     )
 

@@ -80,7 +80,7 @@ def images_needed(agreement: Agreement) -> int | None:
     from scipy.optimize import brentq
 
     # The shares of images that are lost and won; of other answers whose worth is unknown, half each
-    lost = (1 - agreement.same) / 2
+    lost = (1 - agreement.unchanged) / 2
     won = lost
     if agreement.labelled:
         lost = agreement.lost / agreement.labelled

@@ -75,18 +75,25 @@ def make_safe(model: "openvino.Model") -> None:
         model: As NNCF quantises it, with float32 weights that FakeQuantize operations round.
     """
     for quantiser in model.get_ordered_ops():
-        if quantiser.get_type_name() != "FakeQuantize":
+        if quantiser.get_type_name() != "FakeQuantize" or not _is_stored(quantiser):
             continue
-        stored = quantiser.input_value(0).get_node()
-        if stored.get_type_name() != "Constant":
-            continue  # an input of a layer
-        weights = stored.get_data()
-        readers = [target.get_node() for target in quantiser.output(0).get_target_inputs()]
-        is_dense = [reader.get_type_name() for reader in readers] == ["MatMul"]
-        if is_dense and weights.ndim == 2:
-            _make_dense_safe(quantiser, weights, readers[0].get_attributes()["transpose_b"])
-        else:
+        weights = quantiser.input_value(0).get_node()
+        readers = list(quantiser.output(0).get_target_inputs())
+        kinds = [(reader.get_node().get_type_name(), reader.get_index()) for reader in readers]
+        is_plain = weights.get_type_name() == "Constant" and len(weights.get_output_shape(0)) == 2
+        if is_plain and kinds == [("MatMul", 1)]:
+            is_transposed = readers[0].get_node().get_attributes()["transpose_b"]
+            _make_dense_safe(quantiser, weights.get_data(), is_transposed)
+        else:  # of a runtime that may multiply any two of them together
             _use_seven_bits(quantiser)
+
+
+def _is_stored(quantiser: "openvino.Node") -> bool:
+    """Whether a FakeQuantize operation rounds numbers of the file, and not what goes into a layer."""
+    source = quantiser.input_value(0).get_node()
+    while source.get_type_name() in ("Convert", "Reshape", "Transpose"):
+        source = source.input_value(0).get_node()
+    return source.get_type_name() == "Constant"
 
 
 def _make_dense_safe(quantiser: "openvino.Node", weights: np.ndarray, is_transposed: bool) -> None:
@@ -103,7 +110,7 @@ def _make_dense_safe(quantiser: "openvino.Node", weights: np.ndarray, is_transpo
 
 
 def _use_seven_bits(quantiser: "openvino.Node") -> None:
-    """Double the range of a convolution's weights, of which a runtime may multiply any two together."""
+    """Double the range of weights: any two of them are safe then."""
     _set_range(quantiser, 2 * quantiser.input_value(2).get_node().get_data())
 
 

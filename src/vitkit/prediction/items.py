@@ -336,8 +336,9 @@ def read_web(address: str) -> bytes:
             f"{shown} cannot be read: of a single image no user and password are sent; download it first"
         )
     opener = request.OpenerDirector()
-    for handler in [*(handler() for handler in _HANDLERS), *deadline.handlers()]:
-        opener.add_handler(handler)
+    for handler in _HANDLERS:
+        opener.add_handler(handler())
+    opener.add_handler(deadline.handler())
     headers = {"User-Agent": "vitkit", "Accept": "image/*"}
     try:
         asked = request.Request(address, headers=headers)

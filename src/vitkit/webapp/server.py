@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 PORTS = 20  # that are tried, from the one that was asked for
-SECONDS = 60.0  # in which a request has to come
+SECONDS = 600.0  # in which a request has to come: a photograph of 50 MB over a slow network
 
 
 def check_gradio() -> None:

@@ -156,10 +156,9 @@ def _check_saved(folder: Path) -> None:
     """Raises ValueError if the JSON of a saved directory names a file or a folder outside of it, which
     `datasets` would open. OSError."""
     of_all = folder / "dataset_dict.json"
-    folders = [folder]
+    folders = [folder]  # which `datasets` may read although there is a file of all parts
     if of_all.is_file():
-        names = _names_in(of_all, "splits")
-        folders = [folder / name for name in names]
+        folders += [folder / name for name in _names_in(of_all, "splits")]
     for each in folders:
         if (each / "state.json").is_file():
             _names_in(each / "state.json", "_data_files")

@@ -281,7 +281,10 @@ def images_of_selection(where: str, selection: dict) -> str:
     if _seal(Path(where).read_bytes()).exists():
         return images
     folder = Path(where).parent
-    remedy = f"a selection that people pass on names images below its own folder, {folder}"
+    remedy = (
+        f"a selection that was not written here names images below its own folder, {folder}; vitkit "
+        "suite writes its own selections anew"
+    )
     refuse_recorded(images, where, remedy)
     if is_pattern(images) and not (folder / images).exists():
         raise ValueError(f"{where} names the pattern {images!r}; {remedy}")

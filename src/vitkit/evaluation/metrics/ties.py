@@ -9,7 +9,7 @@ Legend: N images, K classes.
 import numpy as np
 
 TIED = 1e-5
-"""Largest difference of two probabilities that float32 cannot tell apart."""
+"""Largest difference of two probabilities, as a share of the larger, that float32 cannot tell apart."""
 
 
 def tied_answers(
@@ -20,7 +20,8 @@ def tied_answers(
     Args:
         probabilities: The model's, (N, K).
         answers: Numbers of the classes that something else answers, (N,).
-        tolerance: Largest difference of the probabilities of two classes that makes them a tie.
+        tolerance: Largest difference of the probabilities of two classes that makes them a tie, as a share
+            of the larger.
 
     Returns:
         Whether each answer is another class than the model's most likely one, and the model
@@ -28,5 +29,6 @@ def tied_answers(
     """
     rows = np.arange(len(probabilities))
     likeliest = probabilities.argmax(-1)
-    margin = probabilities[rows, likeliest] - probabilities[rows, answers]
-    return (answers != likeliest) & (margin <= tolerance)
+    highest = probabilities[rows, likeliest]
+    margin = highest - probabilities[rows, answers]
+    return (answers != likeliest) & (margin <= tolerance * np.abs(highest))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 REMEDY = "start it with --allow-host NAME, or with a token"
+HINT_OF_ORIGINS = "; --allow-origin lets them, and a proxy in front has to pass the Host on"
 PATHS = ("/predict", "/model", "/health", "/ready", "/metrics", "/docs", "/openapi.json")
 
 
@@ -60,7 +61,14 @@ def application(service: Service) -> Watch:
     guarded = app
     settings = service.settings
     if settings.token is None:  # a page of somebody else's does not know one
-        guarded = Guard(app, settings.host, settings.names, settings.origins, remedy=REMEDY)
+        guarded = Guard(
+            app,
+            settings.host,
+            settings.names,
+            settings.origins,
+            remedy=REMEDY,
+            hint_of_origins=HINT_OF_ORIGINS,
+        )
     return Watch(guarded, service.metrics, frozenset(PATHS))
 
 

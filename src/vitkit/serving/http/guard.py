@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-ANY = ("0.0.0.0", "::")  # addresses to serve at that are all of the machine
 SAFE = ("GET", "HEAD", "OPTIONS")  # methods that change nothing
 HEADERS = (
     (b"referrer-policy", b"no-referrer"),  # the address holds the secret
@@ -35,28 +34,31 @@ class Guard:
         origins: tuple[str, ...] = (),
         secret: str = "",
         remedy: str = "",
+        hint_of_origins: str = "",
     ):
         """Guard an application.
 
         Args:
             app: The application.
-            host: The address that it is served at; "0.0.0.0" and "::" are all of the machine.
+            host: The address or name that it is served at; "0.0.0.0" and "::" are all of the machine.
             names: Further names that clients may call it by; "*" is any.
             origins: Web pages of other servers that may send requests, such as "https://example.org";
                 "*" is any.
             secret: What all addresses begin with: "/SECRET/...". Empty for a server without one.
             remedy: What to do about a name that the server does not know, in a few words.
+            hint_of_origins: How the sentence ends that refuses a page of another origin.
         """
         self.app = app
-        self.is_public = host in ANY
-        self.names = {"localhost", *(name.lower() for name in names)}
+        self.address = _address(host)
+        self.is_public = not host or (self.address is not None and self.address.is_unspecified)
+        self.names = {"localhost", host.lower(), *(name.lower() for name in names)}
         self.origins = origins
         self.secret = secret
         self.remedy = remedy
+        self.hint_of_origins = hint_of_origins
         if self.is_public:
-            self.names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
-        else:
-            self.names.add(host.lower())
+            own = socket.gethostname().lower()
+            self.names |= {own, f"{own}.local"}  # the second is how other machines find it (mDNS)
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] != "http":
@@ -88,7 +90,7 @@ class Guard:
             return 421, sentence
         if scope["method"] not in SAFE and not self._is_own_page(scope, hosts[0]):
             origin = ", ".join(_values(scope, b"origin"))[:100]
-            return 403, f"pages of {origin!r} may not ask this server"
+            return 403, f"pages of {origin!r} may not ask {hosts[0][:100]!r}{self.hint_of_origins}"
         if self.secret and not self._has_secret(scope["path"]):
             return 404, "there is nothing here; use the whole address that vitkit printed"
         return 0, ""
@@ -104,11 +106,10 @@ class Guard:
             return False
         if name in self.names:
             return True
-        try:
-            address = ipaddress.ip_address(name.partition("%")[0])
-        except ValueError:
+        address = _address(name)
+        if address is None:
             return False
-        return address.is_loopback or self.is_public
+        return address.is_loopback or self.is_public or address == self.address
 
     def _is_own_page(self, scope: "Scope", host: str) -> bool:
         """Whether a request comes from no page, from a page of this server, or from one that may ask."""
@@ -125,6 +126,18 @@ class Guard:
     def _has_secret(self, path: str) -> bool:
         first = path.lstrip("/").partition("/")[0]
         return hmac.compare_digest(first.encode(), self.secret.encode())
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """A host that is a number, however it is written; None for a name."""
+    number = host.strip("[]").partition("%")[0]  # without the interface
+    try:
+        if number.isdecimal():  # "0" is 0.0.0.0 to the system
+            return ipaddress.IPv4Address(int(number))
+        address = ipaddress.ip_address(number)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _values(scope: "Scope", name: bytes) -> list[str]:

@@ -7,12 +7,13 @@ holds its client for as long as it likes.
 import socket
 import threading
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from urllib import request
 
 
 class Deadline:
-    """A block that ends the connections of its handlers when its time is over, if they still wait for the
+    """A block that ends the connections of its handler when its time is over, if they still wait for the
     headers of an answer.
 
     What waits for them gets an OSError or an HTTPException then, or an answer that seems to be complete;
@@ -39,40 +40,37 @@ class Deadline:
                 with suppress(OSError):  # closed already
                     connection.sock.shutdown(socket.SHUT_RDWR)
 
-    def handlers(self) -> list[request.BaseHandler]:
+    def handler(self) -> request.BaseHandler:
         """What opens http:// and https:// within this time."""
-        return [_Http(self), _Https(self)]
-
-    def connection(self, kind: type[HTTPConnection], host: str, **options) -> HTTPConnection:
-        """A connection that ends with this time, during its handshake too."""
-        made = kind(host, **options)
-        self.connections.append(made)
-        return made
+        return _Within(self)
 
 
-class _Http(request.HTTPHandler):
-    """Opens http:// within a deadline."""
+class _Within(request.HTTPSHandler, request.HTTPHandler):
+    """Opens http:// and https:// within a deadline."""
 
     def __init__(self, deadline: Deadline):
         super().__init__()
         self.deadline = deadline
 
     def http_open(self, asked: request.Request) -> HTTPResponse:
-        def made(host: str, **options) -> HTTPConnection:
-            return self.deadline.connection(HTTPConnection, host, **options)
-
-        return self.do_open(made, asked)
-
-
-class _Https(request.HTTPSHandler):
-    """Opens https:// within a deadline."""
-
-    def __init__(self, deadline: Deadline):
-        super().__init__()
-        self.deadline = deadline
+        return self.do_open(partial(self._connection, HTTPConnection), asked)
 
     def https_open(self, asked: request.Request) -> HTTPResponse:
-        def made(host: str, **options) -> HTTPConnection:
-            return self.deadline.connection(HTTPSConnection, host, **options)
+        return self.do_open(partial(self._connection, HTTPSConnection), asked)
 
-        return self.do_open(made, asked)
+    def _connection(
+        self, kind: type[HTTPConnection], host: str, timeout: float | None = None
+    ) -> HTTPConnection:
+        """A connection that ends with the deadline: while it waits, and as soon as it is there."""
+        deadline = self.deadline
+        connection = kind(host, timeout=timeout)
+        connect = connection.connect
+
+        def connect_in_time() -> None:
+            connect()
+            if deadline.is_over:  # it was made too late to be ended
+                raise TimeoutError("the time is over")
+
+        connection.connect = connect_in_time
+        deadline.connections.append(connection)
+        return connection

@@ -80,7 +80,7 @@ def _receive(url: str, part: Path, name: str) -> Expected:
         headers = {"Range": f"bytes={present}-"}
     request = urllib.request.Request(url, headers=headers)
     deadline = Deadline(HEAD)
-    opener = urllib.request.build_opener(*deadline.handlers())
+    opener = urllib.request.build_opener(deadline.handler())
     with deadline:
         opened = opener.open(request, timeout=TIMEOUT)
     with opened as answer:
