@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from contextlib import contextmanager
 from functools import partial
 from http.server import ThreadingHTTPServer
@@ -22,6 +23,8 @@ from vitkit.system.storage.addresses import (
     _typed,
     holds_credentials,
     is_masked,
+    remember,
+    showing_no_credentials,
     shown_address,
     values_without_credentials,
     without_credentials,
@@ -42,7 +45,13 @@ QUERY = "X-Amz-Signature=SIG0123456789abcdef&token=t0ken-99&sig=c0de9&version=2"
         ("https://u:p/q@h:80/x", "https://***@h:80/x"),
         ("https://u:p?q@h/x", "https://***@h/x"),
         ("https://h/x?sig=a&version=2&x=0123456789abcdef", "https://h/x?sig=***&version=2&x=***"),
-        ("https://h/x?abc", "https://h/x?***"),
+        ("https://h/x?a2c4e6", "https://h/x?***"),
+        ("https://h/x?q=1#3fa8c2d19be07f4458aa01", "https://h/x?q=1#***"),
+        ("https://u:p@h/x/https://v:q@i/y", "https://***@h/x/https://***@i/y"),
+        ("zip://a.csv::https://u:p@h/b@c", "zip://a.csv::https://***@h/b@c"),
+        ("github://user:ghp_0123456789abcdef@host/x", "github://***@host/x"),
+        ("https://h/x?token=my-photo-0001.jpg", "https://h/x?token=***"),
+        ("https://h/x?q=3fa8c2d19be07f4458aa01.jpg", "https://h/x?q=***"),
         ("https://h/x#access_token=a", "https://h/x#access_token=***"),
         ("zip://*.csv::https://u:p@h/x?sig=a", "zip://*.csv::https://***@h/x?sig=***"),
         ("s3://k:s@bucket/a", "s3://***@bucket/a"),
@@ -52,6 +61,18 @@ QUERY = "X-Amz-Signature=SIG0123456789abcdef&token=t0ken-99&sig=c0de9&version=2"
         ("hf://datasets/o/r@main/x", None),
         ("abfs://container@account.dfs.core.windows.net/x", None),
         ("photos/u:p@h", None),
+        ("github://org:repo@main/x", None),
+        ("git://main@path", None),
+        ("zip://img@2x.png::https://h/x.zip", None),
+        ("tar://img@2x.png::https://h/x.tar", None),
+        ("memory://a@b", None),
+        ("file://C:/Users/a@b", None),
+        ("local://C:/Users/a@b", None),
+        ("https://h/LICENSE#section-of-the-authors", None),
+        ("https://h/x?download", None),
+        ("s3://b/x?versionId=3HL4kqtJlcpXroDTDmJ+rmSpXd3dIbrHY", None),
+        ("https://h/render?photo=holidays-2024-0000.jpg", None),
+        ("https://h/render?photo=my%20holidays/IMG_20240102_123456789.jpg&w=3", None),
     ],
 )
 def test_what_is_shown_of_an_address(address, shown):
@@ -61,6 +82,53 @@ def test_what_is_shown_of_an_address(address, shown):
     assert without_credentials(f"see ({address}).") == f"see ({shown or address})."
     assert values_without_credentials({"a": [address, 1]}) == {"a": [shown or address, 1]}
     assert "***" not in public("https://u:p@h/x?sig=a")
+
+
+def test_a_sentence_that_begins_with_an_address_is_kept():
+    sentence = "https://u:p@h/x.tar?dl=1 has no test part: name one?"
+    shown = sentence.replace("u:p", "***")
+    assert values_without_credentials(sentence) == shown
+    blank = "https://h/my photos/x?sig=a&version=2"
+    assert values_without_credentials(blank) == "https://h/my photos/x?sig=***&version=2"
+
+
+@pytest.mark.parametrize("password", ["pa'ss\"word", "pa<ss>word", "pa\\ss`word", "pa ssword"])
+def test_a_known_address_is_found_in_a_sentence_whatever_its_password_has(password):
+    address = f"https://me:{password}@host/x.tar"
+    remember(address)
+    try:
+        for said in (address, repr(address)):
+            with pytest.raises(ValueError) as raised, showing_no_credentials():
+                raise ValueError(f"{said} has no part 'val'")
+            assert "me:" not in str(raised.value) and "word@" not in str(raised.value)
+            assert "host/x.tar" in str(raised.value)
+    finally:
+        _typed.clear()
+
+
+LONG = 30_000
+LONG_TEXTS = [
+    "a" * LONG + " xy://",
+    *(begin + repeated * (LONG // len(repeated)) + end
+      for begin in ("", "xy://", "https://h/a@b?")
+      for repeated in ("a", "a:", "://", "ab://", "://a:1", "/a:1", "a::xy://", ":@", "?a=", "a&")
+      for end in ("", " ", "@")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "function", [shown_address, without_credentials, values_without_credentials, public]
+)
+def test_long_texts_take_time_in_proportion(function):
+    for text in LONG_TEXTS:
+        began = time.process_time()
+        function(text)
+        assert time.process_time() - began < 0.5, text[:30]  # ten times what is needed
+
+
+def test_an_address_behind_a_long_word():
+    assert without_credentials("a" * 50 + "https://u:p@h") == "a" * 50 + "https://***@h"
+    assert without_credentials("1://https://u:p@h") == "1://https://***@h"
 
 
 def test_parts_of_a_password_in_the_sentences_of_libraries():

@@ -27,7 +27,7 @@ from vitkit.cli import main
 from vitkit.data import Preprocessing, open_source
 from vitkit.evaluation import features
 from vitkit.models import create, vit
-from vitkit.weights import Classifier, load, save
+from vitkit.weights import Classifier, called_in, load, save
 
 WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 
@@ -99,6 +99,17 @@ def test_the_fitted_classifier_is_an_ordinary_one(model, paths, tmp_path):
     assert [answer.labels[0] for answer in answers] == fitted.predict(files[:2]).tolist()
     assert saved.unknown is not None  # as `vitkit probe` saves it
     assert VitClassifier(model, method="prototype").fit(files, y).classifier_.unknown is None
+
+
+def test_a_fitted_classifier_of_a_classifier_is_loaded_without_a_note(
+    model, paths, tmp_path, capfd
+):
+    files, y = paths
+    begun = load(model, quiet=True)
+    fitted = VitClassifier(begun, method="prototype", precision="float32").fit(files, y)
+    saved = load(save(fitted.classifier_, tmp_path / "fitted"))
+    assert saved.origin["init"] == called_in(begun.origin)
+    assert "not what was written" not in "".join(capfd.readouterr())
 
 
 def test_it_works_within_scikit_learn(model, paths):

@@ -297,6 +297,12 @@ def test_an_origin_is_left_out_where_it_is_not_as_written():
     assert len(notes) == 3
 
 
+def test_what_earlier_versions_of_the_estimator_wrote_is_no_damage():
+    begun = {"format": "timm", "file": "vit.safetensors"}
+    assert checked_origin({"init": begun}) == ({"init": "vit.safetensors"}, ())
+    assert checked_origin({"init": {"init": begun}}) == ({"init": ""}, ())
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [

@@ -34,7 +34,7 @@ from vitkit.evaluation import (
 )
 from vitkit.system.console.text import counted
 from vitkit.system.machine import PrecisionChoice, autocast, pick_device, pick_precision
-from vitkit.weights import Classifier, adopt, load
+from vitkit.weights import Classifier, adopt, called_in, load
 
 KEPT_FROM = 8  # images to predict: the features of fewer are computed sooner than looked up
 
@@ -173,7 +173,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         """Where the fitted classifier comes from, for people."""
         init = self.model
         if isinstance(init, Classifier):
-            init = init.origin
+            init = called_in(init.origin)
         elif not isinstance(init, str):
             init = str(init)
         return {

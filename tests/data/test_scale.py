@@ -41,6 +41,7 @@ from vitkit.data.formats import tar as tars
 from vitkit.data.formats.parquet import ParquetRows
 from vitkit.data.loading.order import permutation
 from vitkit.data.sources import stores
+from vitkit.data.sources.recorded import leads_elsewhere
 from vitkit.data.sources.source import stratified
 from vitkit.data.sources.stores import Names, RowRanges
 from vitkit.system.storage import remote, retries
@@ -523,6 +524,28 @@ def test_braces_are_written_out():
     assert remote.expand("{b,a}/{1..2}.x") == ["a/1.x", "a/2.x", "b/1.x", "b/2.x"]
     with pytest.raises(ValueError, match="stands for more than"):
         remote.expand("{0..9999}-{0..9999}")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        f"x{{{'0' * 3000}..{'9' * 3000}}}",
+        "{0..999999}",
+        "a" * 10_000 + "{0..99999}",
+        "{a}" * 100_000,
+        f"{{0..{'9' * 5000}}}",
+    ],
+)
+def test_a_pattern_of_a_stranger_does_not_fill_the_memory(pattern):
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="stands for") as raised:
+            leads_elsewhere(pattern)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 16 << 20
+    assert len(str(raised.value)) < 500
 
 
 # The hub

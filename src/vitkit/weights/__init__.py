@@ -23,6 +23,7 @@ _FILES = {
     "licenses": (
         "CARD License NAMES check_may_be_shared chosen license_text license_to_json read_license"
     ),
+    "origins": "called_in",
     "outputs": "Activation activate activate_array imagenet21k_wordnet imagenet_labels numbered",
     "proof": "Proof convert",
     "published": (

@@ -36,6 +36,7 @@ from vitkit.weights.licenses import chosen as chosen
 from vitkit.weights.licenses import license_text as license_text
 from vitkit.weights.licenses import license_to_json as license_to_json
 from vitkit.weights.licenses import read_license as read_license
+from vitkit.weights.origins import called_in as called_in
 from vitkit.weights.outputs import Activation as Activation
 from vitkit.weights.outputs import activate as activate
 from vitkit.weights.outputs import activate_array as activate_array

@@ -17,6 +17,8 @@ def checked_origin(origin: dict) -> tuple[dict, tuple[str, ...]]:
     kept = {}
     notes = []
     for name, value in origin.items():
+        if name == "init" and isinstance(value, dict):
+            value = called_in(value)  # the estimator of earlier versions wrote the whole origin
         if isinstance(name, str) and _is_right(name, value):
             kept[name] = value
         else:
@@ -24,6 +26,16 @@ def checked_origin(origin: dict) -> tuple[dict, tuple[str, ...]]:
                 f"{shown(name)} of its origin is {shown(value)}, which is not what was written, and left out"
             )
     return kept, tuple(notes)
+
+
+def called_in(origin: dict) -> str:
+    """What the origin of a model calls it: its file, its recipe, or what it began with; "" if it has
+    none of these."""
+    for name in ("file", "recipe", "init"):
+        value = origin.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return ""
 
 
 def _is_right(name: str, value: Any) -> bool:

@@ -8,19 +8,27 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_plus
 
 MASK = "***"
 LEAST_SECRET = 4  # characters of a secret that is looked for within words
 SHORT = 16  # characters below which the value of a query is no signature, token or hash
+LONGEST_SCHEME = 30  # characters that are read before a "://" in a text
 
+# Texts may be long and strangers': each pattern, and `_users`, takes time in proportion to the length
 _START = re.compile(r"[a-z][a-z0-9+.\-]+://", re.IGNORECASE)
-_IN_TEXT = re.compile(r"[a-z][a-z0-9+.\-]+://[^\s\"'<>\\`]+", re.IGNORECASE)
-# Up to the last "@" before the path; or, of a password with "/" in it, behind a colon that no port follows
-_USER = re.compile(r"://(?:[^/?#\s]*@|[^/?#\s@]*:(?!\d+(?:[/?#]|$))\S*@)")
-_CONTAINER = re.compile(
-    r"(?:abfss?|wasbs?|adl)://[^:/@]+@", re.IGNORECASE
-)  # Azure's CONTAINER@ACCOUNT
+_IN_TEXT = re.compile(r"(?<=[a-z0-9+.\-]{2})://[^\s\"'<>\\`]+", re.IGNORECASE)  # but its scheme
+_SCHEME = re.compile(r"[a-z][a-z0-9+.\-]*\Z", re.IGNORECASE)
+_HOST = re.compile(r"[^/?#]*")
+_WORD = re.compile(r"\S*")
+_HOST_AND_PORT = re.compile(r"[^:]*(?::\d+)?")
+# Where "@" is part of a path, or separates github's ORG:REPO from a branch or Azure's CONTAINER from
+# the account
+_NO_USER = re.compile(
+    r"(?:abfss?|wasbs?|adl)://[^:/@]+@|(?:file|git|github|libarchive|local|memory|tar|zip)://",
+    re.IGNORECASE,
+)
+_TOKEN_OF_GITHUB = re.compile(r"\b(?:gh[oprsu]|github_pat)_")
 _QUERY = re.compile(r"[?#].*", re.DOTALL)
 _QUERY_OF_STORES = re.compile(
     r"\?[\w.\-~%+]+=.*", re.DOTALL
@@ -29,7 +37,13 @@ _SECRET_NAME = re.compile(
     r"sig|token|secret|passw|pwd|\bpw\b|auth|cred|key|session|jwt|hmac|policy|\bcode\b|access",
     re.IGNORECASE,
 )
+_VERSIONS = ("versionid", "generation")  # of a file, in S3 and in Google's store
 _PLAIN_VALUE = re.compile(r"[\w.\-]*")
+_BARE_WORD = re.compile(r"[a-z\-_]+\d{0,4}", re.IGNORECASE)
+_FILE_NAME = re.compile(r"[\w./ \-]+\.\w{2,5}")
+_PIECES = re.compile(r"[\W_]+")
+_ORDINARY_PIECE = re.compile(r"[A-Z]*[a-z]*\d*")  # "holidays2024"; hardly ever hex or base64
+SHORT_PIECE = 8  # characters below which a piece of a name may be anything
 
 
 def shown_address(address: str) -> str:
@@ -71,7 +85,12 @@ def without_credentials(text: str) -> str:
     """A text in which every address is as `shown_address` has it."""
     if "://" not in text:
         return text
-    return _IN_TEXT.sub(lambda match: _shown_in_text(match[0]), text)
+    # In a text an address ends at a quote, which a password may have: the known ones come first
+    # (the longest ones first, since one may begin as another does)
+    for shown, address in sorted(_typed.items(), key=lambda item: len(item[1]), reverse=True):
+        text = text.replace(address, shown)
+        text = text.replace(repr(address)[1:-1], shown)
+    return _IN_TEXT.sub(_shown_in_text, text)
 
 
 def without_credentials_of(address: str, text: str) -> str:
@@ -79,13 +98,12 @@ def without_credentials_of(address: str, text: str) -> str:
     address: neither in an address nor in a part of one, such as a "port" that is a password."""
     secrets = set()
     for each in address.split("::"):
-        user = _USER.search(each)
-        if user is not None and not _CONTAINER.match(each):
-            secrets |= {user[0][3:-1], *re.split(r"[:/@?#]", user[0][3:-1])}
-        query = _QUERY.search(each)
-        if query is not None:
-            parts = re.split(r"[?#&;]", query[0])
-            secrets |= {part.partition("=")[2] for part in parts if _shown_part(part) != part}
+        for start, end in _users(each):
+            user = each[start:end]
+            secrets |= {user, *re.split(r"[:/@?#]", user)}
+        _, parts = _query(each, _QUERY)
+        hidden = [part for sign, part in parts if _shown_part(sign, part) != part]
+        secrets |= {part.partition("=")[2] for part in hidden}
     secrets |= set(map(unquote, secrets))
     text = without_credentials(text)
     for secret in sorted(secrets, key=len, reverse=True):
@@ -115,38 +133,121 @@ def values_without_credentials(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [values_without_credentials(item) for item in value]
     if isinstance(value, str) and "://" in value:
+        if re.search(r"\s", value):  # a sentence, which may begin with an address
+            return _sentence_without_credentials(value)
         return without_credentials(shown_address(value))
     return value
 
 
-def _shown_in_text(found: str) -> str:
-    """An address that was found in a text, where a sentence may go on behind it."""
-    address = found.rstrip(".,;:!)]}")
-    return shown_address(address) + found[len(address) :]
+def _sentence_without_credentials(text: str) -> str:
+    """A text with white space in which no address has credentials. It may also be one address with a
+    blank in its path, so its other words may end in a query."""
+    words = re.split(r"(\s+)", without_credentials(text))
+    for i, word in enumerate(words):
+        if "?" in word and "://" not in word:
+            words[i] = _shown_query(word, _QUERY)
+    return "".join(words)
+
+
+def _shown_in_text(match: re.Match) -> str:
+    """An address that was found in a text, but for its scheme. A sentence may go on behind it."""
+    before = match.string[max(0, match.start() - LONGEST_SCHEME) : match.start()]
+    scheme = ""
+    if found := _SCHEME.search(before):
+        scheme = found[0]
+    address = match[0].rstrip(".,;:!)]}")
+    shown = "::".join(map(_shown, (scheme + address).split("::")))
+    return shown[len(scheme) :] + match[0][len(address) :]
 
 
 def _shown(address: str) -> str:
     """One address of a chain."""
-    if not _CONTAINER.match(address):
-        address = _USER.sub(f"://{MASK}@", address, count=1)
-    pattern = _QUERY_OF_STORES
+    shown = []
+    position = 0
+    for start, end in _users(address):
+        shown += [address[position:start], MASK]
+        position = end
+    address = "".join([*shown, address[position:]])
+    return _shown_query(address, _query_pattern(address))
+
+
+def _shown_query(address: str, pattern: re.Pattern) -> str:
+    """An address of whose query only what is no secret is shown."""
+    start, parts = _query(address, pattern)
+    return address[:start] + "".join(sign + _shown_part(sign, part) for sign, part in parts)
+
+
+def _users(address: str) -> list[tuple[int, int]]:
+    """Where the users and passwords of an address begin and end. Several, if it has another address in
+    its path.
+
+    A user ends at the last "@" before the path; or, if a password has "/" in it, which shows by a
+    colon that no port follows, at the last "@" of all.
+    """
+    found = []
+    position = 0
+    no_user = _NO_USER.match(address)
+    if no_user is not None and not _TOKEN_OF_GITHUB.search(address):
+        position = no_user.end()
+    while (position := address.find("://", position)) >= 0:
+        start = position + len("://")
+        host = _HOST.match(address, start)
+        end = address.rfind("@", start, host.end())
+        if end < 0 and not _HOST_AND_PORT.fullmatch(host[0]):
+            last = _WORD.match(address, start).end()
+            end = address.rfind("@", start, last)
+            if end < 0:  # so no other "://" of this word has a user
+                position = last
+                continue
+        if end < 0:
+            position = start
+            continue
+        found.append((start, end))
+        position = end
+    return found
+
+
+def _query_pattern(address: str) -> re.Pattern:
+    """What the query of an address is found by."""
     if address.lower().startswith(("http:", "https:")):
-        pattern = _QUERY
+        return _QUERY
+    return _QUERY_OF_STORES
+
+
+def _query(address: str, pattern: re.Pattern) -> tuple[int, list[tuple[str, str]]]:
+    """Where the query of an address begins, and its parts, each with the sign before it."""
     query = pattern.search(address)
     if query is None:
-        return address
-    parts = re.split(r"([?#&;])", query[0])
-    return address[: query.start()] + "".join(map(_shown_part, parts))
+        return len(address), []
+    _, *split = re.split(r"([?#&;])", query[0])
+    return query.start(), list(zip(split[::2], split[1::2], strict=True))
 
 
-def _shown_part(part: str) -> str:
-    """A sign between the parts of a query, or a part: NAME=VALUE, or a text without a name."""
-    if len(part) <= 1:
-        return part
+def _shown_part(sign: str, part: str) -> str:
+    """A part of a query: NAME=VALUE, or a text without a name; or a fragment, behind "#"."""
     name, equals, value = part.partition("=")
     if not equals:
+        is_word = len(part) < SHORT and _BARE_WORD.fullmatch(part)
+        is_section = sign == "#" and _is_ordinary(part)
+        if len(part) <= 1 or is_word or is_section or _is_file_name(part):
+            return part
         return MASK
+    if not value or name.lower() in _VERSIONS:
+        return part
     is_plain = len(value) < SHORT and _PLAIN_VALUE.fullmatch(value)
-    if not value or (is_plain and not _SECRET_NAME.search(name)):
+    if (is_plain or _is_file_name(value)) and not _SECRET_NAME.search(name):
         return part
     return f"{name}={MASK}"
+
+
+def _is_file_name(value: str) -> bool:
+    """Whether the value of a query is the name of a file such as "my%20holidays-2024-0001.jpg"."""
+    value = unquote_plus(value)
+    return bool(_FILE_NAME.fullmatch(value)) and _is_ordinary(value)
+
+
+def _is_ordinary(text: str) -> bool:
+    """Whether a text consists of words and numbers, and of nothing that looks like a signature, a
+    token or a hash in hexadecimal digits or base64."""
+    long = [piece for piece in _PIECES.split(text) if len(piece) >= SHORT_PIECE]
+    return all(map(_ORDINARY_PIECE.fullmatch, long))

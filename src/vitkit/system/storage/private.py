@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from vitkit.system.storage.addresses import shown_address, without_credentials
+from vitkit.system.storage.addresses import MASK, shown_address, without_credentials
 from vitkit.system.storage.remote import is_address
 
 LETTERS_BEFORE = r"(?<![\w.:/\\~-])"  # a path that begins in the middle of a word is none
@@ -28,8 +28,8 @@ def public(value: Any) -> Any:
             return "an address"
         if parts.scheme.lower() in ("file", "local"):
             return PurePosixPath(parts.path).name
-        shown = re.sub(r"://[^/@]*@", "://", shown_address(value))
-        return re.sub(r"[?#][^:]*(?=::|$)", "", shown)
+        shown = shown_address(value).replace(f"://{MASK}@", "://")
+        return "::".join(re.split(r"[?#]", each, maxsplit=1)[0] for each in shown.split("::"))
     value = without_credentials(value)
     for kind in (PurePosixPath, PureWindowsPath):
         path = kind(value)

@@ -15,6 +15,9 @@ from vitkit.system.storage.retries import is_missing, with_retries
 
 BLOCK = 8 << 20  # bytes to fetch at once of a remote file that is read from start to end
 MOST_FILES = 100_000  # that a pattern may name
+MOST_CHARACTERS = 1 << 27  # of all their names: a stranger's pattern must not fill the memory
+LONGEST_SHOWN = 300  # characters of a pattern, in an error
+MOST_DIGITS = 18  # of a number between braces
 WILDCARDS = "*?["
 _BRACES = re.compile(r"\{([^{}]*)\}")  # the innermost
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.\-]+://", re.IGNORECASE)
@@ -72,6 +75,7 @@ def expand_braces(where: str) -> list[str]:
     """All names that a pattern with braces stands for. Raises ValueError for too many."""
     names = []
     to_expand = [where]
+    written = 0  # characters
     while to_expand:
         name = to_expand.pop()
         match = _BRACES.search(name)
@@ -80,10 +84,33 @@ def expand_braces(where: str) -> list[str]:
             continue
         before = name[: match.start()]
         after = name[match.end() :]
+        count = _count(match[1])
+        written += count * len(name)
+        if len(names) + len(to_expand) + count > MOST_FILES:
+            raise ValueError(f"{_shown(where)} stands for more than {MOST_FILES:,} files")
+        if written > MOST_CHARACTERS:
+            raise ValueError(f"{_shown(where)} stands for too many names that are too long")
         to_expand += [before + choice + after for choice in _choices(match[1])]
-        if len(names) + len(to_expand) > MOST_FILES:
-            raise ValueError(f"{shown_address(where)} stands for more than {MOST_FILES:,} files")
     return names
+
+
+def _shown(where: str) -> str:
+    """A pattern in an error, without its end if it is long."""
+    shown = shown_address(where)
+    if len(shown) > LONGEST_SHOWN:
+        return f"{shown[:LONGEST_SHOWN]}..."
+    return shown
+
+
+def _count(braces: str) -> int:
+    """How many choices are between braces."""
+    match = _RANGE.fullmatch(braces)
+    if not match:
+        return braces.count(",") + 1
+    if max(map(len, match.groups())) > MOST_DIGITS:
+        return MOST_FILES + 1  # int() refuses thousands of digits with a sentence of its own
+    first, last = map(int, match.groups())
+    return max(0, last + 1 - first)
 
 
 def _choices(braces: str) -> list[str]:
@@ -92,9 +119,8 @@ def _choices(braces: str) -> list[str]:
     if not match:
         return braces.split(",")
     first, last = match.groups()
-    numbers = range(int(first), int(last) + 1)
     digits = len(first)  # leading zeros count
-    return [f"{number:0{digits}d}" for number in numbers[: MOST_FILES + 1]]
+    return [f"{number:0{digits}d}" for number in range(int(first), int(last) + 1)]
 
 
 def _remote_files(address: str) -> list[str]:

@@ -88,9 +88,6 @@ def _from_json(line: bytes) -> dict:
     if "metrics" in values:
         metrics = values["metrics"].items()
         values["metrics"] = {name: Metric.from_json(name, saved) for name, saved in metrics}
-    primary = values.get("primary")
-    if primary and primary not in values.get("metrics", {}):
-        raise ValueError("the metric that runs are compared by is none of those that were measured")
     for name in (values.get("evaluator", ""), *values.get("metrics", {})):
         if len(name) > LONGEST_NAME:  # a figure's legend of it would take minutes
             raise ValueError("the name of a metric is too long")
