@@ -155,7 +155,7 @@ async def under_load(port: int, files: list[bytes], options: argparse.Namespace)
     """Clients that ask one after the other, for some seconds; what they saw."""
     requests = []
     for data in files:
-        head = f"POST /predict?top=1 HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
+        head = f"POST /predict?top=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n"
         requests.append(f"{head}Content-Type: image/jpeg\r\n\r\n".encode() + data)
     latencies = []
     wrong = []

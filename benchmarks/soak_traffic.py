@@ -224,7 +224,7 @@ def _post(connection: socket.socket, body: bytes, kind: str, length: int | None 
     """The status that a body gets."""
     if length is None:
         length = len(body)
-    head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n"
+    head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
     head += f"Content-Length: {length}\r\nConnection: close\r\n\r\n"
     with suppress(OSError):  # it may have answered already
         connection.sendall(head.encode() + body)
@@ -283,7 +283,7 @@ def _wrong_form(connection: socket.socket, stage: Stage, draws: random.Random) -
 def _breaks_off(connection: socket.socket, stage: Stage, draws: random.Random) -> str:
     """Sends a part of what it announced, and goes."""
     body = draws.choice(stage.files)
-    head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     with suppress(OSError):
         connection.sendall(head.encode() + body[: draws.randrange(len(body))])
     return "left"
@@ -292,7 +292,7 @@ def _breaks_off(connection: socket.socket, stage: Stage, draws: random.Random) -
 def _goes_away(connection: socket.socket, stage: Stage, draws: random.Random) -> str:
     """Asks, and does not wait for the answer."""
     body, kind = _form(stage, [draws.randrange(len(stage.files)) for _ in range(8)])
-    head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n"
+    head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
     with suppress(OSError):
         connection.sendall(head.encode() + body)

@@ -96,11 +96,13 @@ def folder(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path_factory):
-    """What is kept in the cache is this test's own, and not the developer's."""
-    monkeypatch.setenv(
-        "VITKIT_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{token_hex(4)}")
-    )
+def own_cache(tmp_path_factory):
+    """What is kept in the cache is this test's own, and not the developer's; also behind a test's
+    `monkeypatch.undo()`."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.getbasetemp() / f"cache-{token_hex(4)}"
+        patch.setenv("VITKIT_CACHE", str(folder))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

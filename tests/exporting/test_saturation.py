@@ -7,12 +7,14 @@ import sys
 
 import numpy as np
 import older_processor
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from margins import at_least, at_most
 
+from vitkit.cli import main
 from vitkit.evaluation import tied_answers
 from vitkit.exporting.agreement import TOLERANCE
 from vitkit.exporting.saturation import (
@@ -25,7 +27,7 @@ from vitkit.exporting.saturation import (
 from vitkit.system.machine import has_vnni
 
 REAL = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
-IMAGES = 60
+IMAGES = 40
 NUMBERS = st.integers(-LARGEST, LARGEST).map(float)
 
 
@@ -127,13 +129,27 @@ def numbers_of(quantiser):
 # Whole files
 
 
-def export(shared, tmp_path, ending, *words):
-    """The real ViT-Ti/16 in int8, calibrated on a few photographs; and the path of the file."""
-    file = tmp_path / f"model.{ending}"
-    command = ["export", shared(REAL), "-o", file, "--precision", "int8", "--limit", IMAGES]
-    command += ["--data", shared("data/imagenet_val500.parquet"), *words]
-    vitkit(command)
-    return file
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """exported(shared, ending, calibrated): the real ViT-Ti/16 in int8, made once; calibrated on a few
+    photographs."""
+    made = {}
+
+    def export(shared, ending, calibrated):
+        if (ending, calibrated) not in made:
+            folder = tmp_path_factory.mktemp("exported")
+            file = folder / f"model.{ending}"
+            words = ["export", shared(REAL), "-o", file, "--precision", "int8", "--limit", 8]
+            words += ["--data", shared("data/imagenet_val500.parquet")]
+            if calibrated:
+                table = pq.read_table(shared("data/ants_bees-test.parquet"))
+                pq.write_table(table.take(list(range(0, len(table), 8))), folder / "few.parquet")
+                words += ["--calibrate", folder / "few.parquet"]
+            assert main([str(word) for word in words]) == 0
+            made[ending, calibrated] = file
+        return made[ending, calibrated]
+
+    return export
 
 
 def vitkit(words, **options):
@@ -145,11 +161,10 @@ def vitkit(words, **options):
 
 
 @pytest.mark.slow
-def test_no_layer_of_a_calibrated_file_saturates(shared, tmp_path):
+def test_no_layer_of_a_calibrated_file_saturates(shared, exported):
     openvino = pytest.importorskip("openvino")
     pytest.importorskip("nncf")
-    calibrate = ["--calibrate", shared("data/ants_bees-test.parquet")]
-    file = export(shared, tmp_path, "xml", *calibrate)
+    file = exported(shared, "xml", True)
     layers = 0
     for node in openvino.Core().read_model(file).get_ordered_ops():
         if node.get_type_name() != "MatMul":
@@ -168,7 +183,7 @@ def test_no_layer_of_a_calibrated_file_saturates(shared, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ending", "calibrated"), [("onnx", True), ("xml", True), ("xml", False)])
-def test_an_older_processor_answers_alike(ending, calibrated, shared, tmp_path):
+def test_an_older_processor_answers_alike(ending, calibrated, shared, exported, tmp_path):
     """A file that is made here, on a processor with AVX2 alone. Activations are rounded to 8 bits in every
     layer, so probabilities differ, but no more than two files of the same model do."""
     pytest.importorskip("nncf" if ending == "xml" else "onnxruntime")
@@ -177,8 +192,7 @@ def test_an_older_processor_answers_alike(ending, calibrated, shared, tmp_path):
     if not has_vnni():
         pytest.skip("this processor is such an older one")
     older = older_processor.environment(tmp_path)
-    words = ["--calibrate", shared("data/ants_bees-test.parquet")] if calibrated else []
-    file = export(shared, tmp_path, ending, *words)
+    file = exported(shared, ending, calibrated)
 
     photographs = shared("data/imagenet_val500.parquet")
     answers = []
