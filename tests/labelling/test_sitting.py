@@ -238,6 +238,14 @@ def test_a_table_that_cannot_be_written_is_said(sat, monkeypatch):
     assert not sat.problem
 
 
+@pytest.mark.parametrize("name", ["\x1b[31mred.jpg", "a\nb.jpg", "a\x7f.jpg", "a\x9b.jpg"])
+def test_a_name_of_control_characters_is_not_asked_about(name, tmp_path):
+    """It would stand raw in labels.csv."""
+    sitting = Sitting([name, "größe 1.jpg"], tmp_path)
+    assert "control characters" in sitting.unreadable()[name]
+    assert sitting.ask("a").photographs == ("größe 1.jpg",)
+
+
 def test_a_name_that_is_no_text_is_not_asked_about(tmp_path):
     name = b"caf\xe9.jpg".decode("utf-8", "surrogateescape")
     sitting = Sitting([name, "1.jpg"], tmp_path)

@@ -292,6 +292,16 @@ def test_a_suite_that_is_malformed_gets_a_sentence(text, message, tmp_path):
         read_suite(tmp_path / "own.toml")
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("[" * 3000 + "]" * 3000, "nested too deeply"), ("1" * 5000, "number of too many digits")],
+)
+def test_a_suite_that_python_cannot_read_gets_a_sentence(value, message, tmp_path):
+    (tmp_path / "own.toml").write_text(f"[tasks.d]\ndata = {value}\n")
+    with pytest.raises(ValueError, match=f"own.toml is not TOML of a suite.*{message}"):
+        read_suite(tmp_path / "own.toml")
+
+
 def test_settings_that_cannot_be_are_refused(place, capsys):
     words = ["suite", str(place / "own.toml"), str(place / "model"), "--data", str(place / "tasks")]
     for more, message in (

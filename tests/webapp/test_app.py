@@ -381,3 +381,15 @@ def test_only_the_page_imports_gradio():
         "assert not {'gradio', 'fastapi', 'uvicorn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_corrections_hold_no_formula(tmp_path):
+    """Neither one that a stranger's model calls a class, nor one that is typed."""
+    formula = "=cmd|' /C calc'!A0"
+    write_zip((Correction("a.png", b"data", "PNG", "ant", formula),), tmp_path / "x.zip")
+    with zipfile.ZipFile(tmp_path / "x.zip") as file:
+        table = file.read("corrections/corrections.csv").decode()
+    assert f"ant,'{formula}" in table
+    for label in ("=1+1", "+1 ant", "@ant"):
+        with pytest.raises(ValueError, match="does not begin as a formula"):
+            corrected((), Correction("a.png", b"data", "PNG", label, ""))

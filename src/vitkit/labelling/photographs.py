@@ -4,6 +4,7 @@ Legend: N photographs, D width of the features.
 """
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -32,8 +33,8 @@ class Photographs:
         for name in new:
             self.row[name] = len(self.names)
             self.names.append(name)
-            if not _is_text(name):  # neither a page nor a table can name it
-                self.broken[name] = "its name is not UTF-8; rename the file"
+            if problem := _problem_of_name(name):  # neither a page nor a table can name it
+                self.broken[name] = problem
         is_seen = np.zeros(len(self.names), bool)
         is_seen[: len(self.is_seen)] = self.is_seen
         self.is_seen = is_seen
@@ -52,7 +53,7 @@ class Photographs:
 
     def recover(self, name: str) -> None:
         """A photograph that could not be read may be readable now."""
-        if _is_text(name):
+        if not _problem_of_name(name):
             self.broken.pop(name, None)
 
     def unseen(self, first: Iterable[str], most: int | None = None) -> list[str]:
@@ -80,13 +81,15 @@ class Photographs:
         return seen
 
 
-def _is_text(name: str) -> bool:
-    """Whether the name of a file can be written as UTF-8."""
+def _problem_of_name(name: str) -> str:
+    """Why the name of a file cannot stand in a table of labels; "" if it can."""
     try:
         name.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        return "its name is not UTF-8; rename the file"
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        return "its name holds control characters; rename the file"
+    return ""
 
 
 def _lot(name: str) -> bytes:

@@ -13,7 +13,7 @@ _FILES = {
         "Answered BATCH Doubt LIKELY Prediction answers check_settings doubts least_open likely "
         "logits_and_strangeness predict predictions_of"
     ),
-    "rows": "RowsFile as_json as_values check_rows_file",
+    "rows": "RowsFile as_json as_values check_rows_file csv_cell",
     "sorting": "Sorter",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -36,4 +36,5 @@ from vitkit.prediction.rows import RowsFile as RowsFile
 from vitkit.prediction.rows import as_json as as_json
 from vitkit.prediction.rows import as_values as as_values
 from vitkit.prediction.rows import check_rows_file as check_rows_file
+from vitkit.prediction.rows import csv_cell as csv_cell
 from vitkit.prediction.sorting import Sorter as Sorter

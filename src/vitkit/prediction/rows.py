@@ -52,7 +52,7 @@ class CsvRows:
     def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
         lines = []
         for values in map(flat, predictions, extra):
-            lines.append([_cell(values.get(column, "")) for column in self.columns])
+            lines.append([csv_cell(values.get(column, "")) for column in self.columns])
         self._write_lines(lines)
 
     def _write_lines(self, lines: Iterable[Sequence[Any]]) -> None:
@@ -64,7 +64,7 @@ class CsvRows:
         pass
 
 
-def _cell(value: Any) -> Any:
+def csv_cell(value: Any) -> Any:
     """A value of CSV; text without control characters, and what would be a formula behind an
     apostrophe, so that it is none."""
     if isinstance(value, str):

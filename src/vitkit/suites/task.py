@@ -143,11 +143,21 @@ def read_suite(path: Path | str) -> Suite:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"{path} has more than {MAX_BYTES:,} bytes; a suite has a few lines")
-        values = tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is not TOML of a suite: it is nested too deeply") from None
+    except ValueError:  # Python converts no more digits than 4,300
+        raise ValueError(
+            f"{path} is not TOML of a suite: it has a number of too many digits"
+        ) from None
 
     unknown = sorted(values.keys() - {"name", "tasks"})
     if unknown:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitkit.inspection import READER
+from vitkit.prediction import csv_cell
 from vitkit.system.console.text import LONGEST_NAME, counted, printable, printable_name
 from vitkit.webapp import html
 from vitkit.webapp.viewer import (
@@ -188,6 +189,8 @@ def corrected(known: tuple[Correction, ...], new: Correction) -> tuple[Correctio
         raise ValueError("say what is on the photograph first")
     if printable(label) != label or "\n" in label or len(label) > LONGEST_NAME:
         raise ValueError(f"a label is one line of text of at most {LONGEST_NAME} characters")
+    if csv_cell(label) != label:
+        raise ValueError("a label does not begin as a formula of a spreadsheet does")
     digest = sha256(new.data).digest()
     others = [old for old in known if sha256(old.data).digest() != digest]
     total = sum(len(old.data) for old in others) + len(new.data)
@@ -210,7 +213,8 @@ def write_zip(corrections: tuple[Correction, ...], path: Path) -> None:
         for number, correction in enumerate(corrections, 1):
             image = f"images/{file_name(number, correction)}"
             file.writestr(f"{FOLDER}/{image}", correction.data)
-            rows.writerow([image, correction.label.strip(), printable_name(correction.predicted)])
+            predicted = csv_cell(printable_name(correction.predicted))
+            rows.writerow([image, correction.label.strip(), predicted])
         file.writestr(f"{FOLDER}/{MANIFEST}", table.getvalue())
 
 
