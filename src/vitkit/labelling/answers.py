@@ -254,7 +254,7 @@ def _read(path: Path) -> tuple[Answers, int]:
 
 
 def _check(answer: Answer) -> None:
-    """Raises ValueError for an answer that nobody can have given."""
+    """Raises ValueError for an answer that the page cannot have sent."""
     needed = {
         "a number above 0": answer.number > 0,
         "a class": bool(answer.label) or answer.decision not in ("class", "rename"),

@@ -30,7 +30,7 @@ def function_in(where: str, *, typed: bool) -> Callable | None:
         return None
     if not typed:
         raise ValueError(
-            f"{where} is a function in Python, and nobody typed this name: it stands in a file. "
+            f"{where} is a function in Python whose name stands in a file and was not typed. "
             "vitkit runs no code that a file names; if you trust it, type the name yourself as DATA"
         )
     file, _, name = where.rpartition(":")

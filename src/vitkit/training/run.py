@@ -287,7 +287,7 @@ def _holds_another(folder: Path, data: str) -> bool:
     if not earlier.trained or not earlier.recipe:
         return False
     source = earlier.recipe.get("data", {}).get("source", "")
-    data = shown_address(data)  # as records have it: each signature of an address is another
+    data = shown_address(data)  # as records have it: an address is signed differently each time
     return Path(source).resolve() != Path(data).resolve()
 
 

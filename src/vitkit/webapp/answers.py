@@ -72,7 +72,7 @@ def answer_file(
 
     Args:
         payload: The description of the file that the request holds, {"path", "orig_name"}; None if the
-            person took the photograph away. Whoever sends the request chooses it.
+            person took the photograph away. The sender of the request chooses it.
         viewers: The models.
         folder: Where uploaded files are. No other file is opened.
     """

@@ -78,7 +78,7 @@ def serve(
         viewers: The models, one or two.
         listener: The socket to serve at.
         host: The address that was asked for, by which browsers may call the page.
-        secret: What its addresses begin with, "/SECRET/": whoever does not know it gets nothing.
+        secret: What its addresses begin with, "/SECRET/": without it nothing is answered.
         started: Called when the page answers.
     """
     # A folder of its own, which gradio reads from the environment when it is imported; and nothing

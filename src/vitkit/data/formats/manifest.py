@@ -283,7 +283,7 @@ def images_of_selection(where: str, selection: dict) -> str:
     folder = Path(where).parent
     remedy = (
         f"a selection that was not written here names images below its own folder, {folder}; vitkit "
-        "suite writes its own selections anew"
+        "suite writes its own selections again"
     )
     refuse_recorded(images, where, remedy)
     if is_pattern(images) and not (folder / images).exists():

@@ -2,8 +2,8 @@
 selection.
 
 A person who types a name decides what is opened. A name in such a file may be a stranger's: code that it
-names would run here, and an address would be asked, which tells somebody that the file was read and may
-reach servers that only this machine can reach. So a file names paths of this machine alone. Their images
+names would run here. A request to an address tells its owner that the file was read, and may reach servers
+that only this machine can reach. So a file names paths of this machine alone. Their images
 are read; nothing is executed, sent or written by their names.
 """
 

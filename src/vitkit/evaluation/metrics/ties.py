@@ -24,8 +24,8 @@ def tied_answers(
             of the larger.
 
     Returns:
-        Whether each answer is another class than the model's most likely one, and the model
-        gives it the same probability, to the tolerance: bool (N,).
+        Whether each answer differs from the model's most likely class although the model gives both
+        classes the same probability, to the tolerance: bool (N,).
     """
     rows = np.arange(len(probabilities))
     likeliest = probabilities.argmax(-1)

@@ -60,7 +60,7 @@ def application(service: Service) -> Watch:
         )
     guarded = app
     settings = service.settings
-    if settings.token is None:  # a page of somebody else's does not know one
+    if settings.token is None:  # other sites do not know a token
         guarded = Guard(
             app,
             settings.host,

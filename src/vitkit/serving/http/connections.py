@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
-CONNECTIONS = 1000  # at once; those beyond wait until one ends
+CONNECTIONS = 1000  # open at the same time; further ones wait until one ends
 SPARE = 64  # descriptors that no connection gets: another model is opened with them
 BACKLOG = 1024  # connections that wait to be accepted
 IDLE = 5  # seconds that a connection is kept for another request
@@ -78,7 +78,7 @@ class Listener(socket.socket):
         tries again after a second.
 
         Before that it asks up to BACKLOG times more, and each EMFILE would be a line of the log and another
-        try. So for a moment BlockingIOError says that nobody waits.
+        try. So for a moment BlockingIOError says that no connection waits.
         """
         # Reference cycles keep connections for a while after they are closed
         count = sum(connection.fileno() >= 0 for connection in self.accepted)
@@ -99,7 +99,7 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def most_connections() -> int:
-    """The number of connections that this process may have open at once."""
+    """The number of connections that this process may have open at the same time."""
     if os.name != "posix":
         return CONNECTIONS
     import resource

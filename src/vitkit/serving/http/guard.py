@@ -64,7 +64,7 @@ class Guard:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
-            return  # nobody asks for a web socket here
+            return  # there are no web sockets here
         status, sentence = self.fault(scope)
         if status:
             await _refuse(send, status, sentence)

@@ -30,9 +30,8 @@ _NO_USER = re.compile(
 )
 _TOKEN_OF_GITHUB = re.compile(r"\b(?:gh[oprsu]|github_pat)_")
 _QUERY = re.compile(r"[?#].*", re.DOTALL)
-_QUERY_OF_STORES = re.compile(
-    r"\?[\w.\-~%+]+=.*", re.DOTALL
-)  # in others' addresses "?" is a wildcard
+# In addresses of stores "?" may be a wildcard
+_QUERY_OF_STORES = re.compile(r"\?[\w.\-~%+]+=.*", re.DOTALL)
 _SECRET_NAME = re.compile(
     r"sig|token|secret|passw|pwd|\bpw\b|auth|cred|key|session|jwt|hmac|policy|\bcode\b|access",
     re.IGNORECASE,

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 T = TypeVar("T")
 
 LARGEST = 1 << 63  # of whole numbers, as files of arrays hold them
-_types = cache(get_type_hints)  # Python reads annotations anew for every call
+_types = cache(get_type_hints)  # Python evaluates annotations in every call
 
 
 def record_of(kind: Callable[..., T], values: Any) -> T:

@@ -102,9 +102,8 @@ def to_json(node: Any, declared: Any = None) -> Any:
     if isinstance(node, Span):
         return str(node)
     if isinstance(node, str):
-        return values_without_credentials(
-            node
-        )  # a record is shared, and whoever continues a run types it again
+        # A record is shared; to continue a run, its command with the address is given again
+        return values_without_credentials(node)
     if isinstance(node, tuple):
         item_type, *_ = get_args(declared) or (None,)
         return [to_json(value, item_type) for value in node]

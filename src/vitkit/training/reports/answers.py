@@ -189,7 +189,7 @@ def open_learned(run: Recorded) -> Source:
 
 def _opened(run: Recorded) -> tuple[Data, Splits]:
     """A run's data, opened again. Raises ValueError for a name of code, or of another machine, that
-    nobody typed: the run may be a stranger's."""
+    was not typed: the run may be a stranger's."""
     settings = run.recipe["data"]
     source = settings["source"]
     place = run.data.get("place", source)
