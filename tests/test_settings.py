@@ -90,6 +90,8 @@ CHANGES = {
         "eps": Change(0.1),
         "branch_norm": Change("after"),
         "embedding_norm": Change(True),
+        "rms_norm": Change(True),
+        "qk_norm": Change(True),
         "layer_scale": Change(0.1),
         "positions": Change("sincos"),
         "inject": Change("every"),

@@ -177,6 +177,7 @@ class ApartAttention(Attention):
         nn.Module.__init__(self)  # without layers of its own
         self.heads = joined.heads
         self.q, self.k, self.v = split_qkv(joined.qkv)
+        self.q_norm, self.k_norm = joined.q_norm, joined.k_norm
         self.attend = joined.attend
         self.out = joined.out
 
@@ -186,7 +187,7 @@ class ApartAttention(Attention):
             layer(z).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for layer in (self.q, self.k, self.v)
         ]
-        return q, k, v
+        return *self.normed(q, k), v
 
 
 def split_qkv(joined: nn.Linear) -> list[nn.Linear]:

@@ -30,6 +30,9 @@ class Attention(nn.Module):
         self.heads = heads
         # U_qkv of all heads in one layer, whose rows make the queries, then the keys, then the values
         self.qkv = Dense(width, 3 * width, qkv_bias)
+        # Norms of each head's queries and keys, which a Block sets (ViTConfig.qk_norm)
+        self.q_norm: nn.Module | None = None
+        self.k_norm: nn.Module | None = None
         self.attend = ScaledDotProduct(dropout)
         self.out = Dense(width, width)  # U_msa
 
@@ -75,7 +78,15 @@ class Attention(nn.Module):
         head_width = self.qkv.in_features // self.heads  # D_h
         qkv = self.qkv(z).unflatten(-1, (3, self.heads, head_width))  # (B, T, 3, H, D_h)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()  # (3, B, H, T, D_h), one by one
-        return q, k, v
+        return *self.normed(q, k), v
+
+    def normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys, each head's through the norms that they may have: (B, H, T, D_h) each."""
+        if self.q_norm is not None:
+            # Norms may answer in float32 where autocast computes the rest in bfloat16
+            q = self.q_norm(q).to(q.dtype)
+            k = self.k_norm(k).to(k.dtype)
+        return q, k
 
     def join(self, attended: Tensor) -> Tensor:
         """Eq. 8: the heads side by side, then U_msa: (B, H, Q, D_h) -> (B, Q, D)."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitkit.models.attention import Attention, AttentionPositions
 from vitkit.models.config import ViTConfig
-from vitkit.models.layers import Dense
+from vitkit.models.layers import Dense, build_norm
 from vitkit.models.tiling import Grid
 
 
@@ -39,14 +39,18 @@ class Block(nn.Module):
     def __init__(self, config: ViTConfig, drop_rate: float):
         super().__init__()
         # Eq. 2
-        self.norm1 = nn.LayerNorm(config.width, config.eps)
+        self.norm1 = build_norm(config.width, config.eps, config.rms_norm)
         self.attention = Attention(
             config.width, config.heads, config.attention_dropout, config.qkv_bias
         )
+        if config.qk_norm:
+            head_width = config.width // config.heads
+            self.attention.q_norm = build_norm(head_width, config.eps, config.rms_norm)
+            self.attention.k_norm = build_norm(head_width, config.eps, config.rms_norm)
         self.dropout = nn.Dropout(config.dropout)
 
         # Eq. 3
-        self.norm2 = nn.LayerNorm(config.width, config.eps)
+        self.norm2 = build_norm(config.width, config.eps, config.rms_norm)
         if config.swiglu:
             self.mlp = SwiGlu(config.width, config.mlp, config.dropout)
         else:

@@ -116,6 +116,12 @@ class ViTConfig:
     embedding_norm: bool = False
     """Whether there is a LayerNorm between the positions and the first block, as in CLIP; image
     patches are then projected without a bias."""
+    rms_norm: bool = False
+    """Whether every LayerNorm is an RMSNorm, which subtracts no mean and has no bias (ViT-5): x /
+    sqrt(mean(x²) + eps), times a learned factor."""
+    qk_norm: bool = False
+    """Whether the queries and the keys of each head of the blocks pass a norm of their own (ViT-22B,
+    ViT-5), before positions rotate them. MAP's attention stays as it is."""
     layer_scale: float | None = None
     """Initial value of a learned factor for every channel of a branch (LayerScale; DINOv2, DeiT
     III); None: no such factors."""
@@ -129,13 +135,17 @@ class ViTConfig:
         "sincos-moco",
         "sincos-mae",
         "rotary",
+        "rotary-axial",
+        "rotary-timm",
         "rotary-dinov3",
     ] = "learned"
     """Position embedding (App. D.4). A learned vector: "learned" for every token (the paper),
     "learned2d" for every column and row, "relative" for every offset between two tokens. Fixed
     sines and cosines: "sincos" (big_vision), "sincos-moco" (MoCo v3), "sincos-mae" (MAE), and of the
     patch's number in raster order "sincos-1d" (Vaswani et al. 2017). Rotated
-    queries and keys: "rotary" (RoPE-ViT's axial form), "rotary-dinov3". "none": no positions."""
+    queries and keys: "rotary", which is stretched over other grids; "rotary-axial" (RoPE-ViT's axial
+    form), which goes on there; "rotary-timm" (timm's "rope_reg" models) and "rotary-dinov3". "none": no
+    positions."""
     inject: Literal["stem", "every", "shared"] | None = None
     """Where positions enter. "stem": once, before the first block; "every": at every block, with a
     table for each; "shared": at every block, with one table for all. None: "stem", but "every" for

@@ -61,6 +61,10 @@ POSITION_KINDS = {
     "rotary": PositionKind(
         "shared", adds_to_tokens=False, keeps_trained_grid=True, head_multiple=4
     ),
+    "rotary-axial": PositionKind("shared", adds_to_tokens=False, head_multiple=4),
+    "rotary-timm": PositionKind(
+        "shared", adds_to_tokens=False, keeps_trained_grid=True, head_multiple=4
+    ),
     "rotary-dinov3": PositionKind("shared", adds_to_tokens=False, head_multiple=4),
 }
 

@@ -127,6 +127,21 @@ def _(ctx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | Non
     return of_x, of_weight, of_bias
 
 
+class RMSNorm(nn.RMSNorm):
+    """x / sqrt(mean(x²) + eps), times a learned factor, over the last axis (Zhang and Sennrich 2019)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D), computed in the factor's precision: autocast knows LayerNorm alone."""
+        return super().forward(x.to(self.weight.dtype))
+
+
+def build_norm(width: int, eps: float, rms: bool) -> nn.Module:
+    """The norm of a model's states: a LayerNorm, or an RMSNorm, over the last axis, of this width."""
+    if rms:
+        return RMSNorm(width, eps)
+    return nn.LayerNorm(width, eps)
+
+
 # The first weights of layers, as the official code has them
 
 
@@ -156,7 +171,7 @@ def init_children(model: nn.Module) -> None:
     A unit may set its norms to zero, so that norms come first.
     """
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm2d):
+        if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm | nn.BatchNorm2d):
             module.reset_parameters()
     for module in model.modules():
         if module is not model and hasattr(module, "init_weights"):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitkit.models.attention import Attention
 from vitkit.models.block import Mlp
 from vitkit.models.config import ViTConfig
-from vitkit.models.layers import Dense
+from vitkit.models.layers import Dense, build_norm
 from vitkit.models.tiling import Grid
 
 
@@ -142,7 +142,7 @@ class AttentionPool(nn.Module):
         self.prefix = config.prefix
         self.probe = nn.Parameter(torch.empty(1, 1, config.width))
         self.attention = Attention(config.width, config.heads)
-        self.norm = nn.LayerNorm(config.width, config.eps)
+        self.norm = build_norm(config.width, config.eps, config.rms_norm)
         self.mlp = Mlp(config.width, config.mlp, config.gelu, 0.0)
 
     def forward(self, z: Tensor, grid: Grid) -> Tensor:

@@ -15,6 +15,7 @@ Legend: B batch, T tokens, N = h·w patches, D width, H heads, D_h width of a he
 """
 
 from math import pi
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -150,7 +151,6 @@ class SinCosPositions(nn.Module):
 
 
 TEMPERATURE = 10_000.0  # of fixed positions: the lowest frequency is about 1 / TEMPERATURE
-ROTARY_TEMPERATURE = 100.0
 
 
 def sincos(grid: Grid, width: int, kind: str, device: torch.device | str = "cpu") -> Tensor:
@@ -209,22 +209,41 @@ def insert_zeros(table: Tensor, prefix_rows: int, prefix_tokens: int) -> Tensor:
 # Within attention
 
 
+class Rotation(NamedTuple):
+    """What the kinds of rotary positions differ in."""
+
+    first: Literal["x", "y"]
+    """The axis with which the first half of a head's pairs rotates."""
+    temperature: float
+    """Frequencies fall from 1 to a little above one over this."""
+    other_grids: Literal["stretched", "scaled", "continued", "centred"]
+    """The coordinates on a grid other than that of the training: stretched from its first patch to
+    its last; scaled by the ratio of the sides; continued as 0, 1, 2, ...; or, on every grid, the
+    centres of patches between -2 pi and 2 pi."""
+
+
+ROTATIONS = {
+    "rotary": Rotation("x", 100.0, "stretched"),
+    "rotary-axial": Rotation("x", 100.0, "continued"),  # RoPE-ViT's (Heo et al. 2024)
+    "rotary-timm": Rotation("y", 10_000.0, "scaled"),  # timm's vit_*_rope_reg*_gap_*
+    "rotary-dinov3": Rotation("y", 100.0, "centred"),
+}
+
+
 class RotaryPositions(nn.Module):
     """Rotates queries and keys by angles that grow with x and with y, so that their products depend
     on the offset between two patches (RoPE, in 2-D).
 
     Half of a head's pairs rotate with x, half with y, at frequencies 100^(-i / (D_h / 4)): from 1
-    down to a little above 1 / 100. Tokens before the patches are not rotated. There are two kinds:
-
-    - "rotary" (RoPE-ViT's axial form): x first; coordinates 0, 1, 2, ... The patches of another grid
-      are spread over the extent of the grid that the model was trained on, corner to corner.
-    - "rotary-dinov3": y first; on every grid the centres of patches lie between -2 pi and 2 pi.
-      DINOv3 scales them at random while it trains, which is not done here.
+    down to a little above 1 / 100. Tokens before the patches are not rotated. The kinds differ in
+    the axis that comes first, in the lowest frequency, and in the coordinates of patches on another
+    grid than that of the training (ROTATIONS). DINOv3 scales coordinates at random while it trains,
+    which is not done here.
     """
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        self.kind = config.positions
+        self.rotation = ROTATIONS[config.positions]
         self.trained_grid = config.position_grid or config.grid
         self.prefix = config.prefix
 
@@ -240,16 +259,15 @@ class RotaryPositions(nn.Module):
     def angles(self, grid: Grid, head_width: int, device: torch.device) -> Tensor:
         """The angle of every pair of a head, at every patch: (N, D_h / 2)."""
         quarter = head_width // 4  # pairs that rotate with x, and as many with y
-        omega = ROTARY_TEMPERATURE ** -(
-            torch.arange(quarter, device=device) / quarter
-        )  # (D_h / 4,)
+        exponents = torch.arange(quarter, device=device) / quarter
+        omega = self.rotation.temperature**-exponents  # (D_h / 4,)
         rows, columns = grid
         y = self.coordinates(rows, self.trained_grid[0], device)  # (h,)
         x = self.coordinates(columns, self.trained_grid[1], device)  # (w,)
         y = y[:, None].expand(-1, columns)  # (h, w)
         x = x[None].expand(rows, -1)  # (h, w)
         axes = [x, y]
-        if self.kind == "rotary-dinov3":
+        if self.rotation.first == "y":
             axes = [y, x]
         angles = [axis.flatten()[:, None] * omega for axis in axes]  # (N, D_h / 4) each
         return torch.cat(angles, 1)
@@ -257,9 +275,15 @@ class RotaryPositions(nn.Module):
     def coordinates(self, side: int, trained: int, device: torch.device) -> Tensor:
         """The patches along an axis of `side`, where there were `trained` in training: (side,)."""
         index = torch.arange(side, device=device)
-        if self.kind == "rotary-dinov3":
-            return 2 * pi * (2 * ((index + 0.5) / side) - 1)
-        return index * ((trained - 1) / max(side - 1, 1))
+        match self.rotation.other_grids:
+            case "stretched":
+                return index * ((trained - 1) / max(side - 1, 1))
+            case "scaled":
+                return index * (trained / side)
+            case "continued":
+                return index.float()
+            case "centred":
+                return 2 * pi * (2 * ((index + 0.5) / side) - 1)
 
     def rotated(self, x: Tensor, angles: Tensor) -> Tensor:
         """q or k, (B, H, T, D_h) -> the same shape; the i-th pair is elements i and i + D_h / 2."""
@@ -395,8 +419,7 @@ POSITIONS: dict[str, type[nn.Module]] = {
     "sincos-1d": SinCosPositions,
     "sincos-moco": SinCosPositions,
     "sincos-mae": SinCosPositions,
-    "rotary": RotaryPositions,
-    "rotary-dinov3": RotaryPositions,
+    **dict.fromkeys(ROTATIONS, RotaryPositions),
 }
 
 

@@ -22,7 +22,14 @@ from vitkit.models.ancestors.resnet import ResNetStem
 from vitkit.models.attention import AttentionPositions
 from vitkit.models.block import Block
 from vitkit.models.config import ViTConfig
-from vitkit.models.layers import Dense, check_images, init_children, init_head, lecun_normal_
+from vitkit.models.layers import (
+    Dense,
+    build_norm,
+    check_images,
+    init_children,
+    init_head,
+    lecun_normal_,
+)
 from vitkit.models.pooling import DistilledHead, build_pool
 from vitkit.models.positions import build_positions
 from vitkit.models.tiling import Grid, Tiling
@@ -60,7 +67,7 @@ class VisionTransformer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.embedding_norm = None
         if config.embedding_norm:
-            self.embedding_norm = nn.LayerNorm(config.width, config.eps)
+            self.embedding_norm = build_norm(config.width, config.eps, config.rms_norm)
 
         # Eq. 2 and 3: L blocks. The rate of stochastic depth grows linearly, from 0 at the first.
         last = max(config.depth - 1, 1)
@@ -68,7 +75,7 @@ class VisionTransformer(nn.Module):
         self.blocks = nn.ModuleList(BLOCKS[config.mixer](config, rate) for rate in rates)
 
         # Eq. 4: LN, and which token y is
-        self.norm = nn.LayerNorm(config.width, config.eps)
+        self.norm = build_norm(config.width, config.eps, config.rms_norm)
         self.pool = build_pool(config)
 
         # The head: one layer, with a hidden one before it in pre-training

@@ -491,6 +491,8 @@ def convert(
     """Write a model in another library's format, and prove that it is the same there: every tensor read
     back to the bit, and the logits of the other library where it is installed.
 
+    A directory of another library is first compared with that library's own reading of it.
+
     Raises ValueError for what the format cannot express, unless `approximate`, and for logits that
     differ by more than the tolerance."""
 

@@ -25,7 +25,7 @@ _FILES = {
     ),
     "origins": "called_in",
     "outputs": "Activation activate activate_array imagenet21k_wordnet imagenet_labels numbered",
-    "proof": "Proof convert",
+    "proof": "Proof Reading check_reading convert",
     "published": (
         "SOURCES Published all_published find_published nearest_published published_called"
     ),

@@ -44,6 +44,8 @@ from vitkit.weights.outputs import imagenet21k_wordnet as imagenet21k_wordnet
 from vitkit.weights.outputs import imagenet_labels as imagenet_labels
 from vitkit.weights.outputs import numbered as numbered
 from vitkit.weights.proof import Proof as Proof
+from vitkit.weights.proof import Reading as Reading
+from vitkit.weights.proof import check_reading as check_reading
 from vitkit.weights.proof import convert as convert
 from vitkit.weights.published import Published as Published
 from vitkit.weights.published import SOURCES as SOURCES

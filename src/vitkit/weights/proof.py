@@ -1,19 +1,23 @@
 """Writing a model in another format, with the proof that it is the same model there."""
 
 from contextlib import suppress
-from math import isfinite
+from math import isfinite, isnan
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import nn
 
 from vitkit.data import Preprocessing, open_image
+from vitkit.models import Model
 from vitkit.system.storage.files import temporary_folder
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.destination import check_destination, write_model
-from vitkit.weights.formats import cannot, format_of, formats_for, names
+from vitkit.weights.files import open_weights
+from vitkit.weights.files.hub import fetch
+from vitkit.weights.formats import cannot, format_of, formats_for, names, recognise
 from vitkit.weights.formats.format import Format
 from vitkit.weights.store import load
 
@@ -38,6 +42,52 @@ class Proof(NamedTuple):
     pixels: float | None = None
     """Largest difference between the pixels that its preprocessing and vitkit's make of
     images, in levels of 255; None without the library, or if the files describe no preprocessing."""
+
+
+class Reading(NamedTuple):
+    """How a directory of another library's is read here, beside the library's own reading of it."""
+
+    library: str
+    """Its name and version."""
+    largest: float
+    """Largest difference between its logits and vitkit's, on random images."""
+    scale: float
+    """Largest logit, for comparison."""
+
+
+def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> Reading | None:
+    """Compare what vitkit reads in a model directory with what the library that wrote it makes of its own
+    config.json there. None if there is nothing to compare: a file of weights, a directory that vitkit
+    wrote, a library that is not installed, or one that does not open it.
+
+    Raises ValueError for logits that differ by more than the tolerance: then vitkit misreads the model.
+    """
+    path = fetch(source)
+    if not path.is_dir():
+        return None
+    opened = open_weights(path)
+    format = recognise(opened.tensors)
+    if format is None or format.directory is None or not opened.config or opened.described:
+        return None
+    if (
+        "safetensors" not in opened.path.name
+    ):  # no other library unpickles a stranger's file for this
+        return None
+    classifier = load(path, quiet=True)
+    try:
+        elsewhere = format.open_elsewhere(classifier, path)
+    except Exception:  # whatever another library raises, of a directory that it does not open
+        return None
+    if elsewhere is None:
+        return None
+    largest, scale = _compare_logits(classifier, classifier.model, elsewhere.model)
+    if isnan(largest) or largest > tolerance * max(scale, 1):
+        raise ValueError(
+            f"{source} is read otherwise than {elsewhere.library} reads it: the logits differ by "
+            f"{largest:.1e} (the largest is {scale:.3g}). This is a defect of vitkit: please report it with "
+            "its config.json"
+        )
+    return Reading(elsewhere.library, largest, scale)
 
 
 def convert(
@@ -93,32 +143,38 @@ def _prove(classifier: Classifier, format: Format, path: Path) -> Proof:
     with suppress(ImportError):  # it is not installed
         if format.open_elsewhere:
             elsewhere = format.open_elsewhere(classifier, path)
-    config = classifier.model.config
-    generator = torch.Generator().manual_seed(0)
-    differences = []
-    scales = []
-    for size in _probed_sizes(classifier):
-        images = torch.randn(PROBES, config.channels, *size, generator=generator)
-        with torch.inference_mode():
-            logits = reopened.model(images)
-            scales.append(float(logits.abs().max()))
-            if elsewhere:
-                their_logits = elsewhere.model.eval()(images)
-                differences.append(float((their_logits - logits).abs().max()))
     library = ""
     largest = None
     if elsewhere:
         library = elsewhere.library
-        largest = _largest(differences)
+        largest, scale = _compare_logits(classifier, reopened.model, elsewhere.model)
+    else:
+        _, scale = _compare_logits(classifier, reopened.model, reopened.model)
 
     # The same pixels, by the preprocessing that the written files describe, if they describe one
     pixels = None
     with suppress(ImportError):
-        if format.pixels_elsewhere and path.is_dir() and config.channels == 3:
+        if format.pixels_elsewhere and path.is_dir() and reopened.model.config.channels == 3:
             photographs = _photographs(classifier.preprocessing)
             pixels = max(_pixels(image, classifier, path, format) for image in photographs)
 
-    return Proof(path, (), library, largest, _largest(scales), pixels)
+    return Proof(path, (), library, largest, scale, pixels)
+
+
+def _compare_logits(classifier: Classifier, ours: Model, theirs: nn.Module) -> tuple[float, float]:
+    """The largest difference of the logits of two models on random images of the sizes that the classifier
+    is for, and the largest of our logits; NaN if one is."""
+    generator = torch.Generator().manual_seed(0)
+    differences = []
+    scales = []
+    theirs = theirs.eval()
+    for size in _probed_sizes(classifier):
+        images = torch.randn(PROBES, ours.config.channels, *size, generator=generator)
+        with torch.inference_mode():
+            logits = ours(images)
+            differences.append(float((theirs(images) - logits).abs().max()))
+        scales.append(float(logits.abs().max()))
+    return _largest(differences), _largest(scales)
 
 
 def _probed_sizes(classifier: Classifier) -> list[tuple[int, int]]:

@@ -54,6 +54,26 @@ QUERY_AND_REST = Transform(
 )
 
 
+def interleaved(heads: int) -> Transform:
+    """Rotary positions turn elements 2i and 2i + 1 of a head together where they are interleaved (timm's
+    EVA code), and i and i + E / 2 in vitkit. So the rows of queries and keys have another order, and
+    values the same: (3 D, ...) -> (3 D, ...)"""
+
+    def read(qkv: Tensor) -> Tensor:
+        q, k, v = qkv.chunk(3)
+        halves = [
+            part.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2) for part in (q, k)
+        ]
+        return join([*halves, v])
+
+    def write(ours: Tensor) -> Sequence[Tensor]:
+        q, k, v = ours.chunk(3)
+        pairs = [part.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2) for part in (q, k)]
+        return (join([*pairs, v]),)
+
+    return Transform(read, write)
+
+
 def listed_patches(patch: tuple[int, int]) -> Transform:
     """SigLIP 2's NaFlex projects flattened patches, channels last, by a dense layer:
     (D, P P' C) -> (D, C, P, P')"""

@@ -36,6 +36,7 @@ from vitkit.weights.files.hub import fetch, license_of_download
 from vitkit.weights.fitting import apply_hints, check_heads, with_pool
 from vitkit.weights.formats import cannot, format_of, names, recognise
 from vitkit.weights.formats.format import Format, Tidied
+from vitkit.weights.formats.timm.config import architecture_name
 from vitkit.weights.hints import CREATE, Crop, Hints, Pool, Statistics, as_arguments
 from vitkit.weights.outputs import counted_classes, numbered
 from vitkit.weights.pretraining import read_pretraining
@@ -213,10 +214,13 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
     format = recognise(opened.tensors)
     if format is None:
         first = ", ".join(list(opened.tensors)[:3])
+        model = opened.config.get("model_type") or architecture_name(opened.config)
+        called_so = f"; config.json calls it {model}" if model else ""
         raise ValueError(
             f"its {len(opened.tensors)} tensors ({first}, ...) have the names of no Vision "
-            f"Transformer, hybrid or BiT that vitkit knows; it knows {', '.join(names())}"
+            f"Transformer, hybrid or BiT that vitkit knows{called_so}; it knows {', '.join(names())}"
         )
+    _check_type(opened, format)
     tidied = format.tidy(opened.tensors)
 
     # The architecture and all else that is no weight
@@ -256,6 +260,20 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
     if license := classifier.license:
         notes.append(f"licence: {license.called} ({license.allows()})")
     return classifier, format, description._replace(notes=tuple(notes))
+
+
+def _check_type(opened: Opened, format: Format) -> None:
+    """Raises ValueError for a model of Transformers' whose tensors happen to have another library's names,
+    as those of many larger models have."""
+    model_type = opened.config.get("model_type")
+    if not model_type or opened.described or format.library in ("transformers", "vitkit"):
+        return
+    if architecture_name(opened.config):  # timm's models in Transformers have both
+        return
+    raise ValueError(
+        f"its config.json calls it {model_type}, a model of Transformers, and its tensors have "
+        f"{format.name}'s names; vitkit does not read that"
+    )
 
 
 def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> Description:

@@ -25,6 +25,8 @@ POSITIONS = {
     "sincos-moco": "sines and cosines (MoCo)",
     "sincos-mae": "sines and cosines (MAE)",
     "rotary": "rotary positions",
+    "rotary-axial": "rotary (RoPE-ViT)",
+    "rotary-timm": "rotary (timm)",
     "rotary-dinov3": "rotary (DINOv3)",
 }
 WHERE = {

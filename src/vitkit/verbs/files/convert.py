@@ -10,7 +10,16 @@ from tyro.conf import Positional, arg
 from vitkit.system.console.text import as_word
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.definition import result, verb
-from vitkit.weights import Classifier, Hints, Proof, is_somebodys, license_text, load_as
+from vitkit.weights import (
+    Classifier,
+    Hints,
+    Proof,
+    Reading,
+    check_reading,
+    is_somebodys,
+    license_text,
+    load_as,
+)
 from vitkit.weights import convert as converted
 from vitkit.weights import headless as without_head
 
@@ -54,6 +63,8 @@ class Converted:
     classifier: Classifier
     """What was converted."""
     proof: Proof
+    reading: Reading | None = None
+    """How the source is read here, beside its library's own reading; None where nothing could be compared."""
 
     @property
     def path(self) -> Path:
@@ -82,6 +93,11 @@ class Converted:
             yield "left out: the limits for unknown images, which a model directory keeps"
         elif classifier.unknown is not None and self.proof.library:
             yield f"only vitkit says of images that they are unknown: {self.proof.library} names a class"
+        if self.reading is not None:
+            yield (
+                f"read as {self.reading.library} reads {self.settings.source}: logits differ by "
+                f"{self.reading.largest:.1e} at most"
+            )
         for difference in proof.differences:
             yield f"computed differently there: {difference}"
         if proof.largest is None:
@@ -106,19 +122,23 @@ def convert(settings: Convert) -> Converted:
     """Write a model in another library's format, and prove that it is the same there: every tensor read
     back to the bit, and the logits of the other library where it is installed.
 
+    A directory of another library is first compared with that library's own reading of it.
+
     Raises ValueError for what the format cannot express, unless `approximate`, and for logits that
     differ by more than the tolerance.
     """
     check_tolerance(settings.tolerance)
     classifier = settings.source
+    reading = None
     if not isinstance(classifier, Classifier):
         classifier = load_as(classifier, settings.hints)
+        reading = check_reading(settings.source)
     if settings.headless:
         classifier = without_head(classifier)
     proof = converted(
         classifier, settings.dest, settings.to, settings.approximate, settings.tolerance
     )
-    return Converted(settings, classifier, proof)
+    return Converted(settings, classifier, proof, reading)
 
 
 def check_tolerance(tolerance: float) -> None:

@@ -48,6 +48,8 @@ class Block(NamedTuple):
     contract: str
     first_norm: str = ""
     """The norm before attention."""
+    qk_norms: tuple[str, str] = ("", "")
+    """The norms of queries and keys."""
     scales: tuple[str, str] = ("", "")
     """The factors of LayerScale."""
     gated: tuple[tuple[str, ...], str] | None = None
@@ -135,11 +137,11 @@ def encoder_rules(
     if config.positions == "learned":
         table.append(rule("positions.table", names.positions, transform=positions))
     if config.embedding_norm:
-        table += layer("embedding_norm", names.embedding_norm, ends=arrays.norm_ends)
+        table += _norm("embedding_norm", names.embedding_norm, config, arrays)
 
     # Encoder
     table += for_each_block(config.depth, _block_rules(config, names.block, arrays))
-    table += layer("norm", names.norm, ends=arrays.norm_ends)
+    table += _norm("norm", names.norm, config, arrays)
 
     # Pooling and head
     if config.pool == "map":
@@ -157,12 +159,16 @@ def encoder_rules(
 def _block_rules(config: ViTConfig, block: Block, arrays: Arrays) -> list[Rule]:
     """The rules of a block, with {i} for its number."""
     qkv_weight, qkv_bias, *out = _attention_rules("blocks.{i}.attention", config, block, arrays)
-    table = layer("blocks.{i}.norm1", block.prefix + block.first_norm, ends=arrays.norm_ends)
+    table = _norm("blocks.{i}.norm1", block.prefix + block.first_norm, config, arrays)
     table.append(qkv_weight)
     if config.qkv_bias:
         table.append(qkv_bias)
     table += out
-    table += layer("blocks.{i}.norm2", block.prefix + block.norm, ends=arrays.norm_ends)
+    if config.qk_norm:
+        for letter, name in zip("qk", block.qk_norms, strict=True):
+            ours = f"blocks.{{i}}.attention.{letter}_norm"
+            table += _norm(ours, block.prefix + name, config, arrays)
+    table += _norm("blocks.{i}.norm2", block.prefix + block.norm, config, arrays)
     table += _mlp_rules("blocks.{i}.mlp", block, arrays, gated=config.swiglu)
     if config.layer_scale is not None:
         for number, name in enumerate(block.scales, 1):
@@ -176,9 +182,17 @@ def _pool_rules(config: ViTConfig, names: Names, arrays: Arrays) -> list[Rule]:
     return [
         rule("pool.probe", names.probe),
         *_attention_rules("pool.attention", config, pool, arrays),
-        *layer("pool.norm", pool.prefix + pool.norm, ends=arrays.norm_ends),
+        *_norm("pool.norm", pool.prefix + pool.norm, config, arrays),
         *_mlp_rules("pool.mlp", pool, arrays),
     ]
+
+
+def _norm(ours: str, theirs: str, config: ViTConfig, arrays: Arrays) -> list[Rule]:
+    """The rules of a norm; an RMSNorm has no bias."""
+    table = layer(ours, theirs, ends=arrays.norm_ends)
+    if config.rms_norm:
+        return table[:1]
+    return table
 
 
 def _attention_rules(ours: str, config: ViTConfig, block: Block, arrays: Arrays) -> list[Rule]:
@@ -221,6 +235,7 @@ def settings_of(tensors: Tensors, names: Names, arrays: Arrays = PYTORCH) -> dic
     """The settings of a ViTConfig that shapes tell, whatever library has written them; of a hybrid the
     channels are those of its ResNet's feature map. Raises ValueError for shapes that make no model."""
     weight, bias = arrays.ends
+    norm_weight, _ = arrays.norm_ends
     block = names.block
 
     # As PyTorch has them: (D, C, h, w) and (D, M)
@@ -244,6 +259,14 @@ def settings_of(tensors: Tensors, names: Names, arrays: Arrays = PYTORCH) -> dic
         "classes": length_of(tensors, names.head + bias),
         "class_token": names.cls in tensors,
         "registers": registers,
+        "rms_norm": _is_without_bias(tensors, first + block.norm, arrays),
+        "qk_norm": bool(block.qk_norms[0]) and first + block.qk_norms[0] + norm_weight in tensors,
         "qkv_bias": qkv_bias in tensors,
         "representation": length_of(tensors, names.representation + bias),
     }
+
+
+def _is_without_bias(tensors: Tensors, norm: str, arrays: Arrays) -> bool:
+    """Whether a norm has a factor alone, as an RMSNorm has."""
+    weight, bias = arrays.norm_ends
+    return norm + weight in tensors and norm + bias not in tensors

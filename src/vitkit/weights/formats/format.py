@@ -151,6 +151,8 @@ def beyond_vit(
         "branch_norm": ("norms after attention and MLP", config.branch_norm == "after"),
         "embedding_norm": ("a norm before the first block", config.embedding_norm),
         "read_blocks": (f"a head on {config.read_blocks} blocks", config.read_blocks > 1),
+        "rms_norm": ("RMSNorms in place of LayerNorms", config.rms_norm),
+        "qk_norm": ("norms of queries and keys", config.qk_norm),
         "qkv_bias": ("queries, keys and values without biases", not config.qkv_bias),
         "rectangles": (f"patches of {height} x {width}, no squares", height != width),
     }

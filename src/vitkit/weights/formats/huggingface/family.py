@@ -5,14 +5,13 @@ Names are written as in Transformers 4, which later versions read too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Activation, Classifier, Description
 from vitkit.weights.files import Opened, Tensors, lazy_zeros
@@ -38,6 +37,7 @@ from vitkit.weights.formats.huggingface.config import (
     write_fields,
 )
 from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
+from vitkit.weights.formats.rest import without_rest
 from vitkit.weights.formats.shapes import length_of, shape_of
 from vitkit.weights.hints import Hints
 from vitkit.weights.pretraining import mask_of
@@ -176,7 +176,7 @@ class Family:
             opened.preprocessor, config.image, model_type, config.patch
         )
         if self.cuts_rest:
-            preprocessing, rest_note = _without_rest(preprocessing, config)
+            preprocessing, rest_note = without_rest(preprocessing, config, "Transformers")
             notes += rest_note
         activation, activation_note = activation_of(opened.config, config.classes)
         return Description(
@@ -310,28 +310,6 @@ def with_biases(tensors: Tensors, layers: Sequence[str]) -> tuple[Tensors, list[
             f"biases: {len(missing)} are not in the file, such as {min(missing)}, so zeros"
         )
     return tensors | missing, notes
-
-
-# Pixels that patches leave out
-
-
-def _without_rest(
-    preprocessing: Preprocessing, config: ViTConfig
-) -> tuple[Preprocessing, list[str]]:
-    """The preprocessing for the part of an image that patches cover, and a note if that is not all.
-
-    SigLIP's so400m has images of 384 pixels and patches of 14, and does not look at the last 6.
-    """
-    height, width = preprocessing.size
-    size = (height // config.patch * config.patch, width // config.patch * config.patch)
-    if size == preprocessing.size:
-        return preprocessing, []
-    note = (
-        f"preprocessing: patches of {config.patch} leave out {height - size[0]} of {height} pixels, "
-        "in Transformers those at the right and below; here half of them at each side"
-    )
-    resize = preprocessing.resize or max(preprocessing.size)
-    return replace(preprocessing, size=size, resize=resize), [note]
 
 
 # A written model as Transformers itself opens it: for the proof, and for the model card

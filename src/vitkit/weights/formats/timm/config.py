@@ -7,6 +7,7 @@ _parse_model_cfg).
 """
 
 import json as json_files
+import re
 from math import floor, nextafter
 from pathlib import Path
 
@@ -35,7 +36,34 @@ GELU = {  # timm's act_layer -> the form of the GELU
 }
 ACTS = {form: act for act, form in GELU.items() if act != "swish"}  # the way back
 POOLS = {"token": "token", "gap": "avg", "map": "map", "none": ""}  # pool -> global_pool
+OPENS_DIRECTORIES = (1, 0, 26)  # the first version of timm that opens directories of safetensors
 ENDINGS = (".safetensors", ".pth", ".pt")
+
+NO_TABLE = ("none", "")  # values of pos_embed that mean no positions
+# Arguments of timm's functions, "model_args" in config.json: those that are read from there,
+READ_ARGUMENTS = ("img_size", "num_heads", "act_layer", "init_values", "global_pool")
+# those that tensors tell,
+SHAPES = (
+    "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "qkv_bias", "class_token",
+    "no_embed_class", "reg_tokens", "qk_norm", "num_reg_tokens", "pre_norm", "fc_norm", "use_fc_norm",
+    "use_pre_transformer_norm", "swiglu_mlp", "swiglu_align_to",
+)  # fmt: skip
+# those that matter in training, or for images of another size alone,
+TRAINING = (
+    "drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate",
+    "weight_init", "fix_init", "head_init_scale", "dynamic_img_size", "dynamic_img_pad", "strict_img_size",
+    "rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "device", "dtype", "pretrained",
+)  # fmt: skip
+# and those that are read if they have one of these values.
+USUAL = {
+    "pos_embed": ("learn", *NO_TABLE),
+    "norm_layer": ("layernorm", "rmsnorm"),
+    "pool_include_prefix": (True, False),  # which `_pool` refuses in its own words
+    "scale_attn_norm": (False,),
+    "scale_mlp_norm": (False,),
+    "final_norm": (True,),
+    "proj_bias": (True,),
+}
 
 
 def pretrained_cfg(json: dict) -> dict:
@@ -45,6 +73,26 @@ def pretrained_cfg(json: dict) -> dict:
     if "architecture" in json:
         return json
     return {}
+
+
+def architecture_name(json: dict) -> str:
+    """The name of timm's function that makes the model; "" if it does not say."""
+    name = json.get("architecture") or pretrained_cfg(json).get("architecture")
+    return str(name or "")
+
+
+def check_arguments(arguments: dict) -> None:
+    """Raises ValueError for an argument of timm's function that changes what the model computes and that
+    vitkit does not read."""
+    for name, value in arguments.items():
+        if value is None or name in READ_ARGUMENTS or name in SHAPES or name in TRAINING:
+            continue
+        if name in USUAL and value in USUAL[name]:
+            continue
+        raise ValueError(
+            f"its model_args says {name}: {repr(value)[:60]}, which vitkit does not read: it may change "
+            "what the model computes"
+        )
 
 
 def input_size(json: dict) -> tuple[int, int] | None:
@@ -165,16 +213,26 @@ def config_json(
 
 
 def open_in_timm(classifier: Classifier, path: Path, name: str, arguments: dict) -> Elsewhere:
-    """timm's model with exactly the file's tensors. Raises ImportError without timm."""
+    """A directory as timm opens it, by its own config.json; of a file, which has none, timm's model of
+    this name and these arguments with exactly its tensors. Raises ImportError without timm."""
     import timm
 
+    library = f"timm {timm.__version__}"
+    if path.is_dir() and not is_before(timm.__version__, OPENS_DIRECTORIES):
+        return Elsewhere(library, timm.create_model(f"local-dir:{path}", pretrained=True))
     classes = classifier.model.config.classes
     model = timm.create_model(name, num_classes=classes, **arguments)
     file = path
     if path.is_dir():
         file = path / "model.safetensors"
     model.load_state_dict(load_state_dict(file), strict=True)
-    return Elsewhere(f"timm {timm.__version__}", model)
+    return Elsewhere(library, model)
+
+
+def is_before(version: str, other: tuple[int, ...]) -> bool:
+    """Whether a version, such as "1.0.31.dev0", is older than another."""
+    numbers = re.findall(r"\d+", version)[: len(other)]
+    return tuple(map(int, numbers)) < other
 
 
 def pixels_in_timm(path: Path, image: Image.Image) -> Tensor:

@@ -8,13 +8,19 @@ from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Grid, ViTConfig
 from vitkit.weights.classifier import Description
 from vitkit.weights.files import Opened, Tensors
+from vitkit.weights.files.directory import FOLDER_FILES
 from vitkit.weights.formats.encoders import settings_of
 from vitkit.weights.formats.format import Tidied
 from vitkit.weights.formats.resnets import with_stem
+from vitkit.weights.formats.rest import without_rest
 from vitkit.weights.formats.shapes import IMAGENET, STATISTICS, heads_of, shape_of, table_of
+from vitkit.weights.formats.timm.architectures import Architecture, architecture_called
 from vitkit.weights.formats.timm.config import (
     GELU,
+    NO_TABLE,
     POOLS,
+    architecture_name,
+    check_arguments,
     input_size,
     labels_of,
     pretrained_cfg,
@@ -27,33 +33,34 @@ from vitkit.weights.hints import Hints
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """The description from the shapes, and from timm's own config.json if there is one."""
     tensors = tidied.tensors
-    arguments = opened.config.get("model_args") or {}
+    json = opened.config
+    arguments = json.get("model_args") or {}
+    check_arguments(arguments)
+    name, known, name_note = _architecture(opened)
 
     # From the image to the tokens
     settings = settings_of(tensors, NAMES)
     settings, tiling = with_stem(settings, tensors, (RESNET, ROOT_ALONE), DIALECTS["timm"])
-    image = hints.image or input_size(opened.config)
     prefix = settings["class_token"] + settings["registers"]
-    grid, positions, positions_note = _positions(tensors, prefix, tiling.size, image)
+    grid, positions, positions_note = _positions(tensors, json, known, prefix, tiling.size, hints)
     embedding_norm = "norm_pre.weight" in tensors
-    eps = 1e-6
-    if embedding_norm or positions["positions"] == "rotary-dinov3":  # CLIP and DINOv3
-        eps = 1e-5
 
     # Blocks
     mlp = settings["mlp"]
     swiglu = shape_of(tensors, "blocks.0.mlp.fc1.weight", 2)[0] == 2 * mlp
-    gelu, gelu_note = _gelu(opened.config, embedding_norm)
-    branch_norm, branch_norm_note = _branch_norm(tidied, opened.config)
-    told_heads = arguments.get("num_heads") or hints.heads
-    heads, heads_note = heads_of(settings["width"], mlp, told_heads)
+    gelu, gelu_note = _gelu(arguments, known, embedding_norm)
+    branch_norm, branch_norm_note = _branch_norm(tidied, known)
+    told_heads = arguments.get("num_heads")
+    if not told_heads and known and known.width == settings["width"]:
+        told_heads = known.heads
+    heads, heads_note = heads_of(settings["width"], mlp, told_heads or hints.heads)
     # Where training from scratch would begin with LayerScale's factors, which the file itself has
     layer_scale = None
     if "blocks.0.ls1.gamma" in tensors:
         layer_scale = arguments.get("init_values") or 1e-5  # DINOv2's
 
     # Head
-    pool, pool_note = _pool(tensors, opened.config, prefix)
+    pool, pool_note = _pool(tensors, json, known, prefix)
     if hints.pool:
         pool_note = []
     norm = "pooled" if "fc_norm.weight" in tensors else "tokens"
@@ -69,36 +76,89 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         swiglu=swiglu,
         branch_norm=branch_norm,
         embedding_norm=embedding_norm,
-        eps=eps,
+        eps=_eps(arguments, known, embedding_norm or positions["positions"] == "rotary-dinov3"),
         resample="timm",
         layer_scale=layer_scale,
     )
     preprocessing, preprocessing_note = _preprocessing(opened, config)
-    guess = ""
-    if not pretrained_cfg(opened.config) and not hints.statistics:
+    preprocessing, rest_note = without_rest(preprocessing, config, "timm")
+    guesses = []
+    if name and not known:
+        guesses.append(
+            f"GUESSED: vitkit does not know timm's architecture {name}, so its tensors alone say what it "
+            "computes; another activation, number of heads or kind of positions would be missed"
+        )
+    if not pretrained_cfg(json) and not hints.statistics:
         preprocessing, guess = _guessed_statistics(opened, config, preprocessing)
-    labels, labels_note = labels_of(opened.config, config.classes)
+        guesses.append(guess)
+    labels, labels_note = labels_of(json, config.classes)
     notes = (
+        *name_note,
         *positions_note,
         *heads_note,
         *pool_note,
         *gelu_note,
         *branch_norm_note,
         *preprocessing_note,
+        *rest_note,
         *labels_note,
     )
-    return Description(config, preprocessing, labels, notes, guess=guess)
+    return Description(config, preprocessing, labels, notes, guess="\n  ".join(guesses))
+
+
+def _architecture(opened: Opened) -> tuple[str, Architecture | None, list[str]]:
+    """timm's name for the model in config.json, and what is known of it; without a config.json what a
+    file called by such a name is, with a note. Raises ValueError for one that vitkit does not read."""
+    name = architecture_name(opened.config)
+    if name:
+        known = architecture_called(name)
+        if known and known.refused:
+            raise ValueError(
+                f"its config.json says that it is timm's {name}, {known.refused}, which vitkit does "
+                "not read"
+            )
+        return name, known, []
+
+    named = opened.path.name
+    if opened.path.name in FOLDER_FILES:
+        named = opened.path.resolve().parent.name
+    known = architecture_called(named)
+    if known and known.refused:
+        raise ValueError(
+            f"it is called like timm's {known.name}, {known.refused}, which vitkit does not read; "
+            "rename it if it is another model"
+        )
+    if known:
+        return "", known, [f"architecture: timm's {known.name}, by the name {named}"]
+    return "", None, []
+
+
+def _eps(arguments: dict, known: Architecture | None, is_recent: bool) -> float:
+    """Of all norms: as config.json says, or the architecture, or as CLIP and DINOv3 usually have it."""
+    if arguments.get("norm_layer"):  # timm's own class, whose default is this
+        return 1e-6
+    if known:
+        return known.eps
+    return 1e-5 if is_recent else 1e-6
 
 
 def _positions(
-    tensors: Tensors, prefix: int, patch: Grid, image: tuple[int, int] | None
+    tensors: Tensors,
+    json: dict,
+    known: Architecture | None,
+    prefix: int,
+    patch: Grid,
+    hints: Hints,
 ) -> tuple[Grid, dict, list[str]]:
-    """The grid, the settings about positions, and notes. `prefix` tokens are before the patches."""
-    # DINOv3's positions have no table; the name of its LayerScale was another before `tidy`
-    if "pos_embed" not in tensors and "blocks.0.ls1.gamma" in tensors:
-        height, width = image or (224, 224)
-        note = f"positions: no table in the file, so DINOv3's rotary ones, for {height} x {width}"
-        return (height // patch[0], width // patch[1]), {"positions": "rotary-dinov3"}, [note]
+    """The grid, the settings about positions, and notes. `prefix` tokens are before the patches. Raises
+    ValueError for positions that nothing tells."""
+    image = hints.image or input_size(json)
+
+    # No table: none, or a rotation, of which no tensor tells
+    if "pos_embed" not in tensors:
+        return _without_table(tensors, json, known, prefix, patch, image)
+    if known and known.positions != "learned":
+        raise ValueError(f"it has a table of positions, which timm's {known.name} has not")
 
     # Which of the tokens have a position: all, none, or the class token alone
     tokens = (prefix, 0)
@@ -109,7 +169,46 @@ def _positions(
     return grid, {"positions": "learned", "prefix_positions": prefix_positions}, notes
 
 
-def _pool(tensors: Tensors, json: dict, prefix: int) -> tuple[str, list[str]]:
+def _without_table(
+    tensors: Tensors,
+    json: dict,
+    known: Architecture | None,
+    prefix: int,
+    patch: Grid,
+    image: tuple[int, int] | None,
+) -> tuple[Grid, dict, list[str]]:
+    """The same of a model without a table of positions."""
+    arguments = json.get("model_args") or {}
+    notes = []
+    if arguments.get("pos_embed") in NO_TABLE:
+        kind = "none"
+    elif known and known.positions != "learned":
+        kind = known.positions
+    elif known:
+        raise ValueError(f"it has no table of positions (pos_embed), which timm's {known.name} has")
+    elif "blocks.0.ls1.gamma" in tensors and "cls_token" in tensors and prefix > 1:
+        kind = "rotary-dinov3"
+        notes.append("positions: no table in the file, so DINOv3's rotary ones")
+    else:
+        raise ValueError(
+            "it has no table of positions (pos_embed), and nothing says which others it has; put timm's "
+            "config.json beside it, which names its architecture"
+        )
+
+    # The images of the training, which rotations are scaled by
+    settings = {"positions": kind}
+    if known and known.trained_grid:
+        image = input_size(json) or image
+        settings["position_grid"] = (known.trained_grid, known.trained_grid)
+    height, width = image or (224, 224)
+    if not image:
+        notes.append(f"images: of {height} x {width} pixels; nothing in the file says so")
+    return (height // patch[0], width // patch[1]), settings, notes
+
+
+def _pool(
+    tensors: Tensors, json: dict, known: Architecture | None, prefix: int
+) -> tuple[str, list[str]]:
     """What the head reads, of a model with so many tokens before the patches: by its parameters, as
     config.json says, or as such models usually have it, with a note. Raises ValueError for a
     pooling that vitkit does not have."""
@@ -126,6 +225,8 @@ def _pool(tensors: Tensors, json: dict, prefix: int) -> tuple[str, list[str]]:
 
     # As config.json says
     global_pool = json.get("global_pool", arguments.get("global_pool"))
+    if global_pool is None and known:
+        global_pool = POOLS[known.pool]
     if global_pool is not None:
         pools = {theirs: ours for ours, theirs in POOLS.items() if ours != "map"}
         if global_pool not in pools:
@@ -142,31 +243,28 @@ def _pool(tensors: Tensors, json: dict, prefix: int) -> tuple[str, list[str]]:
     return "token", [f"pooling: the class token; {otherwise}"]
 
 
-def _gelu(json: dict, is_clip: bool) -> tuple[str, list[str]]:
+def _gelu(arguments: dict, known: Architecture | None, is_clip: bool) -> tuple[str, list[str]]:
     """The form of the GELU, and a note if it is a guess. Raises ValueError for unknown ones."""
-    arguments = json.get("model_args") or {}
     act = arguments.get("act_layer")
-    if not act and "quickgelu" in str(json.get("architecture")):
-        act = "quick_gelu"
+    if act and act not in GELU:
+        raise ValueError(f"its act_layer is {act!r}; vitkit knows {', '.join(GELU)}")
+    if act:
+        return GELU[act], []
+    if known:
+        return known.gelu, []
     notes = []
-    if is_clip and not act:
+    if is_clip:
         notes.append(
             "GELU: the erf form, as timm computes models of this name; OpenAI's and Meta's CLIP were "
             "trained with the quick one (timm's names with quickgelu)"
         )
-    act = act or "gelu"
-    if act not in GELU:
-        raise ValueError(f"its act_layer is {act!r}; vitkit knows {', '.join(GELU)}")
-    return GELU[act], notes
+    return "erf", notes
 
 
-def _branch_norm(tidied: Tidied, json: dict) -> tuple[str, list[str]]:
+def _branch_norm(tidied: Tidied, known: Architecture | None) -> tuple[str, list[str]]:
     """Where the norms of the blocks are, and a note if it is a guess: no tensor tells it."""
-    architecture = json.get("architecture")
-    if architecture:
-        if "_rpn_" in str(architecture):
-            return "after", []
-        return "before", []
+    if known:
+        return known.branch_norm, []
 
     # Of the published models only timm's rpn has neither class token, LayerScale nor biases of q
     tensors = tidied.tensors

@@ -25,6 +25,7 @@ BLOCK = Block(
     norm="norm2",
     expand="mlp.fc1",
     contract="mlp.fc2",
+    qk_norms=("attn.q_norm", "attn.k_norm"),
     scales=("ls1.gamma", "ls2.gamma"),
 )
 # AttentionPoolLatent, where q has a layer of its own, k and v one together
@@ -59,7 +60,6 @@ NOT_READ = re.compile(
 # Other models have the same names for most of their tensors. Where they differ -> what they are.
 OTHER_MODELS = {
     r"blocks\.\d+\.mlp\.norm\.": "a norm within the MLP (EVA-02)",
-    r"blocks\.\d+\.attn\.(q_norm|k_norm)\.": "normalised queries and keys",
     r"blocks\.\d+\.attn\.norm\.": "a norm within attention",
     r".*relative_position_bias_table": "a table of biases for offsets (BEiT)",
     r"(.*\.)?embeds\.proj\.weight": (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vitkit.models import DIALECTS, Backbone, ViTConfig
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.formats.encoders import encoder_rules
+from vitkit.weights.formats.encoders import PYTORCH, encoder_rules
 from vitkit.weights.formats.format import (
     Elsewhere,
     Format,
@@ -31,7 +31,7 @@ from vitkit.weights.formats.timm.config import (
 )
 from vitkit.weights.formats.timm.description import describe
 from vitkit.weights.formats.timm.names import NAMES, RESNET, ROOT_ALONE, recognises, spell, tidy
-from vitkit.weights.rules import Rule, position_table
+from vitkit.weights.rules import Rule, interleaved, position_table
 
 # (width, depth, mlp, heads) -> timm's word for that size.
 SIZES = {
@@ -61,6 +61,8 @@ HYBRIDS = {
     (3, 4, 9): ("r50_s16", ("base",)),
     (3, 4, 6, 3): ("r50_s32", ("large",)),
 }
+# Rotary positions that timm's code turns in pairs of neighbours
+INTERLEAVED = ("rotary-axial", "rotary-timm")
 
 
 def rules(config: ViTConfig) -> list[Rule]:
@@ -81,7 +83,12 @@ def rules(config: ViTConfig) -> list[Rule]:
     names = NAMES
     if config.norm == "pooled":
         names = NAMES._replace(norm="fc_norm")
-    return table + encoder_rules(config, names, positions=positions)
+
+    arrays = PYTORCH
+    if config.positions in INTERLEAVED:
+        transform = interleaved(config.heads)
+        arrays = PYTORCH._replace(qkv=lambda heads, layers: (transform, transform))
+    return table + encoder_rules(config, names, arrays, positions)
 
 
 def stem_names(stem: Backbone) -> ResNetNames:
@@ -97,7 +104,10 @@ def cannot(config: ViTConfig) -> list[str]:
     stem = config.stem
     other_stem = stem is not None and (stem.width != 1 or stem.units not in HYBRIDS)
     unread_token = config.registers == 1 and config.pool == "token" and config.prefix_rows == 0
-    settings = ("layer_scale", "swiglu", "branch_norm", "embedding_norm", "qkv_bias", "rectangles")
+    settings = (
+        "layer_scale", "swiglu", "branch_norm", "embedding_norm", "rms_norm", "qk_norm", "qkv_bias",
+        "rectangles",
+    )  # fmt: skip
     beyond = beyond_vit(config, stems=True, has=settings)
     settled_by_name = [config.swiglu, config.branch_norm == "after", config.embedding_norm]
     return beyond + reasons(
@@ -106,6 +116,10 @@ def cannot(config: ViTConfig) -> list[str]:
             "more than one of SwiGLU, norms after the branches, a norm before the blocks, a "
             "distillation head and a ResNet": (
                 sum([*settled_by_name, config.pool == "distilled", stem is not None]) > 1
+            ),
+            "RMSNorms or norms of queries and keys beside a distillation head or a ResNet": (
+                (config.rms_norm or config.qk_norm)
+                and (config.pool == "distilled" or stem is not None)
             ),
             "a SwiGLU MLP beside attention pooling": config.swiglu and config.pool == "map",
             "LayerScale in blocks with norms after the branches": (
@@ -181,6 +195,10 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
     arguments["reg_tokens"] = config.registers
     arguments["no_embed_class"] = config.prefix > 0 and config.prefix_rows == 0
     arguments["init_values"] = config.layer_scale
+    if config.qk_norm:
+        arguments["qk_norm"] = True
+    if config.rms_norm:
+        arguments["norm_layer"] = "rmsnorm"
     return _name(config), arguments
 
 

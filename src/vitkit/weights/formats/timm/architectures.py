@@ -1,0 +1,59 @@
+"""What the name of one of timm's architectures says of a model and no tensor tells: the number of heads, the
+activation, the positions; or that it is a model that vitkit does not read.
+
+benchmarks/library_architectures.py wrote architectures.csv from timm's own functions, and compares
+each model that is read with timm's.
+"""
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+FILE = Path(__file__).with_name("architectures.csv")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """An architecture of timm's. The settings are those of a ViTConfig, "" and 0 where it is refused."""
+
+    name: str
+    width: int = 0
+    heads: int = 0
+    """Of a model of this width."""
+    gelu: str = ""
+    eps: float = 0.0
+    positions: str = ""
+    trained_grid: int = 0
+    """The side of the grid that rotary positions were trained on, if they are scaled by it."""
+    branch_norm: str = ""
+    pool: str = ""
+    """Unless config.json says another."""
+    refused: str = ""
+    """What it is, of a model that vitkit does not read."""
+
+
+@cache
+def _known() -> dict[str, Architecture]:
+    known = {}
+    with FILE.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            known[row["name"]] = Architecture(
+                name=row["name"],
+                width=int(row["width"] or 0),
+                heads=int(row["heads"] or 0),
+                gelu=row["gelu"],
+                eps=float(row["eps"] or 0),
+                positions=row["positions"],
+                trained_grid=int(row["trained_grid"] or 0),
+                branch_norm=row["branch_norm"],
+                pool=row["pool"],
+                refused=row["refused"],
+            )
+    return known
+
+
+def architecture_called(name: str) -> Architecture | None:
+    """The architecture of this name, with or without the tag of its weights behind a dot; None if timm had
+    none when the file was written, or if it resembles no Vision Transformer."""
+    return _known().get(name.partition(".")[0])

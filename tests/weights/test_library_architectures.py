@@ -1,0 +1,236 @@
+"""Every architecture of timm and Transformers that resembles a Vision Transformer: the same numbers as the
+library's own, or a refusal that names it; and what config.json and a file's name say beyond the tensors."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from other_libraries import assert_same_outputs, edit, randomised
+from safetensors.torch import save_file
+
+from vitkit.weights import all_published, check_reading, load
+from vitkit.weights.formats.timm.architectures import architecture_called
+
+timm = pytest.importorskip("timm")
+pytest.importorskip("transformers")
+SMALL = {"img_size": 64, "embed_dim": 48, "depth": 2, "num_heads": 4, "num_classes": 7}
+# Each stands for a kind: rotations of two sorts, an activation, heads, pixels beyond patches, RMSNorm
+QUICK = (
+    "vit_small_patch16_rope_224",
+    "vit_medium_patch16_rope_reg1_gap_256",
+    "vit_base_patch16_siglip_gap_224",
+    "deit_tiny_distilled_patch16_224",
+    "test_vit4",
+)
+REFUSED = (
+    "vit_pe_core_tiny_patch16_384",
+    "vit_small_patch16_rope_ape_224",
+    "vit_small_patch16_rope_mixed_224",
+    "eva02_tiny_patch14_224",
+    "hiera_tiny_224",
+    "test_vit3",
+)
+
+
+@pytest.fixture(scope="module")
+def script():
+    """benchmarks/library_architectures.py, which wrote the file of architectures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+        import library_architectures
+
+        yield library_architectures
+    del sys.modules["library_architectures"]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_an_architecture_computes_what_timm_computes(name, script):
+    assert script.check_timm(name).result == "equal"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_another_architecture_is_refused_by_its_name(name, script):
+    outcome = script.check_timm(name)
+    assert outcome.result == "refused" and len(outcome.detail) < 400, outcome
+
+
+@pytest.mark.slow
+def test_every_architecture_of_timm_is_the_same_or_refused(script):
+    outcomes = [script.check_timm(name) for name in script.of_timm()]
+    assert [outcome for outcome in outcomes if outcome.result == "DIFFERS"] == []
+    equal = {outcome.name for outcome in outcomes if outcome.result == "equal"}
+    # The file of architectures says so too, and each published model is one that is read
+    described = {outcome.name: architecture_called(outcome.name) for outcome in outcomes}
+    assert equal == {name for name, known in described.items() if not known.refused}
+    rows = [row.name.removeprefix("timm/") for row in all_published() if row.library == "timm"]
+    of_patches = {name.partition(".")[0] for name in rows if not name.startswith("resnetv2")}
+    assert of_patches <= equal and len(equal) > 180
+
+
+@pytest.mark.slow
+def test_every_published_model_of_transformers_is_the_same_and_other_types_are_refused(script):
+    outcomes = [script.check_type(name) for name in script.of_transformers()]
+    outcomes += [script.check_published(row) for row in script.on_hub()]
+    assert [outcome for outcome in outcomes if outcome.result == "DIFFERS"] == []
+    results = {outcome.name: outcome.result for outcome in outcomes}
+    for row in all_published():
+        if row.library == "transformers":
+            assert results[row.name] == "equal"
+    assert results["hiera"] == results["beit"] == results["qwen3_vl_vision"] == "refused"
+
+
+# What config.json says
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Saves one of timm's models with random numbers, small, as timm does; returns the model."""
+
+    def save(name="vit_tiny_patch16_224", **arguments):
+        from timm.models import save_for_hf
+
+        model = randomised(timm.create_model(name, **{**SMALL, **arguments}))
+        save_for_hf(model, tmp_path, safe_serialization=True)
+        return model
+
+    return save
+
+
+def test_no_positions_are_read_as_none(saved, tmp_path):
+    theirs = saved(pos_embed="none")
+    classifier = load(tmp_path, quiet=True)
+    assert classifier.model.config.positions == "none"
+    assert_same_outputs(theirs, classifier.model, (64, 64))
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("scale_attn_norm", True), ("final_norm", False), ("norm_layer", "simplenorm"), ("rope_type", "mixed"),
+     ("attn_layer", "diff"), ("pos_embed", "overlap"), ("something_new", [1])],
+)  # fmt: skip
+def test_an_argument_that_may_change_the_model_is_refused(argument, value, saved, tmp_path):
+    saved()
+    edit(tmp_path, "model_args", **{argument: value})
+    with pytest.raises(
+        ValueError, match=f"model_args says {argument}: .*which vitkit does not read"
+    ):
+        load(tmp_path, quiet=True)
+
+
+def test_arguments_without_effect_on_what_is_computed_are_no_reason_to_refuse(saved, tmp_path):
+    theirs = saved(drop_rate=0.1, qk_norm=False, dynamic_img_size=True)
+    edit(
+        tmp_path,
+        "model_args",
+        drop_path_rate=0.2,
+        qk_norm=False,
+        norm_layer="layernorm",
+        act_layer=None,
+    )
+    assert_same_outputs(theirs, load(tmp_path, quiet=True).model, (64, 64))
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_normalised_queries_and_keys_are_read_and_written(norm, saved, tmp_path):
+    from vitkit.weights import convert
+
+    theirs = saved(qk_norm=True, norm_layer=norm, qkv_bias=False, reg_tokens=4, init_values=0.1)
+    classifier = load(tmp_path, quiet=True)
+    config = classifier.model.config
+    assert config.qk_norm and config.rms_norm == (norm == "rmsnorm")
+    assert_same_outputs(theirs, classifier.model, (64, 64))
+    assert convert(classifier, tmp_path / "back", "timm").largest < 1e-5
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_small_patch16_rope_224",
+        "vit_medium_patch16_rope_reg1_gap_256",
+        "vit_small_patch16_dinov3",
+    ],
+)
+@pytest.mark.parametrize("image", [(96, 96), (64, 128)])
+def test_rotary_positions_on_another_grid_are_timms(name, image, saved, tmp_path):
+    theirs = saved(name, img_size=96)
+    classifier = load(tmp_path, image=image, quiet=True)
+    theirs.set_input_size(img_size=image)
+    assert classifier.model.config.image == image
+    assert_same_outputs(theirs, classifier.model, image)
+
+
+def test_an_architecture_that_vitkit_does_not_know_is_guessed_and_said(saved, tmp_path, capsys):
+    theirs = saved()
+    edit(tmp_path, architecture="vit_of_tomorrow_patch16_224")
+    classifier = load(tmp_path)
+    said = capsys.readouterr().err
+    assert "GUESSED: vitkit does not know timm's architecture vit_of_tomorrow_patch16_224" in said
+    assert_same_outputs(theirs, classifier.model, (64, 64))
+
+
+def test_its_name_tells_what_a_bare_file_is(saved, tmp_path, capsys):
+    theirs = saved("vit_base_patch32_siglip_256", class_token=False)
+    file = tmp_path / "vit_base_patch32_siglip_256.v2_webli.safetensors"
+    (tmp_path / "model.safetensors").rename(file)
+    classifier = load(file, heads=4)
+    assert (
+        "architecture: timm's vit_base_patch32_siglip_256, by the name" in capsys.readouterr().err
+    )
+    assert classifier.model.config.gelu == "tanh"
+    assert_same_outputs(theirs, classifier.model, (64, 64))
+
+    other = tmp_path / "vit_pe_core_tiny_patch16_384.fb.safetensors"
+    file.rename(other)
+    with pytest.raises(ValueError, match="called like timm's vit_pe_core_tiny.*rename it"):
+        load(other, heads=4)
+
+
+def test_a_bare_file_whose_positions_nothing_tells_is_refused(saved, tmp_path):
+    saved("vit_small_patch16_rope_224")
+    bare = (tmp_path / "model.safetensors").rename(tmp_path / "weights.safetensors")
+    with pytest.raises(ValueError, match="no table of positions.*put timm's config.json beside it"):
+        load(bare, heads=4)
+
+
+def test_the_types_of_transformers_with_timms_names_are_refused(saved, tmp_path):
+    saved()
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_vl_vision"}))
+    with pytest.raises(
+        ValueError, match="config.json calls it qwen3_vl_vision, a model of Transformers"
+    ):
+        load(tmp_path, quiet=True)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "hiera"}))
+    save_file({"encoder.stages.0.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(
+        ValueError, match="names of no Vision Transformer.*config.json calls it hiera"
+    ):
+        load(tmp_path, quiet=True)
+
+
+# The library's own reading
+
+
+def test_a_directory_is_compared_with_its_librarys_own_reading(saved, tmp_path):
+    saved("vit_base_patch16_siglip_224", class_token=False, global_pool="map")
+    reading = check_reading(tmp_path)
+    assert reading.library.startswith("timm ") and reading.largest < 1e-5 < reading.scale
+    assert check_reading(tmp_path / "model.safetensors") is None
+
+
+def test_a_wrong_reading_is_found(saved, tmp_path):
+    """As of an architecture that appears after this version, with another activation."""
+    from timm.models import register_model
+
+    def vit_of_tomorrow_patch16_224(**arguments):
+        make = timm.models.vision_transformer._create_vision_transformer
+        return make("vit_tiny_patch16_224", act_layer="silu", **arguments)
+
+    register_model(vit_of_tomorrow_patch16_224)
+    saved()
+    edit(tmp_path, architecture="vit_of_tomorrow_patch16_224")
+    with pytest.raises(
+        ValueError, match="is read otherwise than timm .* reads it: the logits differ by"
+    ):
+        check_reading(tmp_path)
