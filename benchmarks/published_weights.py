@@ -84,7 +84,7 @@ def opened_as(state: dict[str, Tensor], config: dict) -> Description:
     tensors = {}
     for name, tensor in state.items():
         without_numbers = tensor.to("meta")
-        if name.endswith("mask_token"):  # which is looked at
+        if tensor.ndim == 1 or name.endswith("mask_token"):  # which are joined, or looked at
             without_numbers = torch.zeros(tensor.shape)
         dtype = str(tensor.dtype).removeprefix("torch.")
         tensors[name] = Lazy(tuple(tensor.shape), dtype, lambda it=without_numbers: it)
@@ -143,7 +143,7 @@ def from_timm(results: Path) -> Iterator[Published]:
 
     with results.open(newline="") as file:
         accuracy = {(row["model"], row["img_size"]): row["top1"] for row in csv.DictReader(file)}
-    for name in list_pretrained(["vit_*", "deit*", "flexivit*", "resnetv2_*_bit*"]):
+    for name in list_pretrained(["vit_*", "deit*", "flexivit*", "eva_*", "resnetv2_*_bit*"]):
         settings = get_pretrained_cfg(name)
         if not (settings.hf_hub_id or "").startswith("timm/"):
             continue
@@ -173,7 +173,7 @@ def family_of(name: str) -> str:
     for pattern, family in (
         ("dinov3", "DINOv3"), ("dinov2", "DINOv2"), (r"\.dino$", "DINO"), (r"\.mae$", "MAE"),
         ("ijepa", "I-JEPA"), ("siglip.*v2_webli", "SigLIP 2"), ("siglip.*pali", "PaliGemma"),
-        ("siglip", "SigLIP"), ("clip|metaclip|_pe_", "CLIP"), ("^deit3", "DeiT III"),
+        ("siglip", "SigLIP"), ("clip|metaclip|_pe_", "CLIP"), ("^eva", "EVA"), ("^deit3", "DeiT III"),
         ("^deit", "DeiT"), ("^flexivit", "FlexiViT"), ("_bit", "BiT"), ("augreg", "AugReg"),
         (r"\.orig_", "the paper's"), (r"\.sam_", "SAM"), ("tips", "TIPS"), ("_rope_", "RoPE-ViT"),
     ):  # fmt: skip

@@ -42,7 +42,7 @@ def script(monkeypatch):
 def test_every_row_is_well_formed():
     assert len(ROWS) == len(all_published()) > 400
     for row in ROWS.values():
-        assert row.family and row.model and 200 <= row.pixels <= 1024, row
+        assert row.family and row.model and 196 <= row.pixels <= 1024, row
         has_accuracy = row.top1 is not None
         assert has_accuracy == bool(row.source) == bool(row.measured), row
         assert not has_accuracy or 60 < row.top1 < 91, row

@@ -10,7 +10,7 @@ from vitkit.weights.classifier import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.files.directory import FOLDER_FILES
 from vitkit.weights.formats.encoders import settings_of
-from vitkit.weights.formats.format import Tidied
+from vitkit.weights.formats.format import Tidied, has_end
 from vitkit.weights.formats.resnets import with_stem
 from vitkit.weights.formats.rest import without_rest
 from vitkit.weights.formats.shapes import IMAGENET, STATISTICS, heads_of, shape_of, table_of
@@ -42,7 +42,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     settings = settings_of(tensors, NAMES)
     settings, tiling = with_stem(settings, tensors, (RESNET, ROOT_ALONE), DIALECTS["timm"])
     prefix = settings["class_token"] + settings["registers"]
-    grid, positions, positions_note = _positions(tensors, json, known, prefix, tiling.size, hints)
+    grid, positions, positions_note = _positions(opened, tensors, known, prefix, tiling.size, hints)
     embedding_norm = "norm_pre.weight" in tensors
 
     # Blocks
@@ -143,8 +143,8 @@ def _eps(arguments: dict, known: Architecture | None, is_recent: bool) -> float:
 
 
 def _positions(
+    opened: Opened,
     tensors: Tensors,
-    json: dict,
     known: Architecture | None,
     prefix: int,
     patch: Grid,
@@ -152,13 +152,19 @@ def _positions(
 ) -> tuple[Grid, dict, list[str]]:
     """The grid, the settings about positions, and notes. `prefix` tokens are before the patches. Raises
     ValueError for positions that nothing tells."""
-    image = hints.image or input_size(json)
+    image = hints.image or input_size(opened.config)
 
     # No table: none, or a rotation, of which no tensor tells
     if "pos_embed" not in tensors:
-        return _without_table(tensors, json, known, prefix, patch, image)
+        return _without_table(tensors, opened.config, known, prefix, patch, image)
     if known and known.positions != "learned":
         raise ValueError(f"it has a table of positions, which timm's {known.name} has not")
+    if not known and has_end(opened.tensors, ".attn.q_bias"):
+        raise ValueError(
+            "it has biases of q and v alone beside a position table (attn.q_bias), as EVA, EVA-02 and BEiT "
+            "have: in some of them positions are added and rotated too, and no tensor says in which; put "
+            "timm's config.json beside it, which names its architecture"
+        )
 
     # Which of the tokens have a position: all, none, or the class token alone
     tokens = (prefix, 0)

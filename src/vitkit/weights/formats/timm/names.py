@@ -139,7 +139,7 @@ def tidy(tensors: Tensors) -> Tidied:
 
 def _whole_layers(tensors: Tensors) -> Tensors:
     """Tensors in which the gate of a SwiGLU and what it multiplies are one layer, and so are the
-    biases of q and v, between which those of k are zeros (DINOv3). Raises ValueError for EVA."""
+    biases of q and v, between which those of k are zeros (DINOv3, EVA)."""
     whole = dict(tensors)
     for name in tensors:
         if name.endswith((".mlp.fc1_g.weight", ".mlp.fc1_g.bias")):
@@ -147,12 +147,6 @@ def _whole_layers(tensors: Tensors) -> Tensors:
             if gated in tensors:
                 whole[name.replace("fc1_g", "fc1")] = joined(whole.pop(name), whole.pop(gated))
         elif name.endswith(".attn.q_bias") and name.replace("q_bias", "v_bias") in tensors:
-            if "pos_embed" in tensors:
-                raise ValueError(
-                    f"it has biases of q and v alone beside a position table ({name}), as EVA, "
-                    "EVA-02 and BEiT have; vitkit does not read those: in some of them positions "
-                    "are added and rotated too, and nothing in the file says in which"
-                )
             q = whole.pop(name)
             v = whole.pop(name.replace("q_bias", "v_bias"))
             whole[name.replace("q_bias", "qkv.bias")] = joined(q, lazy_zeros(*q.shape), v)
