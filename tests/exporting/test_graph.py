@@ -26,6 +26,7 @@ def lively(model, seed=0):
         {"qkv_bias": False},
         {"pool": "map"},
         {"positions": "rotary"},
+        {"positions": "rotary-timm", "qk_norm": True, "rms_norm": True},
         {"positions": "relative"},
     ],
 )

@@ -30,6 +30,9 @@ FAMILY = {
     "corner": small(pool="corner", positions="none"),
     "mean": small(pool="gap", branch_norm="after"),
     "MAP": small(pool="map", positions="rotary"),
+    "ViT-5": small(
+        rms_norm=True, qk_norm=True, layer_scale=0.1, registers=4, positions="rotary-axial"
+    ),
     "axial": named("Axial-mu/16", image=SIZE, classes=5, depth=2),
     "hybrid": vit("R26+mu/32", image=SIZE, classes=5, stem=Backbone((1, 1), 0.5), patch=2, depth=2),
     "relative": small(positions="relative"),

@@ -61,6 +61,11 @@ CONFIGS = {
     "no such biases, DINOv3": small(
         qkv_bias=False, positions="rotary-dinov3", layer_scale=0.1, registers=4
     ),
+    "RMSNorms": small(rms_norm=True, norm="pooled", pool="gap"),
+    "RMSNorms and normalised queries and keys": small(
+        rms_norm=True, qk_norm=True, qkv_bias=False, layer_scale=0.1, registers=4
+    ),
+    "normalised queries and keys, MAP": small(qk_norm=True, pool="map", mlp=192),
     "rectangles": small(patch=(8, 4)),
     "rectangles, no square": small(patch=(4, 8), image=(32, 48), pool="map", mlp=192),
     "rectangles, DINOv2": small(patch=(8, 4), registers=4, prefix_positions=1, layer_scale=1.0),
@@ -74,6 +79,8 @@ CONFIGS = {
     "positions at every block": small(inject="every"),
     "one table for every block": small(inject="shared"),
     "rotary positions": small(positions="rotary", heads=2, width=48),
+    "rotary positions of RoPE-ViT": small(positions="rotary-axial"),
+    "rotary positions of timm's": small(positions="rotary-timm", pool="gap", qk_norm=True),
     "hybrid": vit("R26+mu/16", image=(64, 48), classes=7, stem=Backbone((1, 1, 2), 0.5)),
     "hybrid on a root": vit("R+mu/8", image=(32, 48), classes=7, gelu="erf"),
     "hybrid of timm's": vit("R+mu/16", image=(64, 128), classes=7, gelu="erf", stem=TIMM_STEM),
