@@ -118,10 +118,10 @@ def test_of_several_classes_each_is_smoothed_alone():
 
     model = create(ViTConfig(24, 1, 48, 2, patch=2, image=(8, 8), classes=4), seed=0)
     learner = Supervised("sigmoid", label_smoothing=0.2, off_target=0.1).learner(model)
-    outputs = learner.desired_outputs(torch.tensor([[1.0, 0, 1, 0], [0, 0, 0, 0]]))
+    outputs = learner.spread(learner.as_rows(torch.tensor([[1.0, 0, 1, 0], [0, 0, 0, 0]])))
     smooth = 0.05 + 0.8 * np.array([[1, 0, 1, 0], [0, 0, 0, 0]])
     assert outputs.numpy() == pytest.approx(0.1 + 0.8 * smooth)
-    assert learner.desired_outputs(torch.tensor([2])).numpy() == pytest.approx(
+    assert learner.spread(learner.as_rows(torch.tensor([2]))).numpy() == pytest.approx(
         0.1 + 0.8 * np.array([[0.05, 0.05, 0.85, 0.05]])
     )
 
@@ -151,6 +151,36 @@ def test_balanced_classes_count_alike():
     loss = learner(images, torch.from_numpy(classes), None)
     expected = F.cross_entropy(model(images), torch.from_numpy(classes), weights)
     torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("mixing", [{}, {"mixup": 0.4}, {"cutmix": 1.0}])
+def test_a_class_weighs_its_own_images_and_not_what_smoothing_spreads(mixing):
+    """Else the rare class gets most of what is smoothed away from the frequent one: with 110 images to 6
+    a head then answers the rare class."""
+    import torch
+    import torch.nn.functional as F
+
+    from vitkit.data import mix
+    from vitkit.models import ViTConfig, create
+
+    model = create(ViTConfig(24, 1, 48, 2, patch=2, image=(8, 8), classes=2), seed=0)
+    torch.nn.init.normal_(model.head.weight)
+    objective = Supervised(class_weights="balanced", label_smoothing=0.1, **mixing)
+    learner = objective.learner(model)
+    weights = torch.tensor([116 / 220, 116 / 12])
+    learner.weights.copy_(weights)
+    images = torch.randn(6, 3, 8, 8)
+    classes = torch.tensor([0, 0, 0, 0, 0, 1])
+    keys = torch.arange(6) + 2**40
+
+    # The loss of a mixture is the mixture of the losses, each with its own class's weight
+    shown, shares = mix(images, F.one_hot(classes, 2).float(), keys, objective.mixup, objective.cutmix)
+    expected = 0.0
+    for number in range(2):
+        target = torch.full((6,), number)
+        of_class = F.cross_entropy(model(shown), target, label_smoothing=0.1, reduction="none")
+        expected = expected + (shares[:, number] * weights[number] * of_class).mean()
+    torch.testing.assert_close(learner(images, classes, keys), expected)
 
 
 def test_what_suits_no_loss_is_refused():

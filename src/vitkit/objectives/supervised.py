@@ -169,25 +169,34 @@ class SupervisedLearner(Learner):
         """images (B, C, H, W) normalised, targets as a Batch has them, keys (B,) -> the mean loss,
         () float32."""
         settings = self.objective
-        targets = self.desired_outputs(targets)  # (B, K)
+        targets = self.as_rows(targets)  # (B, K)
         if settings.mixup or settings.cutmix:
             images, targets = mix(images, targets, keys, settings.mixup, settings.cutmix)
-        if settings.class_weights == "balanced":
+        total = 1.0
+        if settings.class_weights == "balanced":  # of what an image shows, before any of it is spread
             targets = targets * self.weights
+            total = targets.sum(1, keepdim=True)  # (B, 1)
+        targets = self.spread(targets, total)
         outputs = self.model(images).float()  # (B, K)
         return LOSSES[settings.loss](outputs, targets)
 
-    def desired_outputs(self, targets: Tensor) -> Tensor:
+    def as_rows(self, targets: Tensor) -> Tensor:
         """A class each int64 (B,), ones and zeros of several classes float32 (B, K), or numbers
-        float32 (B,) -> what each output should be, float32 (B, K)."""
-        settings = self.objective
-        if settings.loss == "squared":
+        float32 (B,) -> a number for each output, float32 (B, K)."""
+        if self.objective.loss == "squared":
             return (targets[:, None] - self.centre) / self.scale  # (B, 1)
         if targets.ndim == 1:
-            targets = F.one_hot(targets, self.model.config.classes).float()
-        # A share of the target is spread evenly over the K classes
+            return F.one_hot(targets, self.model.config.classes).float()
+        return targets
+
+    def spread(self, targets: Tensor, total: Tensor | float = 1.0) -> Tensor:
+        """Ones and zeros, or mixtures of them, (B, K) -> what each output should be: a share of an image's
+        `total` is spread evenly over the K classes, and the sigmoid's targets are off 0 and 1."""
+        settings = self.objective
+        if settings.loss == "squared":
+            return targets
         smoothing = settings.label_smoothing
-        targets = targets * (1 - smoothing) + smoothing / targets.shape[-1]
+        targets = targets * (1 - smoothing) + total * smoothing / targets.shape[-1]
         return settings.off_target + (1 - 2 * settings.off_target) * targets
 
 
