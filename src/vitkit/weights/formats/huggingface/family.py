@@ -179,11 +179,12 @@ class Family:
             preprocessing, rest_note = _without_rest(preprocessing, config)
             notes += rest_note
         activation, activation_note = activation_of(opened.config, config.classes)
+        labels, labels_note = labels_of(opened.config, config.classes)
         return Description(
             config,
             preprocessing,
-            labels=labels_of(opened.config, config.classes),
-            notes=(*notes, *activation_note),
+            labels=labels,
+            notes=(*notes, *labels_note, *activation_note),
             activation=activation,
             objective=objective_of(opened.config),
         )
