@@ -120,7 +120,8 @@ def predict(
     that lives, such as a camera's, give batch 1 and workers 0.
 
     Raises ValueError if something is not an image, for a folder or pattern without images, for a model
-    without a head or with one of zeros, and for one that answers for every token; WorkerDied when a worker is killed.
+    without a head or with one of zeros, and for one that answers for every token; WorkerDied when a
+    worker is killed.
     """
     from vitkit.prediction.in_memory import as_items
 
