@@ -168,6 +168,10 @@ def test_every_class_has_the_librarys_pixels_or_is_refused_by_a_field(real_photo
         ("Levit", {"size": {"height": 256, "width": 256}}),
         ("ViT", {"do_pad": True, "pad_size": 224}),
         ("ViT", {"do_pad": True}),
+        ("Beit", {"do_pad": True, "pad_size": 256}),  # which it does not read
+        ("ConvNext", {"do_pad": True, "pad_size": 512}),
+        ("MobileNetV2", {"do_pad": True, "pad_size": 256}),
+        ("Segformer", {"do_pad": True, "pad_size": 600, "do_center_crop": True, "crop_size": 224}),
         ("ViT", {"crop_pct": 0.5, "do_flip_channel_order": True}),  # which that class does not read
         ("ViT", {"do_center_crop": True, "size": 256, "crop_size": [192, 224]}),
         ("Beit", {"image_mean": 0.5, "image_std": 0.25}),

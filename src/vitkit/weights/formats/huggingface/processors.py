@@ -67,6 +67,9 @@ DEFAULTS = {
     "DINOv3ViT": {"size": _square(224), "resample": 2, **COLOURS},
     "Pvt": {"size": _square(224), "resample": 3, **COLOURS},
     "MobileNetV1": {**_shorter(256), **_crop(224), "resample": 2, **HALF},
+    "MobileNetV2": {**_shorter(256), **_crop(224), "resample": 2, **HALF},
+    "Segformer": {"size": _square(512), "resample": 2, **COLOURS},
+    "OwlViT": {"size": _square(768), "crop_size": _square(768), "resample": 3, **OPENAI},
     # The side is resized to more than `size` says (`_zoomed`)
     "ConvNext": {**_shorter(384), "crop_pct": 224 / 256, "resample": 3, **HALF},
     "Levit": {**_shorter(224), **_crop(224), "resample": 3, **COLOURS},
@@ -97,8 +100,17 @@ REFUSED = {
     },
     "MobileViT": {"do_flip_channel_order": "turns red, green, blue into blue, green, red"},
 }
-# Fields that a class has and does not read: MobileViT's never normalises
-UNREAD = {"MobileViT": {"do_normalize": False}}
+# What a class never does, whatever its file says
+NO_PADDING = {"do_pad": False}
+UNREAD = {
+    "Beit": NO_PADDING,
+    "ConvNext": NO_PADDING,
+    "DINOv3ViT": NO_PADDING,
+    "EfficientNet": NO_PADDING,
+    "MobileNetV2": NO_PADDING,
+    "MobileViT": {**NO_PADDING, "do_normalize": False},
+    "Segformer": {**NO_PADDING, "do_center_crop": False},
+}
 # Fields that Transformers takes as off if they are null, whatever the class's default is
 OFF_IF_NULL = (
     "do_resize",
