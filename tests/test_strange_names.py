@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from pictures import encoded
 from quick_ones import quick_ones
 
@@ -48,6 +49,7 @@ def photos(tmp_path, monkeypatch):
 @pytest.fixture
 def model(tmp_path):
     network = create(vit("mu/8", image=(32, 32), depth=1, classes=2), seed=0)
+    torch.nn.init.normal_(network.head.weight)
     return save(Classifier(network, Preprocessing(size=(32, 32)), CLASSES), tmp_path / "model")
 
 

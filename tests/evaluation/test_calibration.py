@@ -15,7 +15,7 @@ from tables import answered
 from vitkit.data import Preprocessing
 from vitkit.evaluation.metrics.calibration import calibrate, fit_temperature
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
-from vitkit.weights import Classifier, convert, load, save
+from vitkit.weights import Classifier, adopt, convert, load, save
 from vitkit.weights.classifier import with_temperature
 
 
@@ -173,5 +173,7 @@ def test_only_positive_numbers_are_temperatures(temperature):
 
 def test_a_model_without_a_head_has_no_temperature():
     headless = Classifier(create(replace(VIT, classes=0), seed=0), Preprocessing((32, 32)), ())
-    with pytest.raises(ValueError, match="no head"):
-        with_temperature(headless, 2.0)
+    zeros, _ = adopt(classifier(VIT), labels=("a", "b"))
+    for one, why in ((headless, "no classification head"), (zeros, "head is all zeros")):
+        with pytest.raises(ValueError, match=f"{why}.*no logits to divide by a temperature"):
+            with_temperature(one, 2.0)

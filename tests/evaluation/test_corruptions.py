@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from pictures import photograph
 from PIL import Image
 from tables import answered
@@ -149,6 +150,7 @@ def test_logits_that_are_not_finite_have_no_accuracy():
 
 def test_the_command_shows_a_table_and_a_curve(photographs, tmp_path, capsys):
     model = create(vit("mu/16", image=(32, 32), classes=2), seed=3)
+    torch.nn.init.normal_(model.head.weight)
     save(Classifier(model, PREPROCESSING, ("blue", "red")), tmp_path / "model")
     words = ["evaluate", str(tmp_path / "model"), str(photographs), "--device", "cpu"]
     words += ["--workers", "0", "--corruptions", "contrast", "jpeg_compression"]

@@ -134,6 +134,7 @@ def test_a_model_s_own_images_are_known_however_little_its_features_vary(spread)
 @pytest.fixture(scope="module")
 def classifier():
     network = create(vit("mu/8", image=(16, 16), depth=1, classes=4), seed=0).eval()
+    torch.nn.init.normal_(network.head.weight)
     x, y, _ = clusters(100, 0, width=network.head.weight.shape[1])
     unknown, _ = limits(x, y)
     return Classifier(network, Preprocessing(size=(16, 16)), tuple("abcd"), unknown=unknown)

@@ -77,7 +77,9 @@ def test_darkened_keeps_what_is_looked_at_and_darkens_the_rest():
 
 def test_figures_of_overlapping_patches():
     config = vit("mu/16", patch=(16, 8), stride=(12, 4), image=(64, 48), classes=3)
-    classifier = Classifier(create(config, seed=0).eval(), Preprocessing((64, 48)), tuple("abc"))
+    model = create(config, seed=0).eval()
+    torch.nn.init.normal_(model.head.weight)
+    classifier = Classifier(model, Preprocessing((64, 48)), tuple("abc"))
     images = torch.randint(0, 256, (2, 3, 64, 48), dtype=torch.uint8)
     subject = Subject(classifier, images, ("one", "two"))
     assert rollout_plate(subject).arrays["rollout"].shape == (2, 5, 11)

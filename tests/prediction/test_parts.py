@@ -89,6 +89,7 @@ def test_images_of_five_bands(tmp_path):
     mean = (0.5,) * 5
     preprocessing = Preprocessing((16, 16), mean=mean, std=mean, values="float32")
     model = create(vit("mu/8", image=(16, 16), classes=3, channels=5), seed=0)
+    torch.nn.init.normal_(model.head.weight)
     bands = Classifier(model, preprocessing, ("field", "wood", "lake"))
     images = tmp_path / "images"
     images.mkdir()

@@ -221,6 +221,7 @@ def test_all_broken_is_said_at_the_end(run, folder, monkeypatch):
 
 def test_ten_thousand_classes(folder, tmp_path, capsys):
     network = create(vit("mu/8", image=16, classes=10_000), seed=0)
+    torch.nn.init.normal_(network.head.weight)
     labels = tuple(f"class {i}" for i in range(10_000))
     model = save(Classifier(network, Preprocessing(size=(16, 16)), labels), tmp_path / "model")
     photos = folder({"1.jpg": 20})

@@ -19,6 +19,7 @@ HOSTILE = ("\x1b[2Jgone", "x" * 100_000)
 def hostile(tmp_path):
     """A model whose classes have such names."""
     model = create(vit("mu/8", image=(16, 16), classes=2, depth=1), seed=0)
+    torch.nn.init.normal_(model.head.weight)
     return save(Classifier(model, Preprocessing(size=(16, 16)), HOSTILE), tmp_path / "model")
 
 

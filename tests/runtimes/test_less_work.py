@@ -81,6 +81,7 @@ def test_images_end_early_if_that_is_asked_for(classifier, tmp_path, capsys):
 
 def test_models_that_cannot_merge_are_a_sentence(classifier, tmp_path):
     mean = create(vit("mu/8", image=(32, 48), classes=5, pool="gap"), seed=0)
+    torch.nn.init.normal_(mean.head.weight)
     other = Classifier(mean, classifier.preprocessing, classifier.labels)
     with pytest.raises(ValueError, match="token merging is for models that answer by a class"):
         export(other, tmp_path / "model.pt2", Export(to="torch", merge=3))

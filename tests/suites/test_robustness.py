@@ -5,6 +5,7 @@ from shutil import rmtree
 
 import numpy as np
 import pytest
+import torch
 from pictures import encoded, photograph
 
 from vitkit import cli
@@ -44,7 +45,9 @@ def place(tmp_path, monkeypatch):
         put_images(tmp_path / f"data/imagenet-c/weather/fog/{severity}")
     put_images(tmp_path / "data/imagenet-c/weather/snow/1")
     config = vit("mu/16", image=(32, 32), classes=1000, width=16, depth=1, mlp=16, heads=1)
-    classifier = Classifier(create(config, seed=0), Preprocessing(size=(32, 32)), imagenet_labels())
+    network = create(config, seed=0)
+    torch.nn.init.normal_(network.head.weight)
+    classifier = Classifier(network, Preprocessing(size=(32, 32)), imagenet_labels())
     save(classifier, tmp_path / "model")
     return tmp_path
 
@@ -149,6 +152,7 @@ def test_mce_and_relative_mce_are_over_all_fifteen():
 def test_images_of_a_corruption_are_not_cropped(tmp_path, monkeypatch):
     """As ImageNet-C's protocol has it; images of any other data set are prepared as the model's own."""
     network = create(vit("mu/16", image=(32, 32), classes=2, width=16, depth=1, mlp=16, heads=1))
+    torch.nn.init.normal_(network.head.weight)
     own = Preprocessing(size=(32, 32), rule="shorter", resize=40)
     asked = []
 

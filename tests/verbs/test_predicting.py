@@ -4,6 +4,7 @@ import signal
 
 import numpy as np
 import pytest
+import torch
 
 import vitkit
 from vitkit import Classifier, create
@@ -18,6 +19,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (3, 40, 48, 3), np.uint8)
 @pytest.fixture
 def classifier():
     model = create("mu/16", classes=2, image=(32, 32))
+    torch.nn.init.normal_(model.head.weight)
     return Classifier(model, Preprocessing(size=(32, 32)), ("blue", "red"))
 
 

@@ -189,11 +189,19 @@ def test_a_model_without_a_head_shows_what_it_looks_at(payload):
     assert known[0].predicted == ""
 
 
+def test_a_head_of_zeros_names_no_classes(payload):
+    untrained = Classifier(create("mu/16", classes=2), Preprocessing(), ("x", "y"))
+    current, _ = asked(payload(JPEG), [Viewer("untrained", untrained)])
+    assert current.answers[0].classes == ()
+    assert "names no classes" in app_html.answers(current.answers[0], "softmax")
+    assert "a head of zeros, so it names no classes" in Viewer("untrained", untrained).facts
+
+
 def test_two_models_of_other_sizes_and_classes_answer_one_photograph(payload):
     first = viewer()
-    second = Viewer(
-        "other", Classifier(create("mu/16", classes=2), Preprocessing(), ("x", "y"), "sigmoid")
-    )
+    network = create("mu/16", classes=2)
+    torch.nn.init.normal_(network.head.weight)
+    second = Viewer("other", Classifier(network, Preprocessing(), ("x", "y"), "sigmoid"))
     current, _ = asked(payload(JPEG), [first, second])
     assert [view.images.shape[2:] for view in current.photograph.views] == [(32, 48), (224, 224)]
     assert {name for name, _ in current.answers[1].classes} == {"x", "y"}

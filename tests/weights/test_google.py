@@ -110,6 +110,26 @@ def test_computed_positions_are_on_the_grid_of_patches_that_are_no_squares(
     assert_same_state(again.model, classifier.model)
 
 
+def test_a_rectangle_of_a_square_and_one_is_told(random_classifier, tmp_path, capsys):
+    """10 x 5 patches of big_vision, which has no row for the class token, are as many as 7 x 7 and a
+    token's. The paper's files always have one."""
+    config = replace(PLAIN, patch=16, pool="token", prefix_positions=0)
+    classifier = random_classifier(replace(config, image=(160, 80)))
+    np.savez(tmp_path / "model.npz", **arrays_of(classifier))
+    assert load(tmp_path / "model.npz").model.config.grid == (7, 7)
+    err = capsys.readouterr().err
+    assert err.count("taken for 7 x 7 patches and 1 of 1 tokens") == 1
+    assert "if they are 10 x 5 patches and 0 of 1 tokens: image=(160, 80)" in err
+    right = load(tmp_path / "model.npz", image=(160, 80))
+    assert "taken for" not in capsys.readouterr().err
+    assert_same_state(right.model, classifier.model)
+
+    papers = random_classifier(replace(config, image=(112, 112), prefix_positions=None))
+    np.savez(tmp_path / "paper.npz", **arrays_of(papers))
+    load(tmp_path / "paper.npz")
+    assert "taken for" not in capsys.readouterr().err
+
+
 def test_where_nothing_is_left_out_nothing_is_said(random_classifier):
     arrays = arrays_of(random_classifier(MAP))
     image, notes = image_part(arrays, "params/")

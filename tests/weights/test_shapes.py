@@ -36,3 +36,16 @@ def test_a_position_table_may_have_no_row_for_the_class_token():
 def test_where_the_size_or_a_shape_tells_the_grid_nothing_is_guessed():
     assert table_of(16, (1, 0), (16, 16), (64, 64)) == ((4, 4), 0, [])
     assert table_of(50, (1, 0), (16, 8), None) == ((5, 10), 0, [])
+
+
+def test_a_square_with_the_class_token_may_be_a_rectangle_without_it():
+    """10 x 17 patches are 13 x 13 and one: told where a table without a row for the token is usual."""
+    assert table_of(170, (1, 0), (16, 16), None) == ((13, 13), None, [])
+    grid, prefix, [note] = table_of(170, (1, 0), (16, 16), None, either=True)
+    assert (grid, prefix) == ((13, 13), None)
+    assert "170 rows, taken for 13 x 13 patches and 1 of 1 tokens before them" in note
+    assert "if they are 17 x 10 patches and 0 of 1 tokens: --image 272 160" in note
+    assert table_of(170, (1, 0), (16, 16), (272, 160), either=True)[1] == 0
+    assert table_of(170, (1, 0), (16, 16), (208, 208), either=True)[2] == []
+    for rows, tokens in ((197, (1, 0)), (26, (1, 0)), (169, (0, 0))):  # 197 x 1, 13 x 2, no token
+        assert table_of(rows, tokens, (16, 16), None, either=True)[2] == []

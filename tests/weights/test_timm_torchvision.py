@@ -250,6 +250,24 @@ def test_fields_that_config_json_leaves_out_have_timms_defaults(written):
     assert written_preprocessing(at_the_top, (224, 224)) == (preprocessing, notes)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("crop_mode", "border"),
+        ("crop_mode", "middle"),
+        ("interpolation", "random"),
+        ("interpolation", "lanczos"),
+        ("interpolation", "nearest"),
+        ("crop_pct", 1.1),
+        ("crop_pct", -0.9),
+    ],
+)
+def test_what_no_preprocessing_does_is_refused_by_its_field(field, value):
+    written = {"input_size": [3, 224, 224], field: value}
+    with pytest.raises(ValueError, match=f"its {field} is {value!r}; "):
+        written_preprocessing({"pretrained_cfg": written}, (224, 224))
+
+
 @pytest.mark.parametrize("rule", ["shorter", "square"])
 @pytest.mark.parametrize("size", [(224, 224), (256, 192), (192, 256), (232, 232)])
 def test_timms_config_json_gives_the_preprocessing_back(rule, size):

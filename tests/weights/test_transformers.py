@@ -82,6 +82,9 @@ CASES = {
     ),
     "DINOv2 without biases": ("Dinov2Model", "Dinov2Config", {**DINO, "qkv_bias": False}, pooled),
     "DINOv3": ("DINOv3ViTModel", "DINOv3ViTConfig", {**TRANSFORMERS, "num_register_tokens": 4}, pooled),
+    "DINOv3 without registers": (
+        "DINOv3ViTModel", "DINOv3ViTConfig", {**TRANSFORMERS, "num_register_tokens": 0}, pooled
+    ),
     "DINOv3 with SwiGLU": (
         "DINOv3ViTModel",
         "DINOv3ViTConfig",
@@ -149,6 +152,22 @@ def test_it_is_read_and_written_for_transformers(name, tmp_path):
     if name in ("ViT", "a distilled DeiT", "ViT with a pooler"):
         rename_as_transformers_5(tmp_path / "model.safetensors")
         assert_same_outputs(theirs, load(tmp_path, quiet=True).model, read=read)
+
+
+def test_dinov2_of_no_registers_is_read(tmp_path):
+    """Its file has a tensor of them, (1, 0, D); and its positions are resampled as those with registers."""
+    config = transformers.Dinov2WithRegistersConfig(**DINO | {"num_register_tokens": 0})
+    theirs = saved("Dinov2WithRegistersModel", config, tmp_path)
+    assert load_file(tmp_path / "model.safetensors")["embeddings.register_tokens"].shape == (
+        1,
+        0,
+        48,
+    )
+    classifier = load(tmp_path, quiet=True)
+    assert classifier.model.config.registers == 0
+    assert_same_outputs(theirs, classifier.model, read=pooled)
+    larger = load(tmp_path, image=(48, 64), quiet=True)
+    assert_same_outputs(theirs, larger.model, (48, 64), read=pooled, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("family", [VIT, DINOV2, DINOV3, towers.TOWERS, towers.NAFLEX])

@@ -43,7 +43,7 @@ from vitkit.acceleration.races import EXACT, Speeds, Wanted
 from vitkit.acceleration.subjects import Known, Subject
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
-from vitkit.weights import Classifier
+from vitkit.weights import Classifier, check_answers
 
 HOPELESS = 0.05  # of the images: a shape that loses more ends its size, as less of it loses more
 FOR_STATES = 0.6  # of the time; the rest is for speeds
@@ -52,7 +52,8 @@ FOR_FILES = 0.85
 
 def check(classifier: Classifier) -> None:
     """Raises ValueError for a model that cannot be made faster here."""
-    if classifier.activation != "softmax" or not classifier.labels:
+    check_answers(classifier)
+    if classifier.activation != "softmax":
         raise ValueError(
             "vitkit faster judges by how often the answer is the right class, and this model does not answer "
             f"with one class an image (its activation is {classifier.activation!r})"

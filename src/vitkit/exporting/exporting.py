@@ -68,7 +68,7 @@ from vitkit.system.storage.files import (
     write_json,
 )
 from vitkit.system.storage.private import public
-from vitkit.weights import Classifier, license_to_json
+from vitkit.weights import Classifier, check_answers, license_to_json
 
 # What can be asked for, and what is refused before anything is computed
 
@@ -120,8 +120,7 @@ class Export:
 
 def check(classifier: Classifier, path: Path, wanted: Export) -> None:
     """Raises ValueError if something cannot be exported, before anything is computed."""
-    if not classifier.labels:
-        raise ValueError("the model has no classification head, so it has no answer to export")
+    check_answers(classifier)
     check_answer(classifier)
     channels = getattr(classifier.model.config, "channels", 3)
     if channels != 3 or classifier.preprocessing.values != "uint8":

@@ -120,7 +120,8 @@ def predict(
     that lives, such as a camera's, give batch 1 and workers 0.
 
     Raises ValueError if something is not an image, for a folder or pattern without images, for a model
-    without a head, and for one that answers for every token; WorkerDied when a worker is killed.
+    without a head or with one of zeros, and for one that answers for every token; WorkerDied when a
+    worker is killed.
     """
     from vitkit.prediction.in_memory import as_items
 
@@ -147,14 +148,15 @@ def check_settings(top: int, batch: int, workers: int) -> None:
 def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
     """The runtime that computes the logits. Raises ValueError if the model gives no answer per
     image."""
-    if not classifier.labels:
-        raise ValueError("the model has no classification head, so it names no classes")
     if "torch" in sys.modules:  # without it there is no Classifier
         from vitkit.runtimes import eager
-        from vitkit.weights import Classifier
+        from vitkit.weights import Classifier, check_answers
 
         if isinstance(classifier, Classifier):
+            check_answers(classifier)
             return eager(classifier, device)
+    if not classifier.labels:
+        raise ValueError("the model has no classification head, so it names no classes")
     return classifier
 
 

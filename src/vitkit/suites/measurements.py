@@ -50,7 +50,7 @@ from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
 from vitkit.system.machine import Precision, autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
-from vitkit.weights import Classifier, Hints, load_as
+from vitkit.weights import Classifier, Hints, check_answers, load_as
 
 MEASURED = ("top1", "top5", "calibration_error")  # of answers to a named data set
 
@@ -184,6 +184,7 @@ class AsPublished:
         does not know the classes."""
         with process_group(device) as own_device:
             loaded = load_as(self.model, self.hints, quiet=True)
+            check_answers(loaded)
             check_classes(loaded)
             if self.corruption is not None:
                 loaded = replace(loaded, preprocessing=uncropped(loaded.preprocessing))

@@ -104,14 +104,13 @@ def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
 
 
 def classifier_with_head(model: "str | Classifier", hints: Hints) -> "Classifier":
-    """The same. Raises ValueError for one that names no classes."""
+    """The same. Raises ValueError for one that names no classes, or the same ones for every image."""
+    from vitkit.weights import no_answer
+
     classifier = classifier_of(model, hints)
-    if not classifier.labels:
+    if reason := no_answer(classifier):
         name = word_of(model)
-        raise ValueError(
-            f"{name} has no classification head, so it names no classes; "
-            f"vitkit show {name} says what it is"
-        )
+        raise ValueError(f"{name}: {reason}; vitkit finetune {name} DATA trains one")
     return classifier
 
 

@@ -76,7 +76,8 @@ def corrections_heading() -> str:
 def answers(answer: Answer, activation: Activation) -> str:
     """The most likely classes as bars, best first; as numbers alone, if they are not probabilities."""
     if not answer.classes:
-        return _whole(tag("p", "The model has no head, so it names no classes.", "faint"))
+        text = "The model has no trained head, so it names no classes."
+        return _whole(tag("p", text, "faint"))
     items = []
     for label, value in answer.classes:
         name = tag("span", printable_name(label))

@@ -32,7 +32,7 @@ from vitkit.models import Grid, Tiling
 from vitkit.prediction import Doubt, doubts, least_open, logits_and_strangeness
 from vitkit.runtimes import OnRuntime, Runtime, check_answer, least_of, with_strangeness
 from vitkit.system.console.text import counted
-from vitkit.weights import Classifier
+from vitkit.weights import Classifier, no_answer
 
 LARGEST_FILE = 50 * 2**20  # bytes of a photograph; those of 100 megapixels have less
 SHOWN = 640  # pixels of the longer side of a picture on the page
@@ -131,10 +131,12 @@ class Viewer:
         facts = [f"{height} × {width} pixels"]
         if preprocessing.is_native:
             facts = [f"whole photographs on up to {preprocessing.patches:,} patches"]
-        if self.classifier.labels:
-            facts.insert(0, counted(len(self.classifier.labels), "class"))
-        else:
+        if not self.classifier.labels:
             facts.insert(0, "no head, so it names no classes")
+        elif no_answer(self.classifier):
+            facts.insert(0, "a head of zeros, so it names no classes")
+        else:
+            facts.insert(0, counted(len(self.classifier.labels), "class"))
         if self.layers:
             facts.append(f"{len(self.layers)} layers of {counted(self.heads, 'head')}")
         return ", ".join(facts)
@@ -147,7 +149,7 @@ class Viewer:
         if not torch.isfinite(logits).all():
             raise ValueError("the model's outputs are not finite; its weights may be damaged")
         labels = self.classifier.labels
-        if not labels:
+        if no_answer(self.classifier):
             return Answer((), rollout)
         probabilities = self.classifier.probabilities(logits)  # (1, K)
         (doubt,) = doubts(labels, self._least(), strangeness, probabilities.cpu().numpy())

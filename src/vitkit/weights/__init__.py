@@ -11,7 +11,7 @@ _FILES = {
     "adoption": (
         "COLOURS adopt headless preprocessing_for preprocessing_for_channels rebuilt with_zero_head"
     ),
-    "classifier": "Classifier evaluating with_temperature",
+    "classifier": "Classifier check_answers evaluating no_answer with_temperature",
     "destination": "check_model_replaceable is_somebodys state_license",
     "files.content": "DAMAGE",
     "files.hub": "hub_answers hub_host paths_in push",

@@ -8,7 +8,9 @@ from vitkit.weights.adoption import preprocessing_for_channels as preprocessing_
 from vitkit.weights.adoption import rebuilt as rebuilt
 from vitkit.weights.adoption import with_zero_head as with_zero_head
 from vitkit.weights.classifier import Classifier as Classifier
+from vitkit.weights.classifier import check_answers as check_answers
 from vitkit.weights.classifier import evaluating as evaluating
+from vitkit.weights.classifier import no_answer as no_answer
 from vitkit.weights.classifier import with_temperature as with_temperature
 from vitkit.weights.destination import check_model_replaceable as check_model_replaceable
 from vitkit.weights.destination import is_somebodys as is_somebodys

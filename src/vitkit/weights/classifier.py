@@ -227,6 +227,42 @@ def check_native(config: ModelConfig, patch: tuple[int, int]) -> None:
         )
 
 
+def no_answer(classifier: Classifier) -> str:
+    """Why the model's outputs say nothing of an image, as the beginning of a sentence: it has no
+    head, or one of zeros. "" for a model that answers.
+
+    Google's files of ImageNet-21k were published so: with a head of 21,843 classes, all zeros. A new
+    head is of zeros too (Section 3.2), until it is trained.
+    """
+    if not classifier.labels:
+        return "the model has no classification head, so it names no classes"
+    if has_head_of_zeros(classifier.model):
+        return (
+            "the model's head is all zeros, published without its head or not trained yet, so its "
+            "answer is the same for every image"
+        )
+    return ""
+
+
+def check_answers(classifier: Classifier, instead: str = "train one: vitkit finetune") -> None:
+    """Raises ValueError for a model whose outputs say nothing of an image, which also says what to do
+    `instead`."""
+    if reason := no_answer(classifier):
+        raise ValueError(f"{reason}; {instead}")
+
+
+def has_head_of_zeros(model: nn.Module) -> bool:
+    """Whether the weights of the model's head, or of both of DeiT's, are all zeros. Its biases do not
+    depend on the image."""
+    head = getattr(model, "head", None)
+    if not isinstance(head, nn.Module):
+        return False
+    weights = [layer.weight for layer in head.modules() if isinstance(layer, nn.Linear)]
+    if not weights or any(weight.is_meta for weight in weights):
+        return False
+    return not any(bool(weight.any()) for weight in weights)
+
+
 def check_labels(labels: Iterable[str]) -> None:
     """Raises ValueError for one string: its letters would become the labels."""
     if isinstance(labels, str):
@@ -241,12 +277,12 @@ def with_temperature(classifier: Classifier, temperature: float) -> Classifier:
 
     The division is in the weights of the head, exact to float32's rounding. So every format and
     every library, runtime and server has the same probabilities, and nobody can forget them. Raises
-    ValueError for a temperature that is not positive, and for a model without a head.
+    ValueError for a temperature that is not positive, and for a model without a head or with one of
+    zeros.
     """
     if not math.isfinite(temperature) or temperature <= 0:
         raise ValueError(f"the temperature is {temperature}; it is a positive number")
-    if not classifier.labels:
-        raise ValueError("the model has no head, so it has no logits to divide by a temperature")
+    check_answers(classifier, "there are no logits to divide by a temperature")
     check_own_weights(classifier.model)
     model = deepcopy(classifier.model)
     for layer in model.head.modules():  # DeiT's head has two of them

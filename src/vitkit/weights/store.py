@@ -28,6 +28,7 @@ from vitkit.weights.classifier import (
     check_finite,
     check_own_weights,
     from_json,
+    has_head_of_zeros,
 )
 from vitkit.weights.destination import check_destination, write_model
 from vitkit.weights.files import Opened, Tensors, open_weights
@@ -178,6 +179,11 @@ def load_with_account(source: Path | str, hints: Hints) -> tuple[Classifier, lis
         f"{head}, in {format.name} format\n  preprocessing: {classifier.preprocessing}"
     )
     account = [summary, *description.notes, *changes]
+    if has_head_of_zeros(classifier.model):
+        account.append(
+            "head: all zeros, so every image has the same answer: the weights were published without "
+            "their head, or it is not trained yet (vitkit finetune)"
+        )
     if description.guess:
         account.insert(0, description.guess)
     return classifier, account

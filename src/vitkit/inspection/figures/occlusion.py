@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitkit.inspection.figures.passes import class_numbers, small_batches
 from vitkit.inspection.plots import LIGHT, Theme, panels, themed
-from vitkit.weights import Classifier
+from vitkit.weights import Classifier, check_answers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,7 +130,8 @@ def _curves(
 def _check(classifier: Classifier, images: Tensor, maps: Tensor, steps: int, orders: int) -> None:
     """Raises ValueError for what a caller can get wrong."""
     config = classifier.model.config
-    if not config.classes or not config.pools:
+    check_answers(classifier, "covering parts of an image changes no answer")
+    if not config.pools:
         raise ValueError(
             "the model has no head that answers an image, so covering parts of one changes no "
             "answer"

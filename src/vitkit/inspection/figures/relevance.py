@@ -23,7 +23,7 @@ from vitkit.inspection.figures.passes import (
     reading,
 )
 from vitkit.models import ScaledDotProduct, VisionTransformer, attention_weights, not_compiled
-from vitkit.weights import Classifier, evaluating
+from vitkit.weights import Classifier, check_answers, evaluating
 
 Update = Callable[[Tensor, Tensor], Tensor]
 """How the head's row, (B, T), goes through a layer's weighted attention, (B, T, T) or (B, Q, T)."""
@@ -135,11 +135,9 @@ def _propagate(
 ) -> Tensor:
     """The head's row, taken through the layers from the last to the first: (B, h, w) on the CPU."""
     config = check_has_attention(classifier)
-    if not config.classes:
-        raise ValueError(
-            "the model has no head, so there is no class that a patch could speak for; rollout shows "
-            "what its features look at"
-        )
+    check_answers(
+        classifier, "there is no class that a patch could speak for; rollout shows what it looks at"
+    )
     model = classifier.model
     grid = model.grid(images)
     tokens = config.prefix + grid[0] * grid[1]

@@ -18,7 +18,7 @@ from vitkit.inspection.pages.html import Active, Block, embedded, paragraph, par
 from vitkit.inspection.photographs import whole_pixels
 from vitkit.models import Grid, ViTConfig
 from vitkit.system.console.text import counted, printable_name
-from vitkit.weights import Classifier
+from vitkit.weights import Classifier, no_answer
 
 MEGABYTE = 10**6
 SHOWN = 480  # pixels of the longer side of a photograph
@@ -151,7 +151,7 @@ def _text(data: bytes) -> str:
 def _answers(classifier: Classifier, logits: Tensor) -> list[tuple[str, str]]:
     """The most likely classes and their probabilities, as text; none of a model that names no classes
     for an image."""
-    if not classifier.labels or logits.ndim != 1:
+    if no_answer(classifier) or logits.ndim != 1:
         return []
     values = classifier.probabilities(logits[None])[0]
     best = values.topk(min(TOP, len(values)))

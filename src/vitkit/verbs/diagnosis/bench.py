@@ -56,7 +56,7 @@ from vitkit.system.machine import processor
 from vitkit.system.storage.files import MARK, check_replaceable, write_json
 from vitkit.system.storage.private import public
 from vitkit.verbs.arguments import Model, ModelHints, word_of
-from vitkit.verbs.computing import any_runtime_of_file, classifier_of
+from vitkit.verbs.computing import any_runtime_of_file, classifier_with_head
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.diagnosis.bench_output import recommendation, tables
 from vitkit.weights import Classifier, Hints, save
@@ -184,7 +184,7 @@ def bench(settings: Bench) -> Benchmark:
         say(f"what needs {names} is left out: pip install 'vitkit[export]'")
 
     # The model, and what can compute it
-    classifier = classifier_of(settings.model, settings.hints)
+    classifier = classifier_with_head(settings.model, settings.hints)
     check_less_work(classifier, settings.merge, settings.exit)
     trial = sample_trial()
     if settings.data:

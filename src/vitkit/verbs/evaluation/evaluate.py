@@ -61,7 +61,9 @@ from vitkit.verbs.definition import verb
 from vitkit.verbs.evaluation.outcome import Evaluation, check_files
 from vitkit.verbs.evaluation.report import Request, check_imagenet_c, report_on, report_on_files
 from vitkit.verbs.sources import without_broken, without_unknown
-from vitkit.weights import Classifier, Hints
+from vitkit.weights import Classifier, Hints, check_answers
+
+WITHOUT_HEAD = {"neighbours", "fewshot"}  # evaluators of features
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,10 @@ def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
     if settings.named == "imagenet-c":
         check_imagenet_c(settings)
     loaded = classifier_on(settings.model, settings.hints, settings.runtime, settings.precision)
+    if not settings.evals or not set(settings.evals) <= WITHOUT_HEAD:
+        check_answers(
+            loaded, "train one: vitkit finetune; or measure its features: --evals neighbours"
+        )
     corrupted = settings.corruptions or settings.named == "imagenet-c"
     if corrupted and getattr(loaded.model, "takes_pictures", False):
         raise ValueError(

@@ -49,7 +49,7 @@ from vitkit.system.processes.ranks import from_rank_0, on_rank_0, world
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.computing import classifier_on
 from vitkit.verbs.evaluation.outcome import Evaluation, command_line, write
-from vitkit.weights import Classifier, Hints, save, with_temperature
+from vitkit.weights import Classifier, Hints, check_answers, save, with_temperature
 
 if TYPE_CHECKING:
     from vitkit.verbs.evaluation.evaluate import Evaluate
@@ -145,6 +145,7 @@ def _other(request: Request) -> Classifier | None:
     precision = request.settings.precision
     other = classifier_on(name, Hints(), "auto", precision)
     try:
+        check_answers(other)
         check_classes(other)
         if request.named is None:
             align(request.source.labels, other.labels, request.source.targets)
@@ -290,6 +291,7 @@ def report_on_files(
     """Measure the accuracy under every corruption in the folder, at every severity, with the errors
     in proportion to AlexNet's."""
     # The folders, before anything is computed
+    check_answers(classifier)
     check_classes(classifier)
     corruptions, notes = open_imagenet_c(settings.data)
     whole = replace(classifier, preprocessing=uncropped(classifier.preprocessing))

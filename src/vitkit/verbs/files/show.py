@@ -29,6 +29,7 @@ from vitkit.weights import (
     find_published,
     license_to_json,
     load_as,
+    no_answer,
 )
 
 
@@ -96,10 +97,11 @@ class Description:
         if self.classifier is None:
             if find_published(name):
                 yield f"next: vitkit models --published {name}   weights of this size to begin with"
-        elif self.classifier.labels:
-            yield f"next: vitkit predict {name} IMAGE..."
-        else:
+        elif reason := no_answer(self.classifier):
+            yield reason
             yield f"next: vitkit finetune {name} DATA"
+        else:
+            yield f"next: vitkit predict {name} IMAGE..."
 
 
 @verb

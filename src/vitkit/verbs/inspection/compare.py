@@ -32,7 +32,7 @@ from vitkit.verbs.definition import result, verb
 from vitkit.verbs.files.convert import check_tolerance
 from vitkit.verbs.training.report import comparison_rows, on_common_images, side_by_side
 from vitkit.verbs.words import MODEL
-from vitkit.weights import Classifier, Hints
+from vitkit.weights import Classifier, Hints, no_answer
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ class ComparedModels:
         outputs = "features"  # what a model without a head returns
         if first.labels and second.labels:
             outputs = "logits"
+        if not no_answer(first) and not no_answer(second):
             comparison = self.comparison
             sentence = (
                 f"the same likeliest class for {comparison.same_top} of {comparison.images} images"
@@ -136,6 +137,9 @@ class ComparedModels:
                     f"model puts at most {self.settings.tolerance:g} apart)"
                 )
             yield sentence
+        for name, classifier in ((self.settings.one, first), (self.settings.two, second)):
+            if reason := no_answer(classifier):
+                yield f"{word_of(name)}: {reason}"
         if not any(layer.name == "logits" for layer in self.comparison.layers):
             yield "the models return a different number of values, so these cannot be compared"
         elif self.same:

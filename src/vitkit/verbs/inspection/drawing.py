@@ -29,7 +29,7 @@ from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable, printable_name
 from vitkit.system.storage.files import MARK, as_text, save_npz, write_where_said
 from vitkit.verbs.arguments import word_of
-from vitkit.weights import Classifier
+from vitkit.weights import Classifier, no_answer
 
 if TYPE_CHECKING:
     from vitkit.verbs.inspection.inspect import Inspect
@@ -174,7 +174,7 @@ def _captions(
 ) -> tuple[str, ...]:
     """A line for each photograph: the class that is shown and its probability, or the file's name if
     the model names no class for an image."""
-    if not classifier.labels or not classifier.model.config.pools:
+    if no_answer(classifier) or not classifier.model.config.pools:
         return tuple(printable_name(Path(picture.name).name) for picture in pictures)
     captions = []
     for image in images:

@@ -92,6 +92,7 @@ WHOLE = ("a whole number", int)
 TEXT = ("a text", str)
 CHOICE = ("a number or a name", (int, str))
 NUMBERS = ("a list of finite numbers", list)
+OF_CHANNELS = ("a finite number, or a list of them", (int, float, list))
 OBJECT = ("an object", dict)
 SIDES = ("pixels: a whole number, a list of them, or an object", (int, list, dict))
 SWITCH = ("true or false", (bool, int))
@@ -116,9 +117,10 @@ CONFIG: Fields = {
 # preprocessor_config.json, of Transformers
 PREPROCESSOR: Fields = {
     "image_processor_type": TEXT, "feature_extractor_type": TEXT, "size": SIDES,
-    "crop_size": SIDES, "resample": CHOICE, "rescale_factor": NUMBER, "image_mean": NUMBERS,
-    "image_std": NUMBERS, "do_resize": SWITCH, "do_center_crop": SWITCH, "do_rescale": SWITCH,
+    "crop_size": SIDES, "resample": CHOICE, "rescale_factor": NUMBER, "image_mean": OF_CHANNELS,
+    "image_std": OF_CHANNELS, "do_resize": SWITCH, "do_center_crop": SWITCH, "do_rescale": SWITCH,
     "do_normalize": SWITCH, "default_to_square": SWITCH,
+    "crop_pct": NUMBER, "do_pad": SWITCH, "pad_size": SIDES,
     "patch_size": SIDES, "max_num_patches": WHOLE,
 }  # fmt: skip
 
@@ -166,9 +168,9 @@ def _check(name: str, value: object, kind: tuple) -> None:
     """Raises ValueError for a value of another type."""
     words, types = kind
     right = isinstance(value, types) and (kind == SWITCH or not isinstance(value, bool))
-    if kind == NUMBERS and right:
+    if kind in (NUMBERS, OF_CHANNELS) and isinstance(value, list):
         right = all(_is_finite(number) for number in value)
-    elif kind == NUMBER and right:
+    elif kind in (NUMBER, OF_CHANNELS) and right:
         right = _is_finite(value)
     if not right:
         raise ValueError(f"{name} is {repr(value)[:100]}; expected {words}")

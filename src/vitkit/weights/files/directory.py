@@ -34,6 +34,7 @@ PRETRAINING = "pretraining.safetensors"
 """What pre-training added to the model in a directory (weights/pretraining.py)."""
 UNKNOWN = "unknown.safetensors"
 """The limits from which on an image is unknown to the model in a directory (weights/unknown.py)."""
+PROCESSOR_FILE = "processor_config.json"
 FOLDER_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -67,7 +68,7 @@ class Opened:
     config: dict = field(default_factory=dict)
     """config.json beside it."""
     preprocessor: dict = field(default_factory=dict)
-    """preprocessor_config.json beside it."""
+    """preprocessor_config.json beside it, or the same object in processor_config.json."""
     described: dict = field(default_factory=dict)
     """vitkit's own description of the model."""
     wrapper: str = ""
@@ -170,7 +171,7 @@ def _open(file: Path, folder: Path | None) -> Opened:
     if inside and described.get(WRITTEN_WITH, identity(inside)) != identity(inside):
         license = license_of_file(folder / FILE, inside.get("license"))
         return Opened(file, tensors, {}, {}, inside, wrapper, license, (INTERRUPTED,))
-    preprocessor = _beside(folder, "preprocessor_config.json", PREPROCESSOR)
+    preprocessor = _image_processor(folder)
     license = license_in(folder, described.get("license"), config)
     pretraining, notes = _of_these_weights(folder / PRETRAINING, inside)
     unknown, more_notes = _of_these_weights(folder / UNKNOWN, inside)
@@ -215,6 +216,18 @@ def _beside(folder: Path, name: str, fields: Fields) -> dict:
     except ValueError as error:
         raise ValueError(f"{file} cannot be read: {error}") from None
     return values
+
+
+def _image_processor(folder: Path) -> dict:
+    """The description of the image processor; {} if there is none.
+
+    Transformers 5 writes that of CLIP and SigLIP into processor_config.json, beside the tokenizer's,
+    and reads it there first.
+    """
+    processor = _beside(folder, PROCESSOR_FILE, {"image_processor": PREPROCESSOR})
+    return processor.get("image_processor") or _beside(
+        folder, "preprocessor_config.json", PREPROCESSOR
+    )
 
 
 def _read(file: Path) -> tuple[Tensors, dict, str]:

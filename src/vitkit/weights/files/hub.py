@@ -14,7 +14,7 @@ from urllib.request import getproxies
 from vitkit.system.storage.download import download
 from vitkit.system.storage.files import cache_dir, nearest
 from vitkit.system.storage.private import paths_of_this_machine
-from vitkit.weights.files.directory import UNKNOWN
+from vitkit.weights.files.directory import PROCESSOR_FILE, UNKNOWN
 from vitkit.weights.licenses import CARD, NAMES, License
 from vitkit.weights.published import meant, published_called
 
@@ -97,7 +97,7 @@ def from_hub(name: str) -> Path:
     repository, _, revision = name.partition("@")
 
     def snapshot(weights: tuple[str, ...]) -> Path:
-        patterns = [*DESCRIPTIONS, UNKNOWN, CARD, *NAMES, *weights]
+        patterns = [*DESCRIPTIONS, PROCESSOR_FILE, UNKNOWN, CARD, *NAMES, *weights]
         folder = hub.snapshot_download(
             repository, revision=revision or None, allow_patterns=patterns
         )

@@ -99,7 +99,11 @@ def grid_of(patches: int, patch: Grid, hint: tuple[int, int] | None) -> Grid:
 
 
 def table_of(
-    rows: int, tokens: tuple[int, ...], patch: Grid, hint: tuple[int, int] | None
+    rows: int,
+    tokens: tuple[int, ...],
+    patch: Grid,
+    hint: tuple[int, int] | None,
+    either: bool = False,
 ) -> tuple[Grid, int | None, list[str]]:
     """How a position table of so many rows is read: the grid; how many of the tokens before the patches
     have a position, None if all; and a note if there is another reading. Published are:
@@ -109,13 +113,17 @@ def table_of(
     - one for the class token, none for registers: DINOv2.
 
     `tokens` are the numbers that may have one, all of them first. The first that leaves the rows of a
-    whole grid counts; if none does, the first.
+    whole grid counts; if none does, the first. `either`: the last is so usual that it is told where
+    the first counts and the rows may be the last's, too.
     """
     with_position = next((n for n in tokens if _is_grid(rows - n, patch, hint)), tokens[0])
     grid = grid_of(rows - with_position, patch, hint)
-    if with_position == tokens[0]:
-        return grid, None, []
-    return grid, with_position, _other_reading(rows, tokens[0], with_position, patch, hint)
+    if with_position != tokens[0]:
+        notes = _other_reading(rows, tokens[0], with_position, tokens[0], patch, hint)
+        return grid, with_position, notes
+    if either and tokens[-1] != tokens[0]:
+        return grid, None, _other_reading(rows, tokens[0], tokens[0], tokens[-1], patch, hint)
+    return grid, None, []
 
 
 def _is_grid(patches: int, patch: Grid, hint: tuple[int, int] | None) -> bool:
@@ -128,22 +136,26 @@ def _is_grid(patches: int, patch: Grid, hint: tuple[int, int] | None) -> bool:
 
 
 def _other_reading(
-    rows: int, prefix: int, taken: int, patch: Grid, hint: tuple[int, int] | None
+    rows: int, prefix: int, taken: int, other: int, patch: Grid, hint: tuple[int, int] | None
 ) -> list[str]:
     """A note if a position table that is read with a row for `taken` of the `prefix` tokens before the
-    patches may have one for each, for an image that is no square. So n x n patches without a class
-    token are as many rows as (n - 1) x (n + 1) with one."""
+    patches may have one for `other` of them, for an image that is no square. So n x n patches without
+    a class token are as many rows as (n - 1) x (n + 1) with one, and 13 x 13 with one as 17 x 10
+    without."""
     if hint or patch[0] != patch[1]:
         return []
-    patches = rows - prefix
+    patches = rows - other
     sides = range(math.isqrt(patches), 0, -1)
     width = next(side for side in sides if patches % side == 0)
     height = patches // width
     if height > 2 * width:  # hardly an image's proportions
         return []
     side = math.isqrt(rows - taken)
+    tokens = f"all {prefix} tokens"
+    if other < prefix:
+        tokens = f"{other} of {prefix} tokens"
     return [
         f"positions: {rows} rows, taken for {side} x {side} patches and {taken} of {prefix} tokens "
-        f"before them; if they are {height} x {width} patches and all {prefix} tokens: "
+        f"before them; if they are {height} x {width} patches and {tokens}: "
         f"--image {height * patch[0]} {width * patch[1]}"
     ]

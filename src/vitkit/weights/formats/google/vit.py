@@ -146,9 +146,10 @@ def _positions(
     # before that too, so there the number of rows decides
     rows = shape_of(tensors, "pos_embedding", 3)[1]
     tokens = (int("cls" in tensors),)
-    if Layout.parse(tidied.layout).table != ORIGINAL.table:
+    of_big_vision = Layout.parse(tidied.layout).table != ORIGINAL.table
+    if of_big_vision:
         tokens += (0,)
-    grid, prefix_positions, notes = table_of(rows, tokens, patch, image)
+    grid, prefix_positions, notes = table_of(rows, tokens, patch, image, either=of_big_vision)
     return grid, {"positions": "learned", "prefix_positions": prefix_positions}, notes
 
 

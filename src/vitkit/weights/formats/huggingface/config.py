@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from vitkit.models import ViTConfig
 from vitkit.weights.files import Tensors
 from vitkit.weights.formats.huggingface.processors import sides_in_json
-from vitkit.weights.outputs import Activation, numbered
+from vitkit.weights.formats.labels import named_outputs
+from vitkit.weights.outputs import Activation
 
 # hidden_act -> the form of the GELU
 GELU = {
@@ -116,20 +117,14 @@ def classifiers_in(tensors: Tensors) -> list[str]:
     return [name for name in CLASSIFIERS if f"{name}.weight" in tensors]
 
 
-def labels_of(json: dict, classes: int) -> tuple[str, ...] | None:
-    """The names in id2label; None if there is not one for each class.
-
-    Numbers if all are the names that Transformers makes up for classes without one: LABEL_0,
-    LABEL_1.
-    """
-    names = json.get("id2label")
-    if not isinstance(names, dict) or not classes or len(names) < classes:
-        return None
-    made_up = tuple(f"LABEL_{i}" for i in range(classes))
-    labels = tuple(str(names.get(str(i), made_up[i])) for i in range(classes))
-    if labels == made_up:
-        return numbered(classes)
-    return labels
+def labels_of(json: dict, classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
+    """The names in id2label, or without any there in label2id, and a note about how they were read;
+    None if there are none: then classes are numbered."""
+    for field in ("id2label", "label2id"):
+        labels, notes = named_outputs(field, json.get(field), classes)
+        if labels or notes:
+            return labels, notes
+    return None, []
 
 
 def activation_of(json: dict, classes: int) -> tuple[Activation, list[str]]:

@@ -41,6 +41,7 @@ def _dinov2_settings(json: dict, tensors: Tensors) -> dict:
         settings["pool"] = "token-gap"
     if "embeddings.register_tokens" in tensors:
         settings["prefix_positions"] = 1  # the class token's; registers have none
+    if json.get("model_type") == "dinov2_with_registers":
         settings["resample"] = "timm"  # with antialiasing, which the code without registers has not
     return settings
 
@@ -217,7 +218,8 @@ DINOV3 = Family(
     settings=_dinov3_settings,
     more_fields=_dinov3_fields,
     has=("layer_scale", "swiglu", "qkv_bias", "rectangles"),
-    cannot=lambda config: {"a head": config.classes, "no registers": not config.registers},
+    cannot=lambda config: {"a head": config.classes},
+    always_registers=True,
     tidy=_with_all_biases,
     positions="rotary-dinov3",
     mask_axes=3,

@@ -101,6 +101,8 @@ class Family:
     """What an image processor makes of an image -> (1, 3, h, w)."""
     mask_axes: int = 0
     """Axes of the mask embedding that its class has; 0 if it has none."""
+    always_registers: bool = False
+    """Whether a model without registers has a tensor of none, (1, 0, D)."""
     pooler_is_optional: bool = False
     """Whether a model without a head may have a pooler, or none."""
     cuts_rest: bool = False
@@ -136,6 +138,9 @@ class Family:
         """The encoder's names as in Transformers 4, and beside it what pre-training added."""
         tensors = without_prefix(tensors, f"{self.names.patches}.weight", self.renamed)
         mask, mask_note = mask_of(tensors.pop(MASK, None))
+        registers = tensors.get(self.names.registers)
+        if registers is not None and registers.shape[1:2] == (0,):  # num_register_tokens: 0
+            del tensors[self.names.registers]
         tensors, notes, _, pretraining = self.tidy(tensors)
         biases_note = []
         if "qkv_bias" in self.has and _have_biases(tensors, self.names):
@@ -179,11 +184,12 @@ class Family:
             preprocessing, rest_note = without_rest(preprocessing, config, "Transformers")
             notes += rest_note
         activation, activation_note = activation_of(opened.config, config.classes)
+        labels, labels_note = labels_of(opened.config, config.classes)
         return Description(
             config,
             preprocessing,
-            labels=labels_of(opened.config, config.classes),
-            notes=(*notes, *activation_note),
+            labels=labels,
+            notes=(*notes, *labels_note, *activation_note),
             activation=activation,
             objective=objective_of(opened.config),
         )
@@ -196,10 +202,13 @@ class Family:
     def _spell(
         self, tensors: dict[str, Tensor], config: ViTConfig, layout: str
     ) -> dict[str, Tensor]:
-        """The names of Transformers' class, and its mask embedding, of zeros as new ones are."""
+        """The names of Transformers' class, its mask embedding, of zeros as new ones are, and its
+        registers if it has none."""
         if self.mask_axes:
             shape = [1] * (self.mask_axes - 1) + [config.width]
             tensors = {**tensors, MASK: torch.zeros(shape)}
+        if self.always_registers and not config.registers:
+            tensors = {**tensors, self.names.registers: torch.zeros(1, 0, config.width)}
         prefix = self.prefix
         if config.classes and not prefix:
             prefix = f"{self.class_of(config)[0]}."

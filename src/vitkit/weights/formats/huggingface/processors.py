@@ -1,7 +1,10 @@
 """Hugging Face's image processors (preprocessor_config.json) as a Preprocessing, and the way back.
 
-`json` is that file's object. A field that it leaves out, or that is null, has the default of the
-processor's class (`DEFAULTS`).
+`json` is that file's object. A field that it leaves out has the default of the processor's class
+(`DEFAULTS`), and so has one that is null, except those that null turns off (OFF_IF_NULL). A class
+that is not in that table may do anything with pixels, so it is refused, as is every field that
+changes pixels in a way that no Preprocessing has: other pixels give other answers, and nothing else
+would show it.
 """
 
 import re
@@ -21,35 +24,110 @@ def _in_json(statistics: dict) -> dict:
     return {f"image_{name}": list(values) for name, values in statistics.items()}
 
 
-# The attributes of each class in Transformers (image_processing_vit.py and its siblings), under the
+# The attributes of each class in Transformers 5 (image_processing_vit.py and its siblings), under the
 # names that they have in the file. `default_to_square`: a size of one number is both sides', not
 # the shorter one's.
 HALF = _in_json(STATISTICS["half"])
 OPENAI = _in_json(STATISTICS["clip"])
-SQUARE = {"height": 224, "width": 224}
-SHORTER = {"shortest_edge": 224}
+COLOURS = _in_json(IMAGENET)
 EVERY_CLASS = {
     "do_resize": True,
     "do_center_crop": False,
     "do_rescale": True,
     "rescale_factor": 1 / 255,
     "do_normalize": True,
+    "do_pad": False,
     "default_to_square": True,
 }
-CROPS = {"do_center_crop": True, "crop_size": SQUARE}
-BIT = {"size": SHORTER, "default_to_square": False, **CROPS, "resample": 3, **OPENAI}
+
+
+def _square(side: int) -> dict:
+    return {"height": side, "width": side}
+
+
+def _crop(side: int) -> dict:
+    return {"do_center_crop": True, "crop_size": _square(side)}
+
+
+def _shorter(side: int) -> dict:
+    return {"size": {"shortest_edge": side}, "default_to_square": False}
+
+
+BIT = {**_shorter(224), **_crop(224), "resample": 3, **OPENAI}
 DEFAULTS = {
-    "ViT": {"size": SQUARE, "resample": 2, **HALF},
-    "DeiT": {"size": {"height": 256, "width": 256}, **CROPS, "resample": 3, **HALF},
+    "ViT": {"size": _square(224), "resample": 2, **HALF},
+    "DeiT": {"size": _square(256), **_crop(224), "resample": 3, **HALF},
+    "Beit": {"size": _square(224), "crop_size": _square(224), "resample": 3, **HALF},
     "Bit": BIT,
     "CLIP": BIT,
-    "Siglip": {"size": SQUARE, "default_to_square": False, "resample": 3, **HALF},
+    "ChineseCLIP": BIT,
+    "Blip": {"size": _square(384), "resample": 3, **OPENAI},
+    "Siglip": {"size": _square(224), "default_to_square": False, "resample": 3, **HALF},
     "Siglip2": {"patch_size": 16, "max_num_patches": 256, "resample": 2, **HALF},
-    "DINOv3ViT": {"size": SQUARE, "resample": 2, **_in_json(IMAGENET)},
+    "DINOv3ViT": {"size": _square(224), "resample": 2, **COLOURS},
+    "Pvt": {"size": _square(224), "resample": 3, **COLOURS},
+    "MobileNetV1": {**_shorter(256), **_crop(224), "resample": 2, **HALF},
+    "MobileNetV2": {**_shorter(256), **_crop(224), "resample": 2, **HALF},
+    "Segformer": {"size": _square(512), "resample": 2, **COLOURS},
+    "OwlViT": {"size": _square(768), "crop_size": _square(768), "resample": 3, **OPENAI},
+    # The side is resized to more than `size` says (`_zoomed`)
+    "ConvNext": {**_shorter(384), "crop_pct": 224 / 256, "resample": 3, **HALF},
+    "Levit": {**_shorter(224), **_crop(224), "resample": 3, **COLOURS},
+    "PoolFormer": {**_shorter(224), **_crop(224), "crop_pct": 0.9, "resample": 3, **COLOURS},
+    # What they do with colours is refused (REFUSED)
+    "EfficientNet": {
+        "size": _square(346),
+        "crop_size": _square(289),
+        "rescale_offset": False,
+        "include_top": True,
+        "resample": 3,
+        **HALF,
+    },
+    "MobileViT": {
+        **_shorter(224),
+        **_crop(256),
+        "do_flip_channel_order": True,
+        "resample": 3,
+        **HALF,
+    },
 }
+# Of a class, the fields that no Preprocessing has, unless they are false; and what they do
+REFUSED = {
+    "CLIP": {"use_square_size": "sets another size than the file's"},
+    "EfficientNet": {
+        "rescale_offset": "subtracts 1 from the pixels",
+        "include_top": "divides by image_std twice",
+    },
+    "MobileViT": {"do_flip_channel_order": "turns red, green, blue into blue, green, red"},
+}
+# What a class never does, whatever its file says
+NO_PADDING = {"do_pad": False}
+UNREAD = {
+    "Beit": NO_PADDING,
+    "ConvNext": NO_PADDING,
+    "DINOv3ViT": NO_PADDING,
+    "EfficientNet": NO_PADDING,
+    "MobileNetV2": NO_PADDING,
+    "MobileViT": {**NO_PADDING, "do_normalize": False},
+    "Segformer": {**NO_PADDING, "do_center_crop": False},
+}
+# Fields that Transformers takes as off if they are null, whatever the class's default is
+OFF_IF_NULL = (
+    "do_resize",
+    "do_center_crop",
+    "do_rescale",
+    "do_normalize",
+    "do_pad",
+    "do_flip_channel_order",
+    "include_top",
+    "rescale_offset",
+    "crop_pct",
+)
 # Of a file without a class, or of no file at all, by the type of the model
 FAMILIES = {
     "deit": "DeiT",
+    "dinov2": "Bit",
+    "dinov2_with_registers": "Bit",
     "clip": "CLIP",
     "clip_vision_model": "CLIP",
     "siglip": "Siglip",
@@ -120,8 +198,9 @@ def preprocessing_of(
     if not json:
         note = f"preprocessing: no preprocessor_config.json, so {model_type}'s usual one"
         return _usual(image, model_type, patch), [note]
-    family, json, notes = _with_defaults(json, model_type)
-    values = _values(json)
+    family, json = _with_defaults(json, model_type)
+    notes: list[str] = []
+    values = _values(family, json)
     if family == "Siglip2":
         size = _size_of_patches(json, patch)
         if not json["do_resize"]:
@@ -129,22 +208,20 @@ def preprocessing_of(
         return Preprocessing(size, "naflex", patch=(patch, patch), **values), notes
 
     # The size of the result
-    rule, resized, crop = _geometry(json)
+    rule, resized, crop = _geometry(family, json)
     size = crop or resized
+    _check_padding(json, size)
     if not json["do_resize"]:
         sentence = "the processor does not resize; images are made"
         notes.append(f"preprocessing: {sentence} {size[0]} x {size[1]} here")
 
     # The size before a crop; 0 if there is none
     cropped = crop is not None and crop != resized
-    if cropped and rule == "square" and resized[0] != resized[1]:
-        raise ValueError(
-            f"its preprocessor resizes to {resized[0]} x {resized[1]} before a crop; "
-            "vitkit resizes to a square"
-        )
     resize = 0
     if cropped or rule == "shorter":
         resize = max(resized)
+    if cropped:
+        _check_crop(json, rule, resized, crop)
     if rule == "shorter" and crop is None:
         notes.append(
             "preprocessing: the processor leaves images their proportions; "
@@ -172,22 +249,47 @@ def _usual(image: tuple[int, int], model_type: str, patch: int) -> Preprocessing
     return Preprocessing(size=image, **IMAGENET)
 
 
-def _with_defaults(json: dict, model_type: str) -> tuple[str, dict, list[str]]:
-    """The class, all fields, absent ones as the class has them, and a note if the class is unknown."""
+def _with_defaults(json: dict, model_type: str) -> tuple[str, dict]:
+    """The class, and all fields, absent ones as the class has them.
+
+    Raises ValueError for a class that vitkit does not know, and for a field of its class that
+    changes pixels as no Preprocessing does.
+    """
     # ViTImageProcessor, ViTImageProcessorFast, ViTFeatureExtractor: the same class of three times.
     # A file without a class gets that of its model (image_processing_auto.py)
-    usual = FAMILIES.get(model_type, "ViT")
-    name = json.get("image_processor_type") or json.get("feature_extractor_type") or usual
-    family = re.sub(r"(ImageProcessor|FeatureExtractor).*", "", str(name))
-    notes = []
-    if family not in DEFAULTS:
-        notes.append(
-            f"preprocessing: vitkit does not know {name}; what preprocessor_config.json leaves "
-            "out is taken as ViTImageProcessor's"
-        )
-        family = "ViT"
-    written = {field: value for field, value in json.items() if value is not None}
-    return family, {**EVERY_CLASS, **DEFAULTS[family], **written}, notes
+    usual = FAMILIES.get(model_type, "ViT") + "ImageProcessor"
+    name = str(json.get("image_processor_type") or json.get("feature_extractor_type") or usual)
+    family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", name)
+    if family not in DEFAULTS or family == name:
+        raise ValueError(_unknown_class(name, json))
+    written = {
+        field: value for field, value in json.items() if value is not None or field in OFF_IF_NULL
+    }
+    fields = {**EVERY_CLASS, **DEFAULTS[family], **written, **UNREAD.get(family, {})}
+    for field, effect in REFUSED.get(family, {}).items():
+        if fields.get(field):
+            raise ValueError(
+                f"its preprocessor's {field} is {fields[field]!r}, which {effect}; "
+                "vitkit does not do that"
+            )
+    return family, fields
+
+
+def _unknown_class(name: str, json: dict) -> str:
+    """A sentence about a class whose code vitkit does not know, and its own fields."""
+    known = {"image_processor_type", "feature_extractor_type", "processor_class", "crop_size"}
+    known |= EVERY_CLASS.keys() | DEFAULTS["Beit"].keys() | DEFAULTS["Siglip2"].keys()
+    known |= {"do_convert_rgb", "data_format", "input_data_format", "auto_map"}
+    own = sorted(field for field, value in json.items() if field not in known and value)
+    beside = ""
+    if own:
+        beside = f", with {', '.join(own)}"
+    return (
+        f"its preprocessor's image_processor_type is {name!r}{beside}, and vitkit does not know what "
+        "that does with pixels; if it prepares images as one of "
+        f"{', '.join(f'{family}ImageProcessor' for family in DEFAULTS)} does, name that one in "
+        "preprocessor_config.json"
+    )
 
 
 def _size_of_patches(json: dict, patch: int) -> tuple[int, int]:
@@ -207,46 +309,130 @@ def _size_of_patches(json: dict, patch: int) -> tuple[int, int]:
     return rows * patch, columns * patch
 
 
-def _geometry(json: dict) -> tuple[str, tuple[int, int], tuple[int, int] | None]:
+def _geometry(family: str, json: dict) -> tuple[str, tuple[int, int], tuple[int, int] | None]:
     """The rule of the resize, its (height, width), and those of the crop after it, or None."""
     size = json["size"]
     rule = "square"
-    if isinstance(size, dict) and "shortest_edge" in size:
+    if (isinstance(size, dict) and "shortest_edge" in size) or (
+        isinstance(size, int) and not json["default_to_square"]
+    ):
         rule = "shorter"
-        size = size["shortest_edge"]
-    elif isinstance(size, int) and not json["default_to_square"]:
-        rule = "shorter"
+    rule, resized, crop = _zoomed(family, json, rule, _pair("size", size))
     if not json["do_center_crop"]:
-        return rule, _pair(size), None
+        return rule, resized, crop
     if "crop_size" not in json:
         raise ValueError("its preprocessor crops the centre, but has no crop_size")
-    return rule, _pair(size), _pair(json["crop_size"])
+    if not json["do_resize"]:
+        raise ValueError(
+            "its preprocessor's do_resize is false and its do_center_crop true, so the model sees a "
+            "part of an image at its own scale; vitkit resizes before a crop"
+        )
+    crop_size = _pair("crop_size", json["crop_size"])
+    if crop not in (None, crop_size):
+        raise ValueError(
+            f"its preprocessor crops twice, to {crop[0]} x {crop[1]} (size) and then to "
+            f"{crop_size[0]} x {crop_size[1]} (crop_size); vitkit crops once"
+        )
+    return rule, resized, crop_size
 
 
-def _pair(size) -> tuple[int, int]:
-    """(height, width), however it is written. Raises ValueError for what is no size."""
+def _zoomed(
+    family: str, json: dict, rule: str, size: tuple[int, int]
+) -> tuple[str, tuple[int, int], tuple[int, int] | None]:
+    """What a class makes of its `size`: the rule, the (height, width) of the resize, and those of a
+    crop that belongs to it, or None. Most classes resize to the size itself."""
+    if family == "Levit" and rule == "shorter":
+        side = int(256 / 224 * size[0])
+        return rule, (side, side), None
+    if family == "PoolFormer" and json["crop_pct"] is not None:
+        height, width = (int(side / _crop_pct(json)) for side in size)
+        if height == width:  # both sides, too, mean the shorter one
+            rule = "shorter"
+        return rule, (height, width), None
+    if family == "ConvNext":
+        if rule != "shorter":
+            raise ValueError(
+                f"its preprocessor's size is {json['size']!r}; a ConvNextImageProcessor's has a "
+                "shortest_edge"
+            )
+        if size[0] >= 384:
+            return "square", size, None
+        side = int(size[0] / _crop_pct(json))
+        return rule, (side, side), size
+    return rule, size, None
+
+
+def _crop_pct(json: dict) -> float:
+    """The part of an image's side that a crop leaves."""
+    value = json["crop_pct"]
+    if not _is_number(value) or not 0 < value <= 1:
+        raise ValueError(f"its preprocessor's crop_pct is {value!r}; it is a number from 0 to 1")
+    return value
+
+
+def _check_crop(json: dict, rule: str, resized: tuple[int, int], crop: tuple[int, int]) -> None:
+    """Raises ValueError for a crop that no Preprocessing has."""
+    if rule == "square" and resized[0] != resized[1]:
+        raise ValueError(
+            f"its preprocessor resizes to {resized[0]} x {resized[1]} before a crop; "
+            "vitkit resizes to a square"
+        )
+    if max(crop) > resized[0]:
+        raise ValueError(
+            f"its preprocessor's crop_size is {json['crop_size']!r}, more than the {resized[0]} pixels "
+            "that it resizes to, so it adds a black border; vitkit does not"
+        )
+
+
+def _check_padding(json: dict, size: tuple[int, int]) -> None:
+    """Raises ValueError for a border around an image of this (height, width). Without a pad_size
+    images are padded to the largest of a batch, which here all have one size."""
+    if not json["do_pad"] or "pad_size" not in json:
+        return
+    if _pair("pad_size", json["pad_size"]) != size:
+        raise ValueError(
+            f"its preprocessor's do_pad is {json['do_pad']!r} and its pad_size {json['pad_size']!r}, so "
+            f"images of {size[0]} x {size[1]} get a border; vitkit does not pad"
+        )
+
+
+def _pair(field: str, size: object) -> tuple[int, int]:
+    """(height, width), in whichever way it is written. Raises ValueError for what is no size, and for
+    another kind of size."""
     pair = size
-    if isinstance(size, dict) and "height" in size:
-        pair = (size["height"], size.get("width"))
-    elif isinstance(size, dict):
-        pair = (size.get("shortest_edge"),) * 2
+    if isinstance(size, dict) and size.keys() == {"height", "width"}:
+        pair = (size["height"], size["width"])
+    elif isinstance(size, dict) and size.keys() == {"shortest_edge"} and field == "size":
+        pair = (size["shortest_edge"],) * 2
     elif isinstance(size, int):
         pair = (size, size)
-    numbers = isinstance(pair, list | tuple) and all(isinstance(side, int) for side in pair)
-    if not numbers or len(pair) != 2:
-        raise ValueError(f"its preprocessor's size is {size!r}; expected pixels")
-    return tuple(pair)
-
-
-def _values(json: dict) -> dict:
-    """How pixels are resized and normalised, as settings of a Preprocessing."""
-    if json["resample"] not in RESAMPLE:
+    is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+    if not is_pair or not all(isinstance(side, int) and side > 0 for side in pair):
         raise ValueError(
-            f"its preprocessor resizes by method {json['resample']!r}; "
+            f"its preprocessor's {field} is {size!r}; vitkit reads pixels: a number, height and width, "
+            "or of size the shortest_edge alone"
+        )
+    height, width = pair
+    return height, width
+
+
+def _values(family: str, json: dict) -> dict:
+    """How pixels are resized and normalised, as settings of a Preprocessing."""
+    resample = json["resample"]
+    if not isinstance(resample, int | str) or resample not in RESAMPLE:
+        raise ValueError(
+            f"its preprocessor's resample is {resample!r}; "
             "vitkit knows 2 (bilinear) and 3 (bicubic)"
         )
+    interpolation = RESAMPLE[resample]
+    # Cubic curves leave the range of the pixels. Others cut that off, as bytes have no room for it
+    if family == "DINOv3ViT" and interpolation == "bicubic" and json["do_rescale"]:
+        raise ValueError(
+            f"its preprocessor's resample is {resample!r}, and a DINOv3ViTImageProcessor resizes numbers "
+            "of any range; vitkit resizes bytes, which is another bicubic image (2, bilinear, is the same)"
+        )
     mean, std = _statistics(json)
-    return {"interpolation": RESAMPLE[json["resample"]], "mean": mean, "std": std}
+    return {"interpolation": interpolation, "mean": mean, "std": std}
 
 
 def _statistics(json: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -259,16 +445,40 @@ def _statistics(json: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
     factor = 1.0
     if json["do_rescale"]:
         factor = json["rescale_factor"]
-    if not isinstance(factor, int | float) or not isfinite(factor) or factor <= 0:
-        raise ValueError(f"its preprocessor's rescale_factor is {factor!r}")
+    if not _is_number(factor) or factor <= 0:
+        raise ValueError(f"its preprocessor's rescale_factor is {factor!r}; it is above 0")
     mean = [0.0] * 3
     std = [1.0] * 3
     if json["do_normalize"]:
-        mean = json["image_mean"]
-        std = json["image_std"]
+        mean = _of_channels(json, "image_mean")
+        std = _of_channels(json, "image_std")
+    channels = max(len(mean), len(std))
+    if len(mean) == 1:
+        mean = mean * channels
+    if len(std) == 1:
+        std = std * channels
     scale = 255 * factor
     if abs(scale - 1) < 1e-6:  # 1 / 255, rounded: the published numbers stay as they are
         scale = 1.0
     scaled_mean = tuple(value / scale for value in mean)
     scaled_std = tuple(value / scale for value in std)
     return scaled_mean, scaled_std
+
+
+def _of_channels(json: dict, field: str) -> list[float]:
+    """A mean or a standard deviation of each channel; one number is that of red, green and blue."""
+    values = json[field]
+    if _is_number(values):
+        return [values] * 3
+    if not isinstance(values, list | tuple) or not all(_is_number(value) for value in values):
+        raise ValueError(
+            f"its preprocessor's {field} is {values!r}; it is a number, or one for each channel"
+        )
+    return list(values)
+
+
+def _is_number(value: object) -> bool:
+    """Whether this is a finite number, and not true or false."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isfinite(value)

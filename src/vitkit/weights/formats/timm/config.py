@@ -19,11 +19,13 @@ from vitkit.models import ModelConfig, ViTConfig
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.files import load_state_dict
 from vitkit.weights.formats.format import Elsewhere
+from vitkit.weights.formats.labels import named_outputs
 from vitkit.weights.formats.shapes import IMAGENET
 from vitkit.weights.outputs import usual_labels
 
 RULES = {"center": "shorter", "squash": "square"}  # timm's crop_mode -> Preprocessing.rule
 CROP_MODES = {rule: mode for mode, rule in RULES.items()}
+INTERPOLATIONS = ("bilinear", "bicubic")
 # What timm takes for fields that are absent or null: resolve_data_config (timm/data/config.py)
 DEFAULTS = {"crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic", **IMAGENET}
 GELU = {  # timm's act_layer -> the form of the GELU
@@ -109,17 +111,24 @@ def input_size(json: dict) -> tuple[int, int] | None:
 
 
 def labels_of(json: dict, classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
-    """Its names of the classes, or the usual ones with a note."""
-    names = json.get("label_names") or pretrained_cfg(json).get("label_names")
-    if isinstance(names, list) and len(names) == classes:
-        return tuple(map(str, names)), []
+    """Its names of the classes, or the usual ones, with a note.
+
+    "label_names" is a list, or an object if some outputs have no name; "labels" was its name in
+    timm's oldest repositories. "label_descriptions" are by these names, not by the outputs.
+    """
+    for fields in (json, pretrained_cfg(json)):
+        for field in ("label_names", "labels"):
+            labels, notes = named_outputs(field, fields.get(field), classes)
+            if labels or notes:
+                return labels, notes
     return usual_labels(classes)
 
 
 def written_preprocessing(
     json: dict, image: tuple[int, int]
 ) -> tuple[Preprocessing, list[str]] | None:
-    """The preprocessing that it describes, and notes; None if it describes none."""
+    """The preprocessing that it describes, and notes; None if it describes none. Raises ValueError for
+    what no Preprocessing does."""
     written = pretrained_cfg(json)
     if not written:
         return None
@@ -127,13 +136,20 @@ def written_preprocessing(
     size = input_size({"pretrained_cfg": written}) or image
     notes = []
     crop_mode = values["crop_mode"]
-    if crop_mode not in RULES:
-        sentence = f"its crop_mode {crop_mode!r} is not known here; taken as center"
-        notes.append(f"preprocessing: {sentence}")
-        crop_mode = "center"
+    if crop_mode not in CROP_MODES.values():
+        raise ValueError(
+            f"its crop_mode is {crop_mode!r}; of timm's vitkit has {', '.join(CROP_MODES.values())}"
+        )
+    interpolation = values["interpolation"]
+    if interpolation not in INTERPOLATIONS:
+        raise ValueError(
+            f"its interpolation is {interpolation!r}; of timm's vitkit has {', '.join(INTERPOLATIONS)}"
+        )
 
     # The size before the crop
     crop_pct = values["crop_pct"]
+    if not 0 < crop_pct <= 1:
+        raise ValueError(f"its crop_pct is {crop_pct}; it is a number from 0 to 1")
     resize = resize_from_crop_pct(crop_pct, size)
     if crop_mode == "squash" and crop_pct >= 1:  # resized to `size` itself: there is no crop
         resize = 0
@@ -148,7 +164,7 @@ def written_preprocessing(
         size=size,
         rule=RULES[crop_mode],
         resize=resize,
-        interpolation=values["interpolation"],
+        interpolation=interpolation,
         mean=tuple(values["mean"]),
         std=tuple(values["std"]),
     )

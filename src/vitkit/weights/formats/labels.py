@@ -1,0 +1,111 @@
+"""The names of a head's outputs, in the ways in which other libraries' files write them."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+from vitkit.system.console.text import some
+from vitkit.weights.outputs import counted_classes
+
+NUMBER = r"[0-9]{1,9}"  # of an output, as a text
+
+
+def named_outputs(
+    field: str, written: object, classes: int
+) -> tuple[tuple[str, ...] | None, list[str]]:
+    """A name for every output, each once, and a note if that is not just what is written; None if
+    there are no names that can be read.
+
+    `written` is the value of this field: a list of names, {number: name}, or {name: number}; the
+    numbers may begin at 1. An output without a name has its number, and a name of several outputs
+    gets their numbers. Names that Transformers makes up, LABEL_0 and so on, are none.
+    """
+    if not written or not classes:
+        return None, []
+    names = _by_number(written, names_first=field == "label2id")
+    if names is None:
+        note = f"labels: numbers, because {field} does not say which output has which name"
+        return None, [note]
+    names = {number: name for number, name in names.items() if name != f"LABEL_{number}"}
+    if not names:
+        return None, []
+
+    # Numbers that the head's outputs do not have
+    remarks = []
+    if names.keys() == set(range(1, classes + 1)):
+        names = {number - 1: name for number, name in names.items()}
+        remarks.append(f"{field} counts from 1, so its 1 names the first output")
+    if max(names) >= classes:
+        note = (
+            f"labels: numbers, because {field} names an output {max(names)}, and the head has "
+            f"{counted_classes(classes)}, counted from 0"
+        )
+        return None, [note]
+
+    # Outputs without a name, and names of several outputs
+    unnamed = [str(number) for number in range(classes) if number not in names]
+    if unnamed:
+        remarks.append(
+            f"{field} names {len(names):,} of {classes:,} outputs, and the others have their number "
+            f"({some(unnamed, 3)})"
+        )
+    counts = Counter(names.values())
+    repeated = [name for name, count in counts.items() if count > 1]
+    if repeated:
+        remarks.append(
+            f"{field} has a name of several outputs, which get their number ({some(repeated, 3)})"
+        )
+    labels = []
+    for number in range(classes):
+        label = names.get(number, str(number))
+        if counts[label] > 1:
+            label = f"{label} ({number})"
+        labels.append(label)
+    if len(set(labels)) < classes:  # another class is called "3", or "crane (134)"
+        return None, [f"labels: numbers, because {field} does not tell its outputs apart"]
+    notes = []
+    if remarks:
+        notes = [f"labels: {'; '.join(remarks)}"]
+    return tuple(labels), notes
+
+
+def _by_number(written: object, names_first: bool) -> dict[int, str] | None:
+    """The names by the number of the output; None if it is not said. A number of several names has
+    none. `names_first`: whether an object that can be read both ways is {name: number}."""
+    if isinstance(written, list | tuple):
+        pairs = list(enumerate(written))
+    elif isinstance(written, Mapping):
+        by_key = [(_number(key), value) for key, value in written.items()]
+        by_value = [(_number(value), key) for key, value in written.items()]
+        readings = [by_key, by_value]
+        if names_first:
+            readings.reverse()
+        complete = [reading for reading in readings if all(n is not None for n, _ in reading)]
+        if not complete:
+            return None
+        pairs = complete[0]
+    else:
+        return None
+    counts = Counter(number for number, _ in pairs)
+    names = {}
+    for number, value in pairs:
+        name = _name(value)
+        if name is not None and counts[number] == 1:
+            names[number] = name
+    return names
+
+
+def _number(value: object) -> int | None:
+    """The number of an output, which JSON's keys have as a text; None for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and re.fullmatch(NUMBER, value):
+        return int(value)
+    return None
+
+
+def _name(value: object) -> str | None:
+    """A name as a text; None for what names nothing."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    return str(value) or None
