@@ -174,7 +174,9 @@ def test_a_class_weighs_its_own_images_and_not_what_smoothing_spreads(mixing):
     keys = torch.arange(6) + 2**40
 
     # The loss of a mixture is the mixture of the losses, each with its own class's weight
-    shown, shares = mix(images, F.one_hot(classes, 2).float(), keys, objective.mixup, objective.cutmix)
+    shown, shares = mix(
+        images, F.one_hot(classes, 2).float(), keys, objective.mixup, objective.cutmix
+    )
     expected = 0.0
     for number in range(2):
         target = torch.full((6,), number)

@@ -234,3 +234,27 @@ def test_a_wrong_reading_is_found(saved, tmp_path):
         ValueError, match="is read otherwise than timm .* reads it: the logits differ by"
     ):
         check_reading(tmp_path)
+
+
+def test_a_head_of_zeros_is_no_proof_of_the_rest(saved, tmp_path, monkeypatch):
+    """Its logits are zeros in every library, whatever the encoder computes."""
+    from vitkit.weights import convert, proof
+
+    saved()
+    classifier = load(tmp_path, labels=("a", "b"), quiet=True)
+    converted = convert(classifier, tmp_path / "same", "timm")
+    assert converted.largest < 1e-5 < 0.01 < converted.scale
+    assert not load(tmp_path / "same", quiet=True).model.head.weight.any()
+
+    # An encoder that computes something else is found
+    real = proof.load
+
+    def another(path, **settings):
+        found = real(path, **settings)
+        if path.name == "other":
+            found.model.blocks[0].mlp.gelu = torch.nn.ReLU()
+        return found
+
+    monkeypatch.setattr(proof, "load", another)
+    with pytest.raises(ValueError, match="the logits of timm .* differ by"):
+        convert(classifier, tmp_path / "other", "timm")

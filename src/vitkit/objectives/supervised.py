@@ -173,7 +173,8 @@ class SupervisedLearner(Learner):
         if settings.mixup or settings.cutmix:
             images, targets = mix(images, targets, keys, settings.mixup, settings.cutmix)
         total = 1.0
-        if settings.class_weights == "balanced":  # of what an image shows, before any of it is spread
+        if settings.class_weights == "balanced":
+            # Of what an image shows, before any of it is spread
             targets = targets * self.weights
             total = targets.sum(1, keepdim=True)  # (B, 1)
         targets = self.spread(targets, total)
