@@ -7,7 +7,7 @@ import pytest
 from margins import at_least, at_most
 
 from vitkit.data import Augmentation, Preprocessing, from_dataset
-from vitkit.evaluation.label_preservation import surviving
+from vitkit.evaluation.label_preservation import surviving, surviving_in_pixels
 from vitkit.models import create, vit
 from vitkit.training.choices import sentence
 from vitkit.weights import Classifier
@@ -75,3 +75,46 @@ def test_labels_that_chance_has_drawn_switch_nothing_off(model):
     survival = surviving(model, pictures, Augmentation())
     assert survival.augmentation == Augmentation()
     assert surviving(model, pictures, Augmentation()) == survival  # always
+
+
+# From scratch, where no model sees the images
+
+
+PIXELS = Preprocessing((SIDE, SIDE))
+SHIFTS = Augmentation(crop="pad_crop", pad=4)
+
+
+def test_pixels_tell_that_a_mirrored_disc_is_another_one():
+    sides = discs(place=((0.2, 0.45), (0.55, 0.8)), channel=(0, 0))
+    survival = surviving_in_pixels(PIXELS, sides, Augmentation())
+    assert not survival.augmentation.flip and survival.augmentation.crop != "inception"
+    assert surviving_in_pixels(PIXELS, sides, SHIFTS).augmentation == replace(SHIFTS, flip=False)
+
+
+def arrows(count=100):
+    """Arrows anywhere, that point to the left or to the right by the class."""
+    random = np.random.default_rng(0)
+    pictures = []
+    for i in range(count):
+        picture = random.integers(60, 90, (SIDE, SIDE, 3), dtype=np.uint8)
+        top, left = random.integers(2, 14, 2)
+        for row in range(13):
+            reach = 13 - 2 * abs(row - 6)
+            picture[top + row, left : left + reach] = 230
+        if i % 2:
+            picture = picture[:, ::-1]
+        pictures.append((np.ascontiguousarray(picture), i % 2))
+    return from_dataset(pictures, labels=("right", "left"))
+
+
+def test_pixels_tell_which_way_an_arrow_points():
+    survival = surviving_in_pixels(PIXELS, arrows(), SHIFTS)
+    assert survival.augmentation == replace(SHIFTS, flip=False)
+
+
+@pytest.mark.parametrize("asked", [Augmentation(), SHIFTS, replace(SHIFTS, rand_augment=(2, 9))])
+def test_pixels_leave_on_what_costs_nothing(asked):
+    colours = discs(place=((0.3, 0.7), (0.3, 0.7)), channel=(0, 2))
+    assert surviving_in_pixels(PIXELS, colours, asked).augmentation.flip
+    chance = discs(place=((0.3, 0.7), (0.3, 0.7)), channel=(0, 0), count=40)
+    assert surviving_in_pixels(PIXELS, chance, asked).augmentation == asked

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from margins import at_most
+from PIL import Image
 from processes import Forked
 from rich.console import Console
 from scipy.stats import ttest_rel, tukey_hsd
@@ -25,7 +26,13 @@ from vitkit.evaluation.metrics.metric import SHARE, Metric
 from vitkit.models import create, vit
 from vitkit.models.positions import RESAMPLE, resample
 from vitkit.objectives import MaskedPatches
-from vitkit.studies.base import check_square_patches, on_a_share, resnet_like, small_vit
+from vitkit.studies.base import (
+    check_square_patches,
+    on_a_share,
+    on_other_images,
+    resnet_like,
+    small_vit,
+)
 from vitkit.studies.budget import Budget, plan
 from vitkit.studies.drawing import write_figure
 from vitkit.studies.grid import _check_cells, most_shards, of_shard
@@ -593,3 +600,33 @@ def test_a_study_runs_end_to_end(name, ask, tmp_path):
     assert not reached.failures()
     study.table(reached)
     study.draw(reached)
+
+
+def test_a_study_mirrors_no_images_whose_classes_do_not_survive_it(tmp_path, capsys):
+    """A disc left or right: with every second image mirrored no kind of positions could learn it."""
+    random = np.random.default_rng(0)
+    rows, columns = np.mgrid[:32, :32]
+    for i in range(120):
+        side = i % 2
+        x = random.uniform(6, 12) + 14 * side
+        inside = (columns - x) ** 2 + (rows - random.uniform(8, 24)) ** 2 < 16
+        pixels = random.integers(0, 40, (32, 32, 3)) + 180 * inside[..., None]
+        path = tmp_path / "discs" / ("left", "right")[side] / f"{i:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    ask = Ask(data=str(tmp_path / "discs"), seeds=1)
+    for _ in range(2):  # the second time, as its directory says
+        decided, _ = begin(STUDIES["positions"], ask, "40steps", tmp_path / "study", "cpu")
+        augmentation = decided.recipe.data.augmentation
+        assert (augmentation.flip, augmentation.crop, augmentation.auto) == (
+            False,
+            "pad_crop",
+            False,
+        )
+        assert "training images: switched off, because the classes do not survive it: mirrored" in (
+            capsys.readouterr().err
+        )
+
+    # Another data set is asked for itself
+    other = on_other_images(decided.recipe, "digits")
+    assert other.data.source == "digits" and other.data.augmentation.auto

@@ -150,7 +150,13 @@ def test_what_the_classes_do_not_survive_is_off_and_stays_off(discs, tmp_path, m
     assert train(discs, tmp_path / "run", "cpu", Console(quiet=True)).origin["steps"] == 4
 
 
-def test_without_weights_there_is_nobody_to_ask(tiny, tmp_path, quiet):
-    data = replace(tiny.data, augmentation=Augmentation(auto=True))
-    with pytest.raises(ValueError, match="auto asks a pre-trained model .* begins with none"):
-        train(replace(tiny, data=data), tmp_path / "run", "cpu", quiet)
+def test_from_scratch_the_pixels_are_asked(discs, tmp_path, monkeypatch):
+    scratch = replace(discs, init="")
+    console = Console(record=True, width=1000, file=io.StringIO())
+    train(scratch, tmp_path / "run", "cpu", console)
+    said = console.export_text()
+    assert "switched off, because the classes do not survive it: mirrored images" in said
+    ran = read_json(tmp_path / "run" / "recipe.json")["data"]["augmentation"]
+    assert (ran["flip"], ran["auto"]) == (False, False)
+    monkeypatch.setattr("vitkit.training.choices.surviving_in_pixels", None)
+    assert train(scratch, tmp_path / "run", "cpu", Console(quiet=True)).origin["steps"] == 4

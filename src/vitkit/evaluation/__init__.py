@@ -54,6 +54,6 @@ _FILES = {
     ),
     "reports.report": "Report mistakes report",
     "reports.review": "Finding KINDS outliers unusual_looks write_review",
-    "label_preservation": "Survival Trial surviving",
+    "label_preservation": "Survival Trial surviving surviving_in_pixels",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -43,6 +43,7 @@ from vitkit.evaluation.evaluators import USUAL as USUAL
 from vitkit.evaluation.label_preservation import Survival as Survival
 from vitkit.evaluation.label_preservation import Trial as Trial
 from vitkit.evaluation.label_preservation import surviving as surviving
+from vitkit.evaluation.label_preservation import surviving_in_pixels as surviving_in_pixels
 from vitkit.evaluation.metrics.answers import Answers as Answers
 from vitkit.evaluation.metrics.answers import Kept as Kept
 from vitkit.evaluation.metrics.answers import answers as answers

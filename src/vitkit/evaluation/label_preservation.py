@@ -5,6 +5,9 @@ Nobody has to know, for a pre-trained model sees it. For every change, a head in
 changed images and answers changed images that it has not learned from; another does so for whole ones.
 If the change alters classes, or hides what they depend on, the first head answers fewer of them.
 
+A run from scratch has no such model. There the heads read small pictures of the images: less than a model
+sees, but where something is and which way it points is in them.
+
 Legend: N images, V views of each, D width.
 """
 
@@ -12,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +23,7 @@ from torch import Tensor
 
 from vitkit.data import (
     Augmentation,
+    Preprocessing,
     Source,
     default_workers,
     eval_batches,
@@ -40,6 +45,8 @@ VIEWS = 2  # draws of a random change for each
 ERROR = 0.05
 BATCH = 50  # images of a forward pass
 PARTS = 2  # of an image, in each direction, of which the model says what is there
+THUMBNAIL = 12  # pixels of a side, where there is no model
+EDGES = 4  # parts of it, in each direction, whose edges are counted
 WHOLE = Augmentation(crop="none", flip=False)
 Seen = tuple[Tensor, Tensor]
 """What a model sees in images: what its head reads, (..., D), and what is where, the states of the middle
@@ -82,6 +89,73 @@ class Survival:
     trials: tuple[Trial, ...]
 
 
+class Eyes(Protocol):
+    """What looks at images for the heads."""
+
+    preprocessing: Preprocessing
+    """How images are prepared for it."""
+
+    def see(self, pixels: Tensor) -> Seen:
+        """Prepared images (B, C, h, w), of the preprocessing's values -> what heads read of them."""
+
+
+class ModelEyes:
+    """A pre-trained model."""
+
+    def __init__(self, classifier: Classifier):
+        self.classifier = classifier
+        self.preprocessing = classifier.preprocessing
+
+    def see(self, pixels: Tensor) -> Seen:
+        """What the model's head reads, and its middle states in parts of the image."""
+        model = self.classifier.model
+        with recording(model, attention=False) as record:
+            read = self.classifier.features(pixels)
+        middle = record.states[len(record.states) // 2 - 1]
+        where = formed(middle, "map", model, pixels).float()  # (B, C, h, w)
+        return read.cpu(), F.adaptive_avg_pool2d(where, PARTS).flatten(1).cpu()
+
+
+class PixelEyes:
+    """No model: a picture of THUMBNAIL x THUMBNAIL pixels, and the edges in parts of it."""
+
+    def __init__(self, preprocessing: Preprocessing):
+        self.preprocessing = preprocessing
+
+    def see(self, pixels: Tensor) -> Seen:
+        """The small picture, and how much brightness rises and falls to the right and downwards in parts
+        of it."""
+        images = self.preprocessing.normalise(pixels)
+        small = F.adaptive_avg_pool2d(images, THUMBNAIL)  # (B, C, 12, 12)
+        grey = small.mean(1, keepdim=True)
+        across = grey[..., :-1, 1:] - grey[..., :-1, :-1]
+        down = grey[..., 1:, :-1] - grey[..., :-1, :-1]
+        edges = torch.cat([across.relu(), (-across).relu(), down.relu(), (-down).relu()], 1)
+        return small.flatten(1), F.adaptive_avg_pool2d(edges, EDGES).flatten(1)
+
+
+def surviving_in_pixels(
+    preprocessing: Preprocessing, source: Source, augmentation: Augmentation
+) -> Survival:
+    """The part of an augmentation that preserves the classes, as `surviving`, without a model.
+
+    Asked about are mirrored images, and crops that may leave out more than an eighth of a side. Shifts and
+    changes of colours, which a picture of pixels takes for more than they are, stay as they are.
+    """
+    asked = replace(augmentation, **{name: value for name, (_, value) in OTHERS.items()})
+    shifts = asked.crop == "pad_crop"
+    if shifts:
+        asked = replace(asked, crop="none")
+    survival = _surviving(PixelEyes(preprocessing), source, asked)
+    crop = (
+        {}
+        if shifts
+        else {"crop": survival.augmentation.crop, "resize": survival.augmentation.resize}
+    )
+    left = replace(augmentation, flip=survival.augmentation.flip, **crop)
+    return replace(survival, augmentation=left)
+
+
 def surviving(classifier: Classifier, source: Source, augmentation: Augmentation) -> Survival:
     """The part of an augmentation that preserves the classes, for images of one class each.
 
@@ -92,9 +166,13 @@ def surviving(classifier: Classifier, source: Source, augmentation: Augmentation
     classifier: the pre-trained model; the size of its preprocessing decides how long it takes.
     Raises BadImage.
     """
+    return _surviving(ModelEyes(classifier), source, augmentation)
+
+
+def _surviving(eyes: Eyes, source: Source, augmentation: Augmentation) -> Survival:
     images = random_subset(source, min(len(source), IMAGES), seed=0, by_class=True)
     classes = torch.from_numpy(images.targets)
-    seen, mirrored = _whole_and_mirrored(classifier, images, augmentation.flip)
+    seen, mirrored = _whole_and_mirrored(eyes, images, augmentation.flip)
     scales = [_scale(part) for part in seen]
     whole = _joined(seen, scales)
     right = _right(whole[:, None], whole, classes)
@@ -108,7 +186,7 @@ def surviving(classifier: Classifier, source: Source, augmentation: Augmentation
         return Trial(change, *counts, p_value, survives=p_value > level)
 
     def drawn(alone: Augmentation) -> Tensor:
-        return _joined(_drawn(classifier, images, alone), scales)
+        return _joined(_drawn(eyes, images, alone), scales)
 
     # Mirrored images, beside the others
     trials = []
@@ -124,7 +202,7 @@ def surviving(classifier: Classifier, source: Source, augmentation: Augmentation
         trials.append(trial(CROPS[alone.crop], drawn(alone)))
         if trials[-1].survives:
             break
-        augmentation = _smaller_crop(augmentation, classifier)
+        augmentation = _smaller_crop(augmentation, eyes.preprocessing)
 
     # All else
     for name, (change, value) in OTHERS.items():
@@ -146,11 +224,11 @@ def _kinds(augmentation: Augmentation) -> int:
     return count
 
 
-def _smaller_crop(augmentation: Augmentation, classifier: Classifier) -> Augmentation:
+def _smaller_crop(augmentation: Augmentation, preprocessing: Preprocessing) -> Augmentation:
     """The augmentation with the next smaller crop: BiT's, or none."""
     if augmentation.crop != "inception":
         return replace(augmentation, crop="none", resize=0)
-    side = square_before_crop(max(classifier.preprocessing.size))
+    side = square_before_crop(max(preprocessing.size))
     return replace(augmentation, crop="resize_crop", resize=side)
 
 
@@ -163,16 +241,6 @@ def _right(views: Tensor, asked: Tensor, classes: Tensor) -> Tensor:
     return logits.argmax(1) == classes
 
 
-def _seen(classifier: Classifier, pixels: Tensor) -> Seen:
-    """What a model sees in prepared images, uint8 (B, 3, h, w)."""
-    model = classifier.model
-    with recording(model, attention=False) as record:
-        read = classifier.features(pixels)
-    middle = record.states[len(record.states) // 2 - 1]
-    where = formed(middle, "map", model, pixels).float()  # (B, C, h, w)
-    return read.cpu(), F.adaptive_avg_pool2d(where, PARTS).flatten(1).cpu()
-
-
 def _scale(x: Tensor) -> float:
     """How far features (N, D) are from their mean."""
     return (x - x.mean(0)).norm(dim=1).mean().clamp(min=1e-12).item()
@@ -183,17 +251,17 @@ def _joined(seen: Seen, scales: Sequence[float]) -> Tensor:
     return torch.cat([part / scale for part, scale in zip(seen, scales, strict=True)], -1)
 
 
-def _whole_and_mirrored(classifier: Classifier, images: Source, mirrors: bool) -> tuple[Seen, Seen]:
+def _whole_and_mirrored(eyes: Eyes, images: Source, mirrors: bool) -> tuple[Seen, Seen]:
     """Images as they are and, with `mirrors`, mirrored: (N, ...) each."""
     workers = default_workers(images)
     whole = []
     mirrored = []
     indices = []
-    for batch in eval_batches(images, classifier.preprocessing, BATCH, workers):
+    for batch in eval_batches(images, eyes.preprocessing, BATCH, workers):
         pixels = batch.images[batch.real]
-        whole.append(_seen(classifier, pixels))
+        whole.append(eyes.see(pixels))
         if mirrors:
-            mirrored.append(_seen(classifier, pixels.flip(-1)))
+            mirrored.append(eyes.see(pixels.flip(-1)))
         indices.append(batch.indices[batch.real])
     order = torch.cat(indices).argsort()
     plain, turned = (
@@ -207,12 +275,12 @@ def _together(batches: Sequence[Seen]) -> Seen:
     return torch.cat(read), torch.cat(where)
 
 
-def _drawn(classifier: Classifier, images: Source, augmentation: Augmentation) -> Seen:
+def _drawn(eyes: Eyes, images: Source, augmentation: Augmentation) -> Seen:
     """VIEWS draws of every image: (N, V, ...)."""
     made = train_batches(
         images,
         augmentation,
-        classifier.preprocessing,
+        eyes.preprocessing,
         len(images),
         seed=0,
         after=0,
@@ -221,7 +289,7 @@ def _drawn(classifier: Classifier, images: Source, augmentation: Augmentation) -
     views = []
     with closing(made) as batches:
         for batch in islice(batches, VIEWS):  # a batch is an epoch
-            seen = [_seen(classifier, pixels) for pixels in batch.images.split(BATCH)]
+            seen = [eyes.see(pixels) for pixels in batch.images.split(BATCH)]
             order = batch.indices.argsort()
             views.append([part[order] for part in _together(seen)])
     read, where = zip(*views, strict=True)

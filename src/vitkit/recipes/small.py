@@ -135,13 +135,17 @@ def tiny_imagenet() -> Recipe:
 def scratch() -> Recipe:
     """`vitkit train scratch --data.source PATH`: S/16 at 224 pixels on photographs of your own.
 
-    It uses the paper's augmentation. From scratch, a Vision Transformer needs many images (Fig. 3,
+    It uses the paper's augmentation, without what the classes do not survive (`Augmentation.auto`). From
+    scratch, a Vision Transformer needs many images (Fig. 3,
     Fig. 4): with fewer than some tens of thousands, do not expect much.
     """
     return Recipe(
         name="scratch",
         model=vit("S/16", classes=0, dropout=0.1),
-        data=Data(preprocessing=Preprocessing(rule="shorter", resize=256, size=(224, 224))),
+        data=Data(
+            preprocessing=Preprocessing(rule="shorter", resize=256, size=(224, 224)),
+            augmentation=Augmentation(auto=True),
+        ),
         optim=Optim(lr=1e-3, weight_decay=0.1, warmup=Span(5, "epochs")),
         length=Span(90, "epochs"),
         batch=256,

@@ -26,7 +26,8 @@ SMALL_RESNET = Backbone(units=(1, 1, 1), width=0.5)  # GroupNorm has at least 32
 
 def small_vit(data: str, splits: Splits) -> Recipe:
     """A ViT of width 64 and depth 4 from scratch, by Adam, on images of one of SIDES; training
-    images are shifted or cropped by chance, and every second one is mirrored."""
+    images are shifted or cropped by chance, and every second one is mirrored, unless the classes do not
+    survive that."""
     side = side_of(splits)
     model = ViTConfig(
         width=64,
@@ -37,10 +38,10 @@ def small_vit(data: str, splits: Splits) -> Recipe:
         image=(side, side),
         classes=0,
     )
-    augmentation = Augmentation(crop="pad_crop", pad=side // 8)
+    augmentation = Augmentation(crop="pad_crop", pad=side // 8, auto=True)
     workers = 0  # small images are prepared faster than they are handed over
     if side > 64:
-        augmentation = Augmentation()
+        augmentation = Augmentation(auto=True)
         workers = -1
     return Recipe(
         name="study",
@@ -68,6 +69,12 @@ def side_of(splits: Splits) -> int:
     typical = statistics.median(sides)
     fitting = [side for side in SIDES if side <= typical]
     return max(fitting, default=SIDES[0])
+
+
+def on_other_images(recipe: Recipe, source: str) -> Recipe:
+    """The same run on another data set, whose own classes are asked what they survive."""
+    augmentation = replace(recipe.data.augmentation, auto=True)
+    return replace(recipe, data=replace(recipe.data, source=source, augmentation=augmentation))
 
 
 def check_square_patches(model: ViTConfig) -> None:

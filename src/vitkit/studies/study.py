@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vitkit.data import Splits, check_images, splits_at
-from vitkit.evaluation import Metric
+from vitkit.data import BadImage, Splits, check_images, splits_at
+from vitkit.evaluation import Metric, Survival
 from vitkit.objectives import Supervised
 from vitkit.studies.base import five_shot, small_vit
 from vitkit.studies.budget import Budget, Plan, plan
 from vitkit.studies.grid import Best, Cell, run_grid
 from vitkit.studies.rows import Row, Setting, read_rows
-from vitkit.system.console.text import as_word, counted
+from vitkit.system.console.messages import say
+from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import check_can_be_made, check_types, parse_json, write_json
 from vitkit.system.storage.records import record_of
 from vitkit.training import Recipe, differences, open_others, to_json, with_defaults
+from vitkit.training.choices import in_pixels, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -192,6 +194,7 @@ def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> 
         if ask.recipe is None:
             refuse_without_classes(ask.data, splits)
             ask = replace(ask, recipe=study.base(ask, splits))
+        ask = replace(ask, recipe=with_surviving_augmentation(ask, splits))
         refuse_without_accuracy(ask, splits)
         for source in (*ask.pretrain, *ask.targets):
             refuse_without_classes(source, splits_at(source, typed=True))
@@ -206,6 +209,33 @@ def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> 
         return ask, record
     decided = from_rank_0(lambda: _decide(study, ask, budget, splits, study_dir, device))
     return ask, decided
+
+
+def with_surviving_augmentation(ask: Ask, splits: Splits) -> Recipe:
+    """The recipe that a study varies, with the part of its augmentation that the classes of the images
+    survive, if it leaves that open: decided once, so that the runs differ in what is studied alone. Says
+    what was decided."""
+    recipe = ask.recipe
+    augmentation = recipe.data.augmentation
+    if not augmentation.auto:
+        return recipe
+    if splits.train.target_kind != "class":
+        decided = replace(augmentation, auto=False)
+    else:
+        survival = from_rank_0(lambda: _survival(ask, splits))
+        say(printable(f"training images: {sentence(survival)}"))
+        decided = replace(survival.augmentation, auto=False)
+    return replace(recipe, data=replace(recipe.data, augmentation=decided))
+
+
+def _survival(ask: Ask, splits: Splits) -> Survival:
+    """What the pixels of the training images tell. Raises ValueError for images that are broken."""
+    data = ask.recipe.data
+    try:
+        return in_pixels(data.preprocessing, splits.train, data.augmentation)
+    except BadImage:
+        refuse_broken(ask.data, data.workers)  # which names them all
+        raise
 
 
 def _given(ask: Ask) -> list[str]:

@@ -20,7 +20,7 @@ from vitkit.data import (
     measured,
     square_before_crop,
 )
-from vitkit.evaluation import Survival, surviving
+from vitkit.evaluation import Survival, surviving, surviving_in_pixels
 from vitkit.models import ModelConfig, ViTConfig
 from vitkit.system.console.text import counted
 from vitkit.system.machine import Precision, autocast, pick_precision
@@ -39,6 +39,7 @@ from vitkit.weights import (
     preprocessing_for_channels,
 )
 
+SIDE = 64  # pixels of an image whose pixels are asked
 TOKENS = 64  # of an image that the pre-trained model is asked about: it takes a third of the time
 
 
@@ -100,14 +101,9 @@ def fitted(preprocessing: Preprocessing, channels: int, train: Source, say: Say)
 
 def as_decided(recipe: Recipe, run_dir: Path) -> Recipe:
     """The recipe with the augmentation that an earlier call of the run chose; unchanged if there
-    was none. Raises ValueError if there are no weights to ask."""
+    was none."""
     if not recipe.data.augmentation.auto:
         return recipe
-    if not recipe.init:
-        raise ValueError(
-            "--data.augmentation.auto asks a pre-trained model what the classes survive, and this "
-            "run begins with none; leave it out, or give weights with --init"
-        )
     earlier = earlier_call(run_dir)
     if not earlier.trained or "data" not in earlier.recipe:
         return recipe
@@ -133,7 +129,11 @@ def _with(recipe: Recipe, augmentation: Augmentation) -> Recipe:
 
 
 def _survival(recipe: Recipe, train: Source, device: torch.device) -> Survival:
-    """What the weights that a run begins with can still tell apart, on images of few tokens."""
+    """What the weights that a run begins with can still tell apart, on images of few tokens; of a run
+    from scratch, what its images' pixels tell."""
+    if not recipe.init:
+        return in_pixels(recipe.data.preprocessing, train, recipe.data.augmentation)
+
     # The model and the augmentation at a smaller size
     asked = recipe.data.augmentation
     height, _ = recipe.model.image
@@ -157,6 +157,22 @@ def _survival(recipe: Recipe, train: Source, device: torch.device) -> Survival:
     elif remaining.crop == "resize_crop":
         resize = square_before_crop(max(recipe.model.image))
     return replace(survival, augmentation=replace(remaining, resize=resize, pad=asked.pad))
+
+
+def in_pixels(preprocessing: Preprocessing, train: Source, augmentation: Augmentation) -> Survival:
+    """What the pixels of images, at 64 of a side at most, can still tell apart."""
+    height, width = preprocessing.size
+    factor = min(1.0, SIDE / max(height, width))
+    size = (round(height * factor), round(width * factor))
+    smaller = preprocessing_for(preprocessing, size)
+    scaled = replace(augmentation, auto=False, resize=round(augmentation.resize * factor))
+    survival = surviving_in_pixels(smaller, train, scaled)
+    resize = augmentation.resize
+    if survival.augmentation.crop == "resize_crop" != augmentation.crop:
+        resize = square_before_crop(max(preprocessing.size))
+    elif survival.augmentation.crop == "none":
+        resize = 0
+    return replace(survival, augmentation=replace(survival.augmentation, resize=resize))
 
 
 def _small(config: ModelConfig) -> tuple[int, int]:

@@ -51,8 +51,9 @@ class Augmentation:
     """Whether these two crops antialias when they make an image smaller; None does what the
     Preprocessing does. Google's pipeline did not antialias."""
     auto: bool = False
-    """Whether a run that begins with published weights first tests with them which of these changes
-    preserve the classes, and switches the others off (docs/finetuning.md)."""
+    """Whether a run first tests which of these changes preserve the classes, and switches the others off
+    (docs/finetuning.md): with the published weights that it begins with, or, from scratch, by the pixels of
+    small pictures, which tell whether images may be mirrored and cropped."""
     reduced_decode: bool = False
     """Decode a JPEG at 1/2, 1/4 or 1/8 of its size if that leaves enough pixels: faster for large
     photographs, with slightly different pixels."""
@@ -109,10 +110,7 @@ def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None
     """Raises ValueError if the two cannot go together, and if it has not been decided yet what an
     augmentation does."""
     if augmentation.auto:
-        raise ValueError(
-            "the augmentation is auto: a run with published weights (--init) decides first what the "
-            "classes survive"
-        )
+        raise ValueError("the augmentation is auto: a run decides first what the classes survive")
     is_photograph = preprocessing.channels in (1, 3) and preprocessing.values == "uint8"
     if augmentation.needs_colours and not is_photograph:
         raise ValueError(

@@ -11,7 +11,13 @@ from vitkit.evaluation import Metric
 from vitkit.models import ViTConfig
 from vitkit.objectives import MaskedPatches
 from vitkit.recipes import finetune
-from vitkit.studies.base import for_steps, measured_by, on_a_share, resnet_like
+from vitkit.studies.base import (
+    for_steps,
+    measured_by,
+    on_a_share,
+    on_other_images,
+    resnet_like,
+)
 from vitkit.studies.drawing import axis_title, beside_the_paper, dots, panels
 from vitkit.studies.grid import Cell
 from vitkit.studies.study import Ask, Results, Study, Table
@@ -61,7 +67,9 @@ def _pre_trainings(ask: Ask, recipe: Recipe) -> dict[str, Recipe]:
         return {name: on_a_share(recipe, share, 0) for name, share in SHARES.items()}
     recipes = {}
     for source in (ask.data, *ask.pretrain):
-        recipes[_name(source)] = replace(recipe, data=replace(recipe.data, source=source))
+        recipes[_name(source)] = recipe
+        if source != ask.data:
+            recipes[_name(source)] = on_other_images(recipe, source)
     return recipes
 
 
@@ -83,7 +91,7 @@ def _targets(
         tuned = replace(tuned, optim=optim, init=str(study_dir / first))
     for target in ask.targets:
         for seed in range(ask.seeds):
-            changed = replace(tuned, data=replace(tuned.data, source=target), seed=seed)
+            changed = replace(on_other_images(tuned, target), seed=seed)
             pre_training = settings["pre-training"].replace(" ", "-")  # "a tenth"
             folder = f"{settings['model']}/{pre_training}/{_name(target)}/seed-{seed}"
             own = settings | {"target": _name(target), "seed": seed}

@@ -104,7 +104,7 @@ def recipe_on_images(first: RecipeOnImages, given: frozenset[str]) -> Recipe:
         recipe = with_model(recipe, first.model)
     elif first.model:  # a program may have the model's config itself
         recipe = replace(recipe, model=first.model)
-    return recipe
+    return with_augmentation_as_given(recipe, given)
 
 
 def begin(first: RecipeOnImages, given: frozenset[str]) -> Train:
