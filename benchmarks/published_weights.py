@@ -92,7 +92,7 @@ def opened_as(state: dict[str, Tensor], config: dict) -> Description:
     if format is None:
         raise ValueError("its tensors have names that vitkit does not know")
     tidied = format.tidy(tensors)
-    opened = Opened(Path("model.safetensors"), tensors, config)
+    opened = Opened(Path("model.safetensors"), {(): tensors}, config)
     description = format.describe(opened, tidied, Hints())
     with torch.device("meta"):
         model = build(description.config)

@@ -68,6 +68,30 @@ def test_a_size_without_weights_is_shown_and_drawn(tmp_path, capsys, monkeypatch
     assert "2 (a, b)" in say(capsys, "show", "B/16")[1]
 
 
+def test_the_part_that_is_read_is_said_and_can_be_chosen(model, tmp_path, capsys):
+    """Also without -v: an average and what it averages are two models."""
+    classifier = load(model, quiet=True)
+    state = tensors_in(format_of("timm", classifier.model.config), classifier)
+    file = tmp_path / "checkpoint.pth"
+    torch.save({"model": state, "model_ema": dict(state)}, file)
+    photograph = tmp_path / "photograph.png"
+    Image.new("RGB", (40, 40)).save(photograph)
+    for command in (("show", file), ("predict", file, photograph)):
+        status, _, err = say(capsys, *command, "--heads", "2")
+        assert status == 0
+        assert "part: model_ema, by its name the average of model (otherwise: --part model)" in (
+            " ".join(err.split())
+        )
+    status, _, err = say(capsys, "show", file, "--heads", "2", "--part", "model")
+    assert status == 0 and "read: model, as you say" in err and "part: model_ema" not in err
+    status, _, err = say(capsys, "show", file, "--heads", "2", "--part", "nets")
+    assert status == 1 and "no part 'nets'; its parts are model and model_ema" in " ".join(
+        err.split()
+    )
+    status, _, err = say(capsys, "show", "B/16", "--part", "model")
+    assert status == 1 and "without weights, so --part has no meaning" in err
+
+
 DESTINATIONS = {"timm": "a.safetensors", "huggingface": "b", "native": "c", "google": "d.npz"}
 
 

@@ -50,6 +50,12 @@ def test_table_4(weights, preset):
     assert recipe.data.parts == "final"
 
 
+def test_a_part_of_a_checkpoint_is_to_be_written_first(weights):
+    """A run keeps the name of a file: it would train from another part than it was planned for."""
+    with pytest.raises(ValueError, match="vitkit convert .* DIRECTORY --part teacher"):
+        finetune(weights, "digits", hints=Hints(part="teacher"))
+
+
 def test_like_the_released_code(weights):
     """It never followed BiT: its Inception crop of 5 to 100 % of the area, and a flip."""
     for preset in PAPER:

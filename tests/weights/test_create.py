@@ -147,6 +147,10 @@ def test_what_a_file_does_not_say_is_said_by_arguments(bare_file):
         ("otherwise: --statistics half, or", None, 'otherwise: statistics="half", or'),
         ("(--pool corner)", ("heads",), '(load(..., pool="corner"))'),
         ("otherwise: --crop", ("heads",), "otherwise: crop of load"),
+        ("(otherwise: --part model)", None, '(otherwise: part="model")'),
+        ("a head: --part net.encoder", ("heads",), 'a head: load(..., part="net.encoder")'),
+        ("otherwise: --part 'my model'", None, 'otherwise: part="my model"'),
+        ("so leave out --part", None, "so leave out part"),
         ("--license mit", None, "--license mit"),
     ],
 )

@@ -35,6 +35,7 @@ def test_a_position_table_may_have_no_row_for_the_class_token():
 
 def test_where_the_size_or_a_shape_tells_the_grid_nothing_is_guessed():
     assert table_of(16, (1, 0), (16, 16), (64, 64)) == ((4, 4), 0, [])
+    assert table_of(1, (1, 0), (16, 16), None) == ((1, 1), 0, [])
     assert table_of(50, (1, 0), (16, 8), None) == ((5, 10), 0, [])
 
 

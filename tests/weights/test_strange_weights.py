@@ -88,7 +88,7 @@ def test_a_dictionary_that_holds_itself_ends(tmp_path):
     state = {}
     state["model"] = {"state_dict": state}
     torch.save(state, tmp_path / "w.pth")
-    refused(tmp_path / "w.pth", "it does not hold a state dict")
+    refused(tmp_path / "w.pth", "it holds a dictionary without a model's tensors")
 
 
 class Bomb:

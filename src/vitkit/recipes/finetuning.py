@@ -107,6 +107,12 @@ def finetune(
             "--labels names the classes of the model's own head, and fine-tuning gives it another, "
             "whose classes are the data's; leave it out"
         )
+    if hints.part:
+        raise ValueError(
+            f"--part {hints.part} is read when a file is opened, and a run keeps the file's name alone; "
+            f"write that part first, and fine-tune what is written: vitkit convert {model} DIRECTORY "
+            f"--part {hints.part}"
+        )
 
     # The model, for as many channels as the images have
     columns = columns or Columns()

@@ -42,7 +42,7 @@ def is_model(word: str) -> bool:
     if kind == "folder":
         return any((path / name).exists() for name in MODEL_FILES)
     if kind == "file":
-        return path.suffix.lower() in WEIGHTS
+        return path.suffix.lower() in WEIGHTS or path.name.lower().endswith(".pth.tar")
     if ":" in word or path.suffix.lower() in IMAGE_FILES | TABLES | ARCHIVES:
         return False
     owner, _, name = word.partition("/")

@@ -55,6 +55,11 @@ class Hints:
     in training."""
     interpolation: Interpolation | None = None
     """Interpolation when images are resized. Default: the file's, or the usual one."""
+    part: str | None = None
+    """Part of a training checkpoint that is the model, such as model, model_ema, student or teacher:
+    a key of the file, or a word of its tensors' names. encoder is the encoder without its head.
+    Default: an average of weights over the training if there is one, else the only or first model;
+    of several it is printed which was read."""
     labels: Path | None = None
     """Text file with the name of one class per line, in the order of the model's outputs.
     Default: the file's names, ImageNet-1k's for 1,000 classes, or numbers."""
@@ -89,6 +94,10 @@ class Hints:
                 "one of the two"
             )
         self._check_tokens()
+        if self.part is not None and not isinstance(self.part, str):
+            raise ValueError(
+                f"part is {self.part!r}; give the name of a part of the file, as a text"
+            )
         object.__setattr__(self, "image", image)
 
     def _check_tokens(self) -> None:
@@ -128,7 +137,9 @@ CREATE = ("image", "stride", "channels", "heads")
 WORDS = r"\d+(?: \d+)?|N|HEIGHT WIDTH|" + "|".join(
     word for choices in (Pool, Statistics, Crop, Interpolation) for word in get_args(choices)
 )
-OPTION = re.compile(rf"--({'|'.join(field.name for field in fields(Hints))})\b(?: ({WORDS}))?")
+NAMES = "|".join(field.name for field in fields(Hints) if field.name != "part")
+PART = r"--(part)\b(?: ([\w-]+(?:\.[\w-]+)*|'[^']*'))?"
+OPTION = re.compile(rf"--({NAMES})\b(?: ({WORDS}))?|{PART}")
 """An option about a model, and the value that follows it."""
 
 
@@ -138,9 +149,15 @@ def as_arguments(sentence: str, own: Sequence[str] | None = None) -> str:
     sentence attributes others to `load`. Without, all are."""
 
     def argument(match: re.Match) -> str:
-        name, value = match.groups()
+        name, value, part, word = match.groups()
         text = name
-        if value and not value.islower():  # a number, or two
+        if part:
+            name = text = part
+            value = word
+            if word:
+                unquoted = word.strip("'")
+                text = f'part="{unquoted}"'
+        elif value and not value.islower():  # a number, or two
             numbers = value.split()
             text = f"{name}={value}"
             if len(numbers) > 1:

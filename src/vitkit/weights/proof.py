@@ -21,6 +21,7 @@ from vitkit.weights.files import open_weights
 from vitkit.weights.files.hub import fetch
 from vitkit.weights.formats import cannot, format_of, formats_for, names, recognise
 from vitkit.weights.formats.format import Format
+from vitkit.weights.parts import is_as_its_library_saves
 from vitkit.weights.store import load
 
 PROBES = 4  # images
@@ -60,7 +61,8 @@ class Reading(NamedTuple):
 def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> Reading | None:
     """Compare what vitkit reads in a model directory with what the library that wrote it makes of its own
     config.json there. None if there is nothing to compare: a file of weights, a directory that vitkit
-    wrote, a library that is not installed, or one that does not open it.
+    wrote, a model in a class of somebody's own, a library that is not installed, or one that does not
+    open it.
 
     Raises ValueError for logits that differ by more than the tolerance: then vitkit misreads the model.
     """
@@ -74,6 +76,8 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> Reading |
     if (
         "safetensors" not in opened.path.name
     ):  # no other library unpickles a stranger's file for this
+        return None
+    if not is_as_its_library_saves(opened):
         return None
     classifier = load(path, quiet=True)
     try:

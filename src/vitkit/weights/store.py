@@ -22,6 +22,7 @@ from vitkit.weights.adoption import (
     with_labels,
     with_new_head,
 )
+from vitkit.weights.beside import without_unread
 from vitkit.weights.classifier import (
     Classifier,
     Description,
@@ -31,19 +32,22 @@ from vitkit.weights.classifier import (
     has_head_of_zeros,
 )
 from vitkit.weights.destination import check_destination, write_model
-from vitkit.weights.files import Opened, Tensors, open_weights
+from vitkit.weights.files import FLOATS, Opened, Tensors, open_weights
 from vitkit.weights.files.content import DAMAGE
 from vitkit.weights.files.hub import fetch, license_of_download
 from vitkit.weights.fitting import apply_hints, check_heads, with_pool
-from vitkit.weights.formats import cannot, format_of, names, recognise
+from vitkit.weights.formats import cannot, format_of
 from vitkit.weights.formats.format import Format, Tidied
 from vitkit.weights.formats.timm.config import architecture_name
 from vitkit.weights.hints import CREATE, Crop, Hints, Pool, Statistics, as_arguments
 from vitkit.weights.outputs import counted_classes, numbered
+from vitkit.weights.parts import PART, Taken, take
 from vitkit.weights.pretraining import read_pretraining
 from vitkit.weights.rules import read
 from vitkit.weights.unknown import read_unknown
 
+# How notes begin that matter where weights are taken to begin a training
+TOLD = ("left out", "GUESSED", PART, "head: ")
 # Settings that a loaded model is fitted to
 FITTED = ("image", "stride", "channels", "classes", "head_bias")
 # Settings that change no weight's shape, and nothing in evaluation
@@ -63,6 +67,7 @@ def load(
     crop: Crop | None = None,
     tokens: int | None = None,
     interpolation: Interpolation | None = None,
+    part: str | None = None,
     labels: Sequence[str] | None = None,
     new_head: bool = False,
     preprocessing: Preprocessing | None = None,
@@ -80,7 +85,8 @@ def load(
     commands (`Hints`). `heads` is for files that do not say it. `image`, (height, width) or one
     side of a square, is the size that the position table is for, if that is not known and it can
     be; else positions are resampled to it. `channels` adapts weights for colours to other images.
-    `preprocessing` replaces that of the file and the other settings for it.
+    `preprocessing` replaces that of the file and the other settings for it. `part` says which part of
+    a training checkpoint is the model, such as "model" beside its average "model_ema".
 
     `labels` are the names of your classes. As many as the head has outputs, they name these. Of
     another number, or with `new_head`, they give the model a new head of zeros, to be trained
@@ -106,6 +112,7 @@ def load(
         crop=crop,
         tokens=tokens,
         interpolation=interpolation,
+        part=part,
     )
     with _naming_arguments():
         classifier, account = load_with_account(source, hints)
@@ -136,26 +143,29 @@ def load_as(source: Path | str, hints: Hints, quiet: bool = False) -> Classifier
 
 def load_for(source: Path | str, config: ModelConfig) -> tuple[Classifier, list[str]]:
     """Open a model quietly, to take its weights for a model of this configuration: what its file
-    does not say, heads and the size of images, is as there. Also returns what of the file was left
-    out, a line each.
+    does not say, heads and the size of images, is as there. Also returns which part of the file was
+    read, and what was left out, a line each.
 
     It may be of another architecture and for other images all the same; raises what `load` raises.
     """
     heads = getattr(config, "heads", None)
     opened = open_weights(fetch(source))
-    with _errors_name(source):
+    with _converting(), _errors_name(source):
         classifier, _, description = _assemble(opened, Hints(image=config.image, heads=heads))
-    return classifier, [note for note in description.notes if note.startswith("left out")]
+    told = [note for note in description.notes if note.startswith(TOLD)]
+    return classifier, [_by_converting(note) for note in told]
 
 
 def _tell(source: Path | str, account: list[str]) -> None:
-    """Tell the account of a model: what was guessed, and all else as details."""
+    """Tell the account of a model: what was guessed and which part of a checkpoint was read, and all
+    else as details."""
     for number, line in enumerate(account):
+        is_said = line.startswith(("GUESSED", PART))
         tell = say_detail
-        if line.startswith("GUESSED"):
+        if is_said:
             tell = say
         beginning = "  "
-        if number == 0:
+        if number == 0 or is_said:
             beginning = f"{source}: "
         tell(f"{beginning}{line}")
 
@@ -201,6 +211,22 @@ def _naming_arguments() -> Iterator[None]:
 
 
 @contextmanager
+def _converting() -> Iterator[None]:
+    """A block whose errors name `vitkit convert` where those of another command name --part."""
+    try:
+        yield
+    except ValueError as error:
+        if error.args and isinstance(error.args[0], str):
+            error.args = (_by_converting(error.args[0]), *error.args[1:])
+        raise
+
+
+def _by_converting(sentence: str) -> str:
+    """A sentence about --part for where training takes its weights, which has no such option."""
+    return sentence.replace("--part ", "vitkit convert FILE DIRECTORY --part ")
+
+
+@contextmanager
 def _errors_name(source: Path | str) -> Iterator[None]:
     """Turns errors about a model into a ValueError that begins with the name that the user gave.
 
@@ -216,18 +242,12 @@ def _errors_name(source: Path | str) -> Iterator[None]:
 
 def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Description]:
     """The model of a file, its format, and its description with all notes on how it was read."""
-    # The format, by the tensors' names
-    format = recognise(opened.tensors)
-    if format is None:
-        first = ", ".join(list(opened.tensors)[:3])
-        model = opened.config.get("model_type") or architecture_name(opened.config)
-        called_so = f"; config.json calls it {model}" if model else ""
-        raise ValueError(
-            f"its {len(opened.tensors)} tensors ({first}, ...) have the names of no Vision "
-            f"Transformer, hybrid or BiT that vitkit knows{called_so}; it knows {', '.join(names())}"
-        )
+    # The part that is the model, its format by the tensors' names, and its head
+    taken = take(opened, hints.part)
+    opened = taken.opened
+    format = taken.format
     _check_type(opened, format)
-    tidied = format.tidy(opened.tensors)
+    tidied = format.tidy(taken.tensors)
 
     # The architecture and all else that is no weight
     description = _describe(opened, format, tidied, hints)
@@ -247,8 +267,9 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
             origin["objective"] = description.objective
 
     # The model itself
+    model, unread_notes = _build_model(description.config, taken, tidied.tensors)
     classifier = Classifier(
-        model=_build_model(description.config, format, tidied.tensors),
+        model=model,
         preprocessing=description.preprocessing,
         labels=description.labels or numbered(description.config.classes),
         activation=description.activation,
@@ -259,8 +280,15 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
     )
 
     # How it was read
-    widened = {lazy.dtype for lazy in tidied.tensors.values()} - {"float32"}
-    notes = [*opened.notes, *tidied.notes, *description.notes]
+    dtypes = {lazy.dtype for lazy in tidied.tensors.values()}
+    widened = dtypes.intersection(FLOATS) - {"float32"}
+    notes = [
+        *opened.notes,
+        *taken.notes,
+        *tidied.notes,
+        *unread_notes,
+        *description.notes,
+    ]
     if widened:
         notes.append(f"widened from {', '.join(sorted(widened))} to float32")
     if license := classifier.license:
@@ -312,8 +340,9 @@ def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> D
     return description._replace(notes=(*notes, *description.notes))
 
 
-def _build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
-    """A model of a format's tensors, mapped from the disk unless they must be changed."""
+def _build_model(config: ModelConfig, taken: Taken, tensors: Tensors) -> tuple[Model, list[str]]:
+    """A model of a format's tensors, mapped from the disk unless they must be changed; and a note of
+    those beside it that are left out."""
     # Even on meta, a model of 10^12 blocks would never be built
     if config.blocks_built > len(tensors):
         raise ValueError(f"it has {len(tensors)} tensors, too few for {config.blocks_built} blocks")
@@ -323,10 +352,23 @@ def _build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model
     except (RuntimeError, TypeError, OverflowError) as error:  # more numbers than can be counted
         reason = str(error).splitlines()[0]
         raise ValueError(f"no model of the described sizes can be built: {reason}") from error
-    state = read(tensors, format.rules(config), model.state_dict())
+    rules = taken.format.rules(config)
+    head = taken.format.head
+    notes = []
+    beside = []
+    if head:
+        width = getattr(config, "width", 0)
+        tensors, notes, beside = without_unread(tensors, rules, width, taken.prefix, taken.alone)
+    try:
+        state = read(tensors, rules, model.state_dict())
+    except ValueError as error:
+        about_head = head and f"{head.split('.')[0]}." in str(error)
+        if beside or about_head:
+            raise ValueError(f"{error}; {taken.remedy}") from error
+        raise
     check_finite(state)
     model.load_state_dict(state, assign=True)
-    return model.eval()
+    return model.eval(), notes
 
 
 def create(

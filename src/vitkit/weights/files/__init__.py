@@ -4,7 +4,7 @@ safetensors, NumPy's .npz (no object is unpickled), and PyTorch's own files thro
 unpickler.
 """
 
-from vitkit.weights.files.content import FLOATS, Lazy, Tensors, joined, lazy_zeros
+from vitkit.weights.files.content import FLOATS, Lazy, Parts, Tensors, joined, lazy_zeros
 from vitkit.weights.files.directory import Opened, load_state_dict, open_weights, write_tensors
 from vitkit.weights.files.safetensors import write_safetensors
 
@@ -12,6 +12,7 @@ __all__ = [
     "FLOATS",
     "Lazy",
     "Opened",
+    "Parts",
     "Tensors",
     "joined",
     "lazy_zeros",

@@ -13,7 +13,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
-from math import isfinite
+from math import isfinite, prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,8 +46,16 @@ class Lazy(NamedTuple):
     for files that have no such way: archives, which `read` unpacks, and PyTorch's, which torch
     itself has mapped. `rules._read_tensors` says what it is for."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory; of a dtype that PyTorch does not have, as if each number took one."""
+        dtype = getattr(torch, self.dtype, torch.uint8)
+        return prod(self.shape) * dtype.itemsize
+
 
 Tensors = dict[str, Lazy]
+Parts = dict[tuple[str, ...], Tensors]
+"""The keys that lead to a state dict in a checkpoint -> its tensors; () for a file that is one."""
 
 
 def lazy_zeros(*shape: int) -> Lazy:

@@ -17,6 +17,7 @@ from vitkit.weights.files.content import (
     PREPROCESSOR,
     WRITTEN_WITH,
     Fields,
+    Parts,
     Tensors,
     check_fields,
     comment_of,
@@ -41,7 +42,7 @@ FOLDER_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-ENDINGS = (".safetensors", ".npz", ".pth", ".pt", ".bin")
+ENDINGS = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
 # Endings of other files that people give as a model -> what to do instead
 EXPORTED = (
     "it was exported, and gives answers alone, to predict and evaluate; this needs the model that it "
@@ -64,7 +65,8 @@ class Opened:
     """A file of weights, with what lies beside it or inside it and says more about the model."""
 
     path: Path
-    tensors: Tensors
+    parts: Parts
+    """The state dicts in it: one, or those of a training checkpoint."""
     config: dict = field(default_factory=dict)
     """config.json beside it."""
     preprocessor: dict = field(default_factory=dict)
@@ -72,7 +74,8 @@ class Opened:
     described: dict = field(default_factory=dict)
     """vitkit's own description of the model."""
     wrapper: str = ""
-    """The key of a training checkpoint under which the model was, such as "model" or "teacher"."""
+    """The key of a training checkpoint under which the model was, such as "model" or "teacher";
+    `weights/parts.py` fills it in."""
     license: License | None = None
     """What the files say of the weights' licence."""
     notes: tuple[str, ...] = ()
@@ -81,6 +84,11 @@ class Opened:
     """What pre-training added to the model, from the file beside the weights."""
     unknown: Tensors = field(default_factory=dict)
     """Limits from which on an image is unknown, likewise."""
+
+    @property
+    def tensors(self) -> Tensors:
+        """The tensors of the outermost state dict, which in most files is the only one."""
+        return next(iter(self.parts.values()))
 
 
 def open_weights(path: Path) -> Opened:
@@ -111,7 +119,7 @@ def is_written_by_vitkit(path: Path) -> bool:
         file = refuse_special(path)
         if path.is_dir():
             file = _file_of(path, path)
-        _, description, _ = _read(file)
+        _, description = _read(file)
     except (SafetensorError, *DAMAGE):
         return False
     return "model" in description
@@ -122,7 +130,7 @@ def _file_of(path: Path, folder: Path) -> Path:
     for name in FOLDER_FILES:
         if refuse_special(folder / name).is_file():
             return folder / name
-    files = sorted(file for file in folder.iterdir() if file.suffix in ENDINGS)
+    files = sorted(file for file in folder.iterdir() if file.name.endswith(ENDINGS))
     for file in files:
         refuse_special(file)
     if len(files) == 1:
@@ -144,17 +152,16 @@ def _open(file: Path, folder: Path | None) -> Opened:
     """A file, and what is beside it in its folder."""
     # What the weights say of themselves
     inside = {}
-    wrapper = ""
     try:
         if file.name.endswith(".index.json"):
-            tensors = _shards(file)
+            parts = {(): _shards(file)}
         else:
-            tensors, inside, wrapper = _read(file)
+            parts, inside = _read(file)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
     if folder is None:
         license = license_of_file(license_text(file), inside.get("license"))
-        return Opened(file, tensors, described=inside, wrapper=wrapper, license=license)
+        return Opened(file, parts, described=inside, license=license)
 
     # What lies beside them, unless it was written beside other weights
     config = _beside(folder, "config.json", CONFIG)
@@ -170,7 +177,7 @@ def _open(file: Path, folder: Path | None) -> Opened:
         )
     if inside and described.get(WRITTEN_WITH, identity(inside)) != identity(inside):
         license = license_of_file(folder / FILE, inside.get("license"))
-        return Opened(file, tensors, {}, {}, inside, wrapper, license, (INTERRUPTED,))
+        return Opened(file, parts, described=inside, license=license, notes=(INTERRUPTED,))
     preprocessor = _image_processor(folder)
     license = license_in(folder, described.get("license"), config)
     pretraining, notes = _of_these_weights(folder / PRETRAINING, inside)
@@ -178,15 +185,14 @@ def _open(file: Path, folder: Path | None) -> Opened:
     notes = (*notes, *more_notes)
     return Opened(
         file,
-        tensors,
+        parts,
         config,
         preprocessor,
         described,
-        wrapper,
-        license,
-        notes,
-        pretraining,
-        unknown,
+        license=license,
+        notes=notes,
+        pretraining=pretraining,
+        unknown=unknown,
     )
 
 
@@ -230,8 +236,8 @@ def _image_processor(folder: Path) -> dict:
     )
 
 
-def _read(file: Path) -> tuple[Tensors, dict, str]:
-    """The tensors, vitkit's description inside the file, and which part of a checkpoint they are.
+def _read(file: Path) -> tuple[Parts, dict]:
+    """The state dicts in a file, and vitkit's description inside it.
 
     The kind of file is known by its first bytes: an archive (.npz, .pth), a pickle, or the length
     of a safetensors header and the header's brace.
@@ -245,12 +251,11 @@ def _read(file: Path) -> tuple[Tensors, dict, str]:
     is_bare_pickle = start[:1] == b"\x80" and not has_header
     if is_archive and is_npz(file):
         tensors, description = read_npz(file)
-        return tensors, description, ""
+        return {(): tensors}, description
     if is_archive or is_bare_pickle:
-        tensors, wrapper = read_pickle(file)
-        return tensors, read_comment(file), wrapper
+        return read_pickle(file), read_comment(file)
     tensors, description = read_safetensors(file)
-    return tensors, description, ""
+    return {(): tensors}, description
 
 
 def _shards(index: Path) -> Tensors:
@@ -265,7 +270,8 @@ def _shards(index: Path) -> Tensors:
             raise ValueError(f"{index} names a file outside of its folder: {name!r}")
         if not refuse_special(index.parent / name).is_file():
             raise ValueError(f"{index} names {name}, which is not there; download it too")
-        shard, _, _ = _read(index.parent / name)
+        shards, _ = _read(index.parent / name)
+        shard = next(iter(shards.values()))
         tensors |= {key: lazy for key, lazy in shard.items() if file_of.get(key) == name}
     absent = file_of.keys() - tensors.keys()
     if absent:

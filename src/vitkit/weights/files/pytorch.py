@@ -11,61 +11,141 @@ import re
 import struct
 import warnings
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from vitkit.weights.files.content import DAMAGE, Lazy, Tensors, check_content
+from vitkit.system.console.text import printable_name, some
+from vitkit.weights.files.content import DAMAGE, Lazy, Parts, check_content
 
-# Where training checkpoints keep the model. The first that is there counts: averages come first.
-PARTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "module", "net")
-DEEPEST = 8  # parts within parts: a dictionary may hold itself
+MOST_VALUES = 10_000  # of a dictionary that a message describes
+DEEPEST = 8  # dictionaries within dictionaries, of which one may hold itself
+# What an optimiser keeps: some have a tensor for each parameter, by the parameters' names
+NO_MODEL = re.compile(r"(?i)opt|optims?|.*optimi[sz]er.*|.*sched.*|.*scaler.*|grads?|gradients?")
 HEADER = 30  # bytes before a record's name; the last four are the lengths of what follows
 ENCRYPTED = 1  # bit of a record's flags
 # How a pickle spells bytearray(n), which torch's restricted unpickler calls: n bytes of memory for
 # ten bytes of file. No file of weights has one.
 BYTEARRAY = b"\nbytearray\n"
+SAVE = "save the model's state dict alone: torch.save(model.state_dict(), FILE)"
 
 
-def read_pickle(file: Path) -> tuple[Tensors, str]:
-    """A file's tensors, and which part of a training checkpoint they were. Raises ValueError."""
+# What stands beside the weights in checkpoints of people's own training, and is not read: where a
+# pickle names one of these, an `_Unread` is made, so none of their code runs.
+
+
+class _Unread:
+    """In place of an object that says nothing about weights, such as a path or the best accuracy."""
+
+    def __init__(self, *arguments: object):
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class _UnreadArray(_Unread):
+    """In place of an array of NumPy: weights have to be tensors."""
+
+
+class _UnreadDtype(_Unread):
+    """In place of a dtype of NumPy: that of numbers, times or texts, never of objects."""
+
+    def __init__(self, name: str, *arguments: object):
+        if not isinstance(name, str) or not DTYPES.fullmatch(name):
+            raise ValueError(
+                f"it holds a NumPy dtype {name!r}, which is not one of numbers; {SAVE}"
+            )
+
+
+def _plain_dict(factory: object = None) -> dict:
+    """In place of a defaultdict, which is filled afterwards."""
+    return {}
+
+
+DTYPES = re.compile(r"[biufcSUVmM]\d{1,6}")
+NUMPY = ("numpy._core.multiarray", "numpy.core.multiarray")  # since NumPy 2, and before
+UNREAD = [
+    (_UnreadDtype, "numpy.dtype"),
+    (_UnreadArray, "numpy.ndarray"),
+    *[(_Unread, f"{module}.scalar") for module in NUMPY],
+    *[(_UnreadArray, f"{module}._reconstruct") for module in NUMPY],
+    *[
+        (_Unread, f"{module}.{system}Path")
+        for module in ("pathlib", "pathlib._local")
+        for system in ("Posix", "Windows", "PurePosix", "PureWindows")
+    ],
+    *[(_Unread, f"datetime.{name}") for name in ("datetime", "date", "timedelta")],
+    *[(_Unread, f"builtins.{name}") for name in ("list", "int", "float", "dict", "str")],
+    (_plain_dict, "collections.defaultdict"),
+    argparse.Namespace,
+]
+
+
+def read_pickle(file: Path) -> Parts:
+    """Every state dict in a file but those of optimisers, outer ones first. Raises ValueError if there
+    is none."""
     checkpoint = _unpickle(file)
-
-    # A checkpoint may be wrapped several times: {"model": {"module": {name: tensor}}}
-    wrapper = ""
-    for _ in range(DEEPEST):
-        if not isinstance(checkpoint, dict) or _holds_tensors(checkpoint):
-            break
-        parts = (part for part in PARTS if isinstance(checkpoint.get(part), dict))
-        wrapper = next(parts, "")
-        if not wrapper:
-            break
-        checkpoint = checkpoint[wrapper]
-
-    if not _holds_tensors(checkpoint):
-        raise ValueError(f"{file} cannot be loaded: it does not hold a state dict of tensors")
-    tensors = {}
+    parts = {}
     try:
-        for name, value in checkpoint.items():
-            if isinstance(value, Tensor):
-                _check_storage(str(name), value)
-                dtype = str(value.dtype).removeprefix("torch.")
-                # detach: a checkpoint may hold a Parameter, or a tensor that wants a gradient
-                tensors[str(name)] = Lazy(tuple(value.shape), dtype, read=value.detach)
-        check_content(file.stat().st_size, sum(value.nbytes for value in _tensors_in(checkpoint)))
+        for keys, state in _state_dicts(checkpoint):
+            tensors = {}
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    dtype = str(value.dtype).removeprefix("torch.")
+                    _check_storage(str(name), value)
+                    # detach: a checkpoint may hold a Parameter, or a tensor that wants a gradient
+                    tensors[str(name)] = Lazy(tuple(value.shape), dtype, read=value.detach)
+            parts[keys] = tensors
+            content = sum(lazy.nbytes for lazy in tensors.values())
+            check_content(file.stat().st_size, content)
     except DAMAGE as error:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
-    return tensors, wrapper
+    if not parts:
+        raise ValueError(f"{file} cannot be loaded: it holds {_described(checkpoint)}; {SAVE}")
+    return parts
+
+
+def _state_dicts(checkpoint: object) -> Iterator[tuple[tuple[str, ...], dict]]:
+    """Every dictionary with a tensor in it, and the keys that lead to it; outer ones first. Lists are
+    not looked into."""
+    level = [((), checkpoint)]
+    seen = set()
+    for _ in range(DEEPEST):
+        inner = []
+        for keys, value in level:
+            if not isinstance(value, dict) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            if any(isinstance(each, Tensor) for each in value.values()):
+                yield keys, value
+            for key, each in value.items():
+                if isinstance(key, str) and not NO_MODEL.fullmatch(key):
+                    inner.append(((*keys, key), each))
+        level = inner
+
+
+def _described(checkpoint: object) -> str:
+    """What a file holds that has no state dict in it, for a message."""
+    if not isinstance(checkpoint, dict):
+        return f"a {type(checkpoint).__name__}, no dictionary of tensors by name"
+    level = [checkpoint]
+    for _ in range(DEEPEST):
+        values = [value for each in level for value in each.values()][:MOST_VALUES]
+        if any(isinstance(value, _UnreadArray) for value in values):
+            return "NumPy arrays, not tensors (torch.from_numpy makes one of each)"
+        level = [value for value in values if isinstance(value, dict)]
+    return f"a dictionary without a model's tensors ({some([printable_name(str(key)) for key in checkpoint])})"
 
 
 def _unpickle(file: Path) -> object:
     """What a file holds. Raises ValueError if it is damaged or holds more than tensors and values."""
     try:
-        # Training checkpoints carry their arguments, which do no harm. Whatever torch warns of
-        # becomes our own sentence below.
+        # Whatever torch warns of becomes our own sentence below
         with (
-            torch.serialization.safe_globals([argparse.Namespace]),
+            torch.serialization.safe_globals(UNREAD),
             warnings.catch_warnings(action="ignore"),
         ):
             return _load(file)
@@ -75,8 +155,7 @@ def _unpickle(file: Path) -> object:
         if match:
             content = f"the Python object {match[1]}"
         raise ValueError(
-            f"{file} cannot be loaded: it holds {content}, and vitkit runs no code from files; "
-            "save its state dict as safetensors"
+            f"{file} cannot be loaded: it holds {content}, and vitkit runs no code from files; {SAVE}"
         ) from error
     except (*DAMAGE, AssertionError) as error:
         reason = repr(error)
@@ -97,15 +176,6 @@ def _load(file: Path) -> object:
         if "mmap" not in str(error):
             raise
         return torch.load(file, "cpu", weights_only=True)
-
-
-def _holds_tensors(value: object) -> bool:
-    """Whether this is a state dict: a dictionary with a tensor in it."""
-    return isinstance(value, dict) and bool(_tensors_in(value))
-
-
-def _tensors_in(checkpoint: dict) -> list[Tensor]:
-    return [value for value in checkpoint.values() if isinstance(value, Tensor)]
 
 
 def _check_storage(name: str, tensor: Tensor) -> None:
@@ -133,6 +203,11 @@ def _check_records(file: Path) -> None:
         records = archive.infolist()
         if len({record.filename for record in records}) < len(records):
             raise ValueError("it holds two records of the same name")
+        if any(record.filename.endswith("/constants.pkl") for record in records):
+            raise ValueError(
+                "it is a program of TorchScript, and vitkit runs none; save its weights: "
+                "torch.save(torch.jit.load(FILE).state_dict(), OTHER_FILE)"
+            )
         for record in records:
             if record.compress_type != zipfile.ZIP_STORED or record.flag_bits & ENCRYPTED:
                 raise ValueError(

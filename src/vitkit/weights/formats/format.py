@@ -83,6 +83,11 @@ class Format:
     """The rules of a Preprocessing that its library has."""
     mask: str = ""
     """The end of the name of its mask embedding, if its models have one."""
+    first: str = ""
+    """The name of the first weight: what comes before it in a file is a prefix of all names. Empty for
+    formats whose names have none, or whose `tidy` knows them."""
+    head: str = ""
+    """The name of the head's layer, for formats in whose names people's own training is saved."""
     endings: tuple[str, ...] = ()
     """The endings of single files that hold a model; none if a model is always a directory."""
     directory: Callable[[Classifier], dict[str, dict]] | None = None
@@ -109,17 +114,26 @@ def has_end(tensors: Tensors, *ends: str) -> bool:
     return any(name.endswith(ends) for name in tensors)
 
 
+def prefixes_of(tensors: Tensors, first: str) -> list[str]:
+    """What comes before the name `first`, as often as it is there, each once."""
+    ends = [name for name in tensors if name == first or name.endswith(f".{first}")]
+    return list(dict.fromkeys(name.removesuffix(first) for name in ends))
+
+
 def without_prefix(
     tensors: Tensors, first: str, renamed: Mapping[str, str] = MappingProxyType({})
 ) -> Tensors:
     """Tensors without what training, or a model around this one, put before every name: what comes
-    before the end `first` of one of them. `renamed`: patterns of names -> those that the rules use."""
-    prefix = next((name for name in tensors if name.endswith(first)), first).removesuffix(first)
+    before the end `first` of one of them. `renamed`: patterns of names -> those that the rules use.
+    Raises ValueError if two names become one."""
+    prefix = next(iter(prefixes_of(tensors, first)), "")
     plain = {}
     for name, lazy in tensors.items():
         name = name.removeprefix(prefix)
         for theirs, ours in renamed.items():
             name = re.sub(theirs, ours, name)
+        if name in plain:
+            raise ValueError(f"two of its tensors have the name {name}, as vitkit reads names")
         plain[name] = lazy
     return plain
 

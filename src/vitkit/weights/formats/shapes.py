@@ -142,9 +142,9 @@ def _other_reading(
     patches may have one for `other` of them, for an image that is no square. So n x n patches without
     a class token are as many rows as (n - 1) x (n + 1) with one, and 13 x 13 with one as 17 x 10
     without."""
-    if hint or patch[0] != patch[1]:
-        return []
     patches = rows - other
+    if hint or patch[0] != patch[1] or patches < 1:
+        return []
     sides = range(math.isqrt(patches), 0, -1)
     width = next(side for side in sides if patches % side == 0)
     height = patches // width

@@ -76,6 +76,8 @@ class Family:
     tidy: Callable[[Tensors], Tidied] = Tidied
     """What is left to do when the names are those of `names`: parts that no classifier reads go, and
     layers become one that are one of vitkit's."""
+    check: Callable[[dict, Sequence[str]], None] = lambda config, notes: None
+    """Raises ValueError for what config.json and the notes of `tidy` say together."""
     vision_json: Callable[[dict], dict] = lambda json: json
     """The part of config.json that is about images."""
     of_types: Mapping[str, dict] = field(default_factory=dict)
@@ -120,6 +122,8 @@ class Family:
             describe=self._describe,
             rules=self._rules,
             tidy=self._tidy,
+            first=f"{self.names.patches}.weight",
+            head=self.names.head,
             spell=self._spell,
             contradictions=self._contradictions,
             cannot=self._cannot,
@@ -153,8 +157,9 @@ class Family:
         model_type = opened.config.get("model_type")
         if not opened.config:
             raise ValueError(
-                f"it has the names of {self.title} and no config.json beside it, which says what "
-                "it computes"
+                f"it has the names of {self.title} and no config.json, which says what it computes; "
+                "name the file pytorch_model.bin, or model.safetensors, and put the config.json of "
+                "the model that it began with beside it"
             )
         if model_type not in self.types:
             raise ValueError(
@@ -162,6 +167,7 @@ class Family:
                 f"vitkit reads {', '.join(self.types)}"
             )
 
+        self.check(opened.config, tidied.notes)
         json = {**self.of_types.get(model_type, {}), **self.vision_json(opened.config)}
         tensors = tidied.tensors
         registers = 0

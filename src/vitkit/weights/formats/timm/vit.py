@@ -31,6 +31,7 @@ from vitkit.weights.formats.timm.config import (
 )
 from vitkit.weights.formats.timm.description import describe
 from vitkit.weights.formats.timm.names import NAMES, RESNET, ROOT_ALONE, recognises, spell, tidy
+from vitkit.weights.formats.timm.names import PATCHES as FIRST
 from vitkit.weights.rules import Rule, interleaved, position_table
 
 # (width, depth, mlp, heads) -> timm's word for that size.
@@ -236,6 +237,8 @@ FORMAT = Format(
     rules=rules,
     tidy=tidy,
     spell=spell,
+    first=FIRST,
+    head=NAMES.head,
     cannot=cannot,
     differs=differs,
     endings=ENDINGS,

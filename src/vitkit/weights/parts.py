@@ -1,0 +1,354 @@
+"""Which part of a file is the model: of a training checkpoint with a model and its average, of a student
+and a teacher in one state dict, of a class that has an encoder and more.
+
+An encoder is found by the names of its tensors, whatever the keys and prefixes before them are.
+"""
+
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+from vitkit.system.console.text import as_word, printable_name, some
+from vitkit.weights.beside import ENCODER, remedy, with_head, without_head
+from vitkit.weights.files import Opened, Parts, Tensors
+from vitkit.weights.formats import names, recognise
+from vitkit.weights.formats.format import Format, prefixes_of
+from vitkit.weights.formats.timm.config import architecture_name
+
+PART = "part: "
+"""What the line begins with that says which of several parts was read."""
+ROOT = "root"
+"""What an encoder without any key or prefix is called beside others."""
+# Words that wrappers put amid the names: torch.compile, FSDP, activation checkpointing, DeepSpeed
+INSERTED = re.compile(
+    r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\."
+)
+# Words for a model whose weights are averages of another's over its training. Of momentum encoders (MoCo,
+# BYOL) the authors' own code takes the other one.
+AVERAGE = re.compile(r"(?i)(.*_)?(ema|swa|avg|averaged?|teacher|target_encoder)(_.*)?")
+MOMENTUM = re.compile(r"(?i)(.*_)?(momentum|encoder_k|key_encoder|target)(_.*)?")
+MOST = 100  # encoders in a file
+Shapes = dict[str, tuple[int, ...]]
+
+
+class Encoder(NamedTuple):
+    """An encoder in a file."""
+
+    format: Format
+    keys: tuple[str, ...]
+    """The keys that lead to its state dict."""
+    prefix: str
+    """What is before its names in there."""
+    state: Tensors
+    """All of the state dict."""
+
+    @property
+    def path(self) -> list[str]:
+        """Keys and prefix, word by word."""
+        return [word for text in (*self.keys, self.prefix) for word in text.split(".") if word]
+
+    @property
+    def words_of_keys(self) -> int:
+        """How many words of its path are those of keys."""
+        return len([word for key in self.keys for word in key.split(".") if word])
+
+    def shapes(self) -> Shapes:
+        """The shapes of what is in the encoder, without its head."""
+        head = self.format.head.split(".")[0]
+        shapes = {}
+        for name, lazy in self.state.items():
+            inner = name.removeprefix(self.prefix)
+            if name.startswith(self.prefix) and not inner.startswith(head):
+                shapes[inner] = lazy.shape
+        return shapes
+
+
+class Taken(NamedTuple):
+    """The part of a file that is read."""
+
+    opened: Opened
+    """The file, of whose state dicts this is left, with the key under which it was."""
+    format: Format
+    tensors: Tensors
+    """The encoder's tensors without their prefix, its head, and what else is beside it."""
+    prefix: str
+    """What was before the encoder's names."""
+    alone: bool
+    """Whether the encoder is wanted without what is beside it."""
+    notes: tuple[str, ...]
+
+    @property
+    def remedy(self) -> str:
+        """What to do if something beside the encoder cannot be read."""
+        return remedy(self.prefix)
+
+
+def take(opened: Opened, part: str | None = None) -> Taken:
+    """The part of a file that is the model: the one that the user names, or by the rule of `_chosen`.
+    Raises ValueError if there is none, or if nothing says which."""
+    parts = {keys: _without_inserted(tensors) for keys, tensors in opened.parts.items()}
+    encoders = _encoders_in(parts)
+    if not encoders:
+        tensors = max(parts.values(), key=len)
+        model = opened.config.get("model_type") or architecture_name(opened.config)
+        called_so = ""
+        if model:
+            called_so = f"; config.json calls it {model}"
+        raise ValueError(
+            f"its {len(tensors)} tensors ({some(list(tensors), 3)}) have the names of no Vision "
+            f"Transformer, hybrid or BiT that vitkit knows{called_so}; it knows {', '.join(names())}"
+        )
+
+    # The encoder, and how much of what is around it
+    wanted, alone = _named(encoders, part)
+    encoder, note = _chosen(wanted, encoders)
+    around = 0
+    if part and not alone:
+        around = _end_of(encoder.path, part)
+        note = f"read: {part}, as you say"
+    inside, outside = _apart(encoder, encoders, around)
+    siblings = {}
+    if not part:
+        siblings = _siblings(encoder, encoders, parts)
+
+    # Its head
+    head = encoder.format.head
+    tensors, head_notes = inside, []
+    if head and alone:
+        tensors, head_notes = without_head(inside, outside, head, encoder.prefix)
+        outside = {}
+    elif head:
+        tensors, outside, head_notes = with_head(inside, outside, siblings, head, encoder.prefix)
+    twice = [name for name in outside if name in tensors]
+    if twice:
+        raise ValueError(
+            f"it has {twice[0]} twice, as {encoder.prefix}{twice[0]} too, and only one of them has a "
+            f"place in vitkit's model; {remedy(encoder.prefix)}"
+        )
+    wrapper = next(reversed(encoder.keys), "")
+    return Taken(
+        opened=replace(opened, parts={encoder.keys: encoder.state}, wrapper=wrapper),
+        format=encoder.format,
+        tensors={**tensors, **outside},
+        prefix=encoder.prefix,
+        alone=alone,
+        notes=tuple(text for text in (note, *head_notes) if text),
+    )
+
+
+def is_as_its_library_saves(opened: Opened) -> bool:
+    """Whether a model has the names that its library gives them, so that the library opens it: not under
+    a wrapper's prefix, nor in a class of somebody's own, of which the library would leave out a head."""
+    taken = take(opened)
+    usual = ("", "vit.", "deit.", "vision_model.", f"{opened.config.get('model_type')}.")
+    is_wrapped = any(INSERTED.search(name) for name in opened.tensors)
+    return taken.prefix in usual and not is_wrapped and not taken.notes
+
+
+def _without_inserted(tensors: Tensors) -> Tensors:
+    """Tensors without the words that wrappers put amid their names."""
+    plain = {}
+    for name, lazy in tensors.items():
+        if ".lora_A." in name or ".lora_B." in name:
+            raise ValueError(
+                f"it holds matrices of LoRA beside the weights that they change ({name}); merge them "
+                "first (model.merge_and_unload()), and save the state dict of what that returns"
+            )
+        plain[INSERTED.sub("", name)] = lazy
+    if len(plain) < len(tensors):
+        raise ValueError(
+            "some of its names differ only by what torch.compile or FSDP put into them"
+        )
+    return plain
+
+
+def _encoders_in(parts: Parts) -> list[Encoder]:
+    """Every encoder in a file."""
+    encoders = []
+    for keys, tensors in parts.items():
+        format = recognise(tensors)
+        if format is not None:
+            prefixes = [""]
+            if format.first:
+                prefixes = prefixes_of(tensors, format.first) or prefixes
+            encoders += [Encoder(format, keys, prefix, tensors) for prefix in prefixes[:MOST]]
+        if len(encoders) >= MOST:
+            raise ValueError(f"it holds {MOST} encoders or more; save one of them alone")
+    return encoders
+
+
+# Which one
+
+
+def _short_names(encoders: list[Encoder]) -> list[str]:
+    """A word for each encoder: the first of its path that not all have, if that tells them apart."""
+    paths = [encoder.path for encoder in encoders]
+    common = 0
+    shortest = min(len(path) for path in paths)
+    while common < shortest and len({path[common] for path in paths}) == 1:
+        common += 1
+    if len(paths) == 1:
+        common = 0
+    words = [".".join(path[common : common + 1]) or ROOT for path in paths]
+    short = []
+    for word, path in zip(words, paths, strict=True):
+        if words.count(word) > 1:
+            word = ".".join(path) or ROOT
+        short.append(printable_name(word))
+    return short
+
+
+def _named(encoders: list[Encoder], part: str | None) -> tuple[list[Encoder], bool]:
+    """The encoders that the user may mean, and whether one is wanted without a head. Raises
+    ValueError if there is no such part."""
+    if part is None:
+        return encoders, False
+    if part == ROOT and [] in (encoder.path for encoder in encoders):
+        return [encoder for encoder in encoders if not encoder.path], False
+    wanted = [encoder for encoder in encoders if _end_of(encoder.path, part)]
+    if wanted:
+        return wanted, False
+    if part == ENCODER and encoders[0].format.head:
+        return encoders, True
+    if len(encoders) > 1:
+        raise ValueError(
+            f"it has no part {part!r}; its parts are {_listed(_short_names(encoders))}"
+        )
+    path = printable_name(".".join(encoders[0].path))
+    if not path:
+        raise ValueError(f"it has no part {part!r}; it is one model, so leave out --part")
+    raise ValueError(f"it has no part {part!r}; its only model is {path}, so leave out --part")
+
+
+def _end_of(path: list[str], part: str) -> int:
+    """Where the words of `part` end in a path, at their first place; 0 if they are not there."""
+    words = part.split(".")
+    for start in range(len(path) - len(words) + 1):
+        if path[start : start + len(words)] == words:
+            return start + len(words)
+    return 0
+
+
+def _chosen(wanted: list[Encoder], encoders: list[Encoder]) -> tuple[Encoder, str]:
+    """The one that is read, and a note that says so if there are others.
+
+    1. An average over the training goes before what it is an average of, which has its shapes.
+       A teacher of another architecture is none.
+    2. A trained encoder goes before its momentum encoder.
+    3. The first state dict in a file goes before the others. Of several encoders within one, such as
+       those of an ensemble, none does: ValueError.
+    """
+    if len(wanted) == 1:
+        note = ""
+        if len(encoders) > 1:
+            note = _note(wanted[0], encoders, "")
+        return wanted[0], note
+    names = _short_names(wanted)
+    shapes = [encoder.shapes() for encoder in wanted]
+    is_average = [_has_word(AVERAGE, name) for name in names]
+    plain = [i for i, average in enumerate(is_average) if not average]
+    averages = [i for i, average in enumerate(is_average) if average]
+    averages_of = {i: [j for j in plain if _averages(shapes[i], shapes[j])] for i in averages}
+
+    # 1. Averages
+    for i in averages:
+        if averages_of[i]:
+            of = _listed([names[j] for j in averages_of[i]])
+            return wanted[i], _note(wanted[i], wanted, f", by its name the average of {of}")
+
+    # 2. Momentum encoders
+    candidates = plain or averages
+    trained = [i for i in candidates if not _has_word(MOMENTUM, names[i])]
+    candidates = trained or candidates
+    first = candidates[0]
+    if len(candidates) == 1:
+        others = _listed([names[i] for i in range(len(wanted)) if i != first])
+        return wanted[first], _note(wanted[first], wanted, f", not {others}")
+
+    # 3. The first
+    if any(wanted[i].keys == wanted[first].keys for i in candidates[1:]):
+        listed = _listed([names[i] for i in candidates])
+        raise ValueError(
+            f"it holds several encoders, {listed}, and nothing says which of them is the model; say "
+            f"which: --part {as_word(names[first])}"
+        )
+    listed = _listed([names[i] for i in candidates])
+    return wanted[first], _note(wanted[first], wanted, f", the first of {listed}")
+
+
+def _averages(shapes: Shapes, of: Shapes) -> bool:
+    """Whether a model of these shapes may be an average of one of the others, which may have more
+    beside its blocks: a student's mask embedding (iBOT)."""
+    more = of.keys() - shapes.keys()
+    return shapes.items() <= of.items() and not any(re.search(r"\d", name) for name in more)
+
+
+def _has_word(pattern: re.Pattern, name: str) -> bool:
+    return any(pattern.fullmatch(word) for word in name.split("."))
+
+
+def _note(chosen: Encoder, encoders: list[Encoder], why: str) -> str:
+    """The line about the part that is read, and how to read another."""
+    names = _short_names(encoders)
+    own = names[encoders.index(chosen)]
+    other = next((name for name in names if name != own), own)
+    return f"{PART}{own}{why} (otherwise: --part {as_word(other)})"
+
+
+def _listed(names: list[str]) -> str:
+    """Names in a sentence: "model and ema"."""
+    if len(names) < 3:
+        return " and ".join(names)
+    return some(names)
+
+
+# What is around it
+
+
+def _apart(encoder: Encoder, encoders: list[Encoder], around: int) -> tuple[Tensors, Tensors]:
+    """The encoder's tensors without their prefix; and what else is in its state dict, within the
+    first `around` words of its path, but for other encoders and what belongs to them."""
+    prefix = encoder.prefix
+    own = prefix.split(".")[:-1]
+    within = ""
+    if around > encoder.words_of_keys:
+        words = own[: around - encoder.words_of_keys]
+        within = "".join(f"{word}." for word in words)
+
+    # Where the others' names part from these, their branch begins
+    others = []
+    for other in encoders:
+        if other.keys != encoder.keys or other.prefix == prefix:
+            continue
+        theirs = other.prefix.split(".")[:-1]
+        common = 0
+        while common < min(len(own), len(theirs)) and own[common] == theirs[common]:
+            common += 1
+        if common < len(theirs):
+            others.append("".join(f"{word}." for word in theirs[: common + 1]))
+        else:  # this one is within the other, which has everything but this one's branch
+            within = within or "".join(f"{word}." for word in own[: common + 1])
+
+    inside = {}
+    outside = {}
+    for name, lazy in encoder.state.items():
+        if name.startswith(tuple(others)) or not name.startswith(within):
+            continue
+        if name.startswith(prefix):
+            inside[name.removeprefix(prefix)] = lazy
+        else:
+            outside[name] = lazy
+    return inside, outside
+
+
+def _siblings(encoder: Encoder, encoders: list[Encoder], parts: Parts) -> Tensors:
+    """What is in state dicts beside the encoder's own, as {"backbone": ..., "head": ...} has them, by
+    their key and name; but for those of other encoders."""
+    siblings = {}
+    if not encoder.keys:
+        return siblings
+    models = [each.keys for each in encoders]
+    for keys, tensors in parts.items():
+        if keys and keys[:-1] == encoder.keys[:-1] and keys not in models:
+            siblings |= {f"{keys[-1]}.{name}": lazy for name, lazy in tensors.items()}
+    return siblings
