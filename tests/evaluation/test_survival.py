@@ -9,7 +9,7 @@ from margins import at_least, at_most
 from vitkit.data import Augmentation, Preprocessing, from_dataset
 from vitkit.evaluation.label_preservation import surviving, surviving_in_pixels
 from vitkit.models import create, vit
-from vitkit.training.choices import sentence
+from vitkit.training.choices import about_survival
 from vitkit.weights import Classifier
 
 SIDE = 32
@@ -51,7 +51,7 @@ def test_a_disc_on_the_left_is_another_one_if_it_is_mirrored(model):
     at_most(mirrored.changed, 73)
     at_most(mirrored.p_value, 1e-6)
     assert not mirrored.survives and not crops.survives
-    said = sentence(survival)
+    said = about_survival(survival)
     assert f"do not survive it: mirrored images ({mirrored.changed} of 100 can be told then" in said
 
 
@@ -63,7 +63,7 @@ def test_a_red_disc_stays_red(model):
     survival = surviving(model, colours, asked)
     assert survival.augmentation == replace(asked, colour_jitter=(0.0, 0.0, 0.0, 0.0))
     assert [trial.survives for trial in survival.trials] == [True, True, False]
-    assert "mirrored images and shifts stay: on 100 images they cost no answers" in sentence(
+    assert "mirrored images and shifts stay: on 100 images they cost no answers" in about_survival(
         survival
     )
 

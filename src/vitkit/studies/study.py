@@ -25,8 +25,15 @@ from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import check_can_be_made, check_types, parse_json, write_json
 from vitkit.system.storage.records import record_of
-from vitkit.training import Recipe, differences, open_others, to_json, with_defaults
-from vitkit.training.choices import in_pixels, sentence
+from vitkit.training import (
+    Recipe,
+    about_survival,
+    differences,
+    open_others,
+    survival_by_pixels,
+    to_json,
+    with_defaults,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -223,7 +230,7 @@ def with_surviving_augmentation(ask: Ask, splits: Splits) -> Recipe:
         decided = replace(augmentation, auto=False)
     else:
         survival = from_rank_0(lambda: _survival(ask, splits))
-        say(printable(f"training images: {sentence(survival)}"))
+        say(printable(f"training images: {about_survival(survival)}"))
         decided = replace(survival.augmentation, auto=False)
     return replace(recipe, data=replace(recipe.data, augmentation=decided))
 
@@ -232,7 +239,7 @@ def _survival(ask: Ask, splits: Splits) -> Survival:
     """What the pixels of the training images tell. Raises ValueError for images that are broken."""
     data = ask.recipe.data
     try:
-        return in_pixels(data.preprocessing, splits.train, data.augmentation)
+        return survival_by_pixels(data.preprocessing, splits.train, data.augmentation)
     except BadImage:
         refuse_broken(ask.data, data.workers)  # which names them all
         raise

@@ -4,7 +4,7 @@ from vitkit.system.errors import Interrupted as Interrupted
 from vitkit.system.lazy import lazily
 
 _FILES = {
-    "choices": "adapted_to",
+    "choices": "about_survival adapted_to survival_by_pixels",
     "data": "divide group_setting open_others open_to_divide",
     "footprint": "Count count",
     "loop": "train",

@@ -1,7 +1,9 @@
 """Written by `cd tests && python -m stubs`: for type checkers and editors."""
 
 from vitkit.system.errors import Interrupted as Interrupted
+from vitkit.training.choices import about_survival as about_survival
 from vitkit.training.choices import adapted_to as adapted_to
+from vitkit.training.choices import survival_by_pixels as survival_by_pixels
 from vitkit.training.data import divide as divide
 from vitkit.training.data import group_setting as group_setting
 from vitkit.training.data import open_others as open_others

@@ -120,7 +120,7 @@ def with_augmentation(recipe: Recipe, data: RunData, device: torch.device, say: 
         say("the augmentation stays as it is: only images of one class each can be asked about it")
         return _with(recipe, replace(augmentation, auto=False))
     survival = from_rank_0(lambda: _survival(recipe, data.train, device))
-    say(sentence(survival))
+    say(about_survival(survival))
     return _with(recipe, replace(survival.augmentation, auto=False))
 
 
@@ -132,7 +132,7 @@ def _survival(recipe: Recipe, train: Source, device: torch.device) -> Survival:
     """What the weights that a run begins with can still tell apart, on images of few tokens; of a run
     from scratch, what its images' pixels tell."""
     if not recipe.init:
-        return in_pixels(recipe.data.preprocessing, train, recipe.data.augmentation)
+        return survival_by_pixels(recipe.data.preprocessing, train, recipe.data.augmentation)
 
     # The model and the augmentation at a smaller size
     asked = recipe.data.augmentation
@@ -159,7 +159,9 @@ def _survival(recipe: Recipe, train: Source, device: torch.device) -> Survival:
     return replace(survival, augmentation=replace(remaining, resize=resize, pad=asked.pad))
 
 
-def in_pixels(preprocessing: Preprocessing, train: Source, augmentation: Augmentation) -> Survival:
+def survival_by_pixels(
+    preprocessing: Preprocessing, train: Source, augmentation: Augmentation
+) -> Survival:
     """What the pixels of images, at 64 of a side at most, can still tell apart."""
     height, width = preprocessing.size
     factor = min(1.0, SIDE / max(height, width))
@@ -190,7 +192,7 @@ def _small(config: ModelConfig) -> tuple[int, int]:
     return size
 
 
-def sentence(survival: Survival) -> str:
+def about_survival(survival: Survival) -> str:
     """One or two sentences about what was tried and what is switched off."""
     costs = []
     stays = []
