@@ -114,7 +114,7 @@ def test_a_study_chooses_for_its_small_parts(tiny, tmp_path):
     trials = [cell for cell in cells if "of images" in cell.settings]
     assert (decided.runs, len(cells) - len(trials)) == (len(cells), 24)
     assert len(trials) == 3 * (13 + 13 + 7)  # the ResNet has no dropout; of 3 parts
-    whole = [cell for cell in cells if cell.settings.get("images") == 1438]
+    whole = [cell for cell in cells if cell.settings.get("images") == 1295]
     assert len(whole) == 6 and all(isinstance(cell.recipe, Recipe) for cell in whole)
     shards = [of_shard(cells, (i, 2)) for i in range(2)]
     assert sorted(cell.name for shard in shards for cell in shard) == sorted(c.name for c in cells)
@@ -159,10 +159,10 @@ def test_the_study_says_what_it_chose(tiny, tmp_path, monkeypatch):
     assert not reached.failures()
     notes = study.table(reached).notes
     assert sum(note.startswith("chosen for ") for note in notes) == 3
-    chosen = next(note for note in notes if note.startswith("chosen for ViT, 144 images"))
-    ran = json.loads((tmp_path / "ViT/144-images/seed-0/recipe.json").read_text())
+    chosen = next(note for note in notes if note.startswith("chosen for ViT, 130 images"))
+    ran = json.loads((tmp_path / "ViT/130-images/seed-0/recipe.json").read_text())
     assert (
         f"weight decay {ran['optim']['weight_decay']:g}, dropout {ran['model']['dropout']:g}"
         in chosen
     )
-    assert ran["data"]["parts"] == "given"
+    assert ran["data"]["parts"] == "three" and ran["best"] == "val/top1"
