@@ -25,6 +25,8 @@ class Line(NamedTuple):
     """A figure for each column, None if it has no such figure; empty for a task without a result."""
     is_mean: bool = False
     """Whether it is a mean over tasks."""
+    published: tuple[float, ...] = ()
+    """What others have published of the same tasks, in percent; empty for a suite without such figures."""
 
 
 def columns(outcome: Outcome) -> list[str]:
@@ -51,7 +53,7 @@ def lines(outcome: Outcome) -> list[Line]:
             by_name = {seeds[0].name: over_seeds(seeds) for seeds in outcome.metrics[task.name]}
             line = tuple(by_name.get(name) for name in names)
             values[task] = line
-        table.append(Line(task.heading, task.group, line))
+        table.append(Line(task.heading, task.group, line, published=task.published))
 
     # Groups, in the order in which they come
     groups = list(dict.fromkeys(task.group for task in suite.tasks if task.group))
@@ -62,7 +64,8 @@ def lines(outcome: Outcome) -> list[Line]:
         if _is_empty(outcome, group):
             name = f"all {len(members)}"
         independent = group not in suite.same_images
-        table.append(Line(name, group, mean(present, independent), True))
+        beside = _published([task for task in members if task in values])
+        table.append(Line(name, group, mean(present, independent), True, beside))
 
     # All tasks
     if not suite.averaged:
@@ -70,8 +73,16 @@ def lines(outcome: Outcome) -> list[Line]:
     name = _mean_of(len(values), len(suite.tasks))
     if outcome.is_whole:
         name = f"mean ({suite.name})"
-    table.append(Line(name, "", mean(list(values.values())), True))
+    table.append(Line(name, "", mean(list(values.values())), True, _published(list(values))))
     return table
+
+
+def _published(tasks: Sequence[Task]) -> tuple[float, ...]:
+    """The mean of what others have published of the same tasks."""
+    figures = [task.published for task in tasks if task.published]
+    if len(figures) < len(tasks):
+        return ()
+    return tuple(statistics.fmean(column) for column in zip(*figures, strict=True))
 
 
 def _is_empty(outcome: Outcome, group: str) -> bool:
@@ -163,12 +174,16 @@ def cell(metric: Metric | None) -> str:
 def markdown(outcome: Outcome) -> str:
     """The table as Markdown, with the reasons for what it lacks."""
     names = columns(outcome)
-    text = [f"| task | group | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    others = outcome.suite.published
+    headings = [*names, *others]
+    text = [f"| task | group | {' | '.join(headings)} |", "|---|---|" + "---|" * len(headings)]
     for line in lines(outcome):
         name = line.name
         if line.is_mean:
             name = f"**{name}**"
-        text.append(f"| {name} | {line.group} | {' | '.join(cells(line, len(names)))} |")
+        figures = cells(line, len(names))
+        figures += [f"{figure:.1f}" for figure in line.published] or [""] * len(others)
+        text.append(f"| {name} | {line.group} | {' | '.join(figures)} |")
     remarks = [f"- {sentence}" for sentence in sentences(outcome)]
     if remarks:
         text += ["", *remarks]
@@ -178,6 +193,11 @@ def markdown(outcome: Outcome) -> str:
 def sentences(outcome: Outcome) -> list[str]:
     """Sentences about missing parts of the table, and about deviations from the suite."""
     texts = []
+    if outcome.suite.published:
+        texts.append(
+            "the columns 'paper' of table.md are Table 9's figures of fine-tuned models; their means are "
+            "over the same tasks"
+        )
     if outcome.suite.remarks is not None:
         texts += outcome.suite.remarks(outcome)
 

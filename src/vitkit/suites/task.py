@@ -85,6 +85,8 @@ class Task:
     """Which of ImageNet-C's corruptions it is."""
     asks_real: bool = False
     """Whether ReaL's labels count."""
+    published: tuple[float, ...] = ()
+    """The figures of models that somebody has published, in percent, as `Suite.published` lists them."""
 
     @property
     def heading(self) -> str:
@@ -108,6 +110,8 @@ class Suite:
     """Whether a mean over all tasks says something."""
     same_images: tuple[str, ...] = ()
     """Groups whose tasks have the same images, so that their errors are no independent ones."""
+    published: tuple[str, ...] = ()
+    """The models whose published figures stand beside one's own in table.md."""
     remarks: "Callable[[Outcome], list[str]] | None" = None
     """What else the results tell, a sentence each."""
 
