@@ -418,6 +418,8 @@ def described(name: str) -> Architecture:
     return Architecture(
         name,
         width=model.embed_dim,
+        patch=model.patch_embed.proj.kernel_size[0],
+        class_token=model.cls_token is not None,
         heads=block.attn.num_heads,
         gelu=activation(block.mlp),
         eps=block.norm1.eps,

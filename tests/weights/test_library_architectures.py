@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from other_libraries import assert_same_outputs, edit, randomised
+from other_libraries import TRANSFORMERS, assert_same_outputs, edit, randomised
 from safetensors.torch import save_file
 
 from vitkit.weights import all_published, check_reading, load
@@ -170,13 +170,16 @@ def test_an_architecture_that_vitkit_does_not_know_is_guessed_and_said(saved, tm
     assert_same_outputs(theirs, classifier.model, (64, 64))
 
 
+REAL = {"embed_dim": 768, "depth": 1, "num_heads": 12}  # the width that the name tells
+
+
 def test_its_name_tells_what_a_bare_file_is(saved, tmp_path, capsys):
-    theirs = saved("vit_base_patch32_siglip_256", class_token=False)
+    theirs = saved("vit_base_patch32_siglip_256", **REAL)
     file = tmp_path / "vit_base_patch32_siglip_256.v2_webli.safetensors"
     (tmp_path / "model.safetensors").rename(file)
-    classifier = load(file, heads=4)
+    classifier = load(file)
     assert (
-        "architecture: timm's vit_base_patch32_siglip_256, by the name" in capsys.readouterr().err
+        "architecture: timm's vit_base_patch32_siglip_256, by its name" in capsys.readouterr().err
     )
     assert classifier.model.config.gelu == "tanh"
     assert_same_outputs(theirs, classifier.model, (64, 64))
@@ -184,7 +187,24 @@ def test_its_name_tells_what_a_bare_file_is(saved, tmp_path, capsys):
     other = tmp_path / "vit_pe_core_tiny_patch16_384.fb.safetensors"
     file.rename(other)
     with pytest.raises(ValueError, match="called like timm's vit_pe_core_tiny.*rename it"):
-        load(other, heads=4)
+        load(other)
+
+
+@pytest.mark.parametrize(
+    ("file", "is_it"),
+    [("vit_tiny_patch16_224.safetensors", True), ("vit_base_patch16_siglip_gap_224.safetensors", False),
+     ("vit_base_patch16_rpn_224.safetensors", False), ("vit_base_patch32_siglip_256.safetensors", False)],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "changes", [{}, {"global_pool": "avg"}, {"global_pool": "avg", "class_token": False}]
+)
+def test_tensors_go_before_a_files_name(file, is_it, changes, saved, tmp_path, capsys):
+    theirs = saved("vit_tiny_patch16_224", embed_dim=192, num_heads=3, **changes)
+    (tmp_path / "model.safetensors").rename(tmp_path / file)
+    classifier = load(tmp_path / file)
+    said = capsys.readouterr().err
+    assert ("by its name" in said) == (is_it and changes.get("class_token", True))
+    assert_same_outputs(theirs, classifier.model, (64, 64))
 
 
 def test_a_bare_file_whose_positions_nothing_tells_is_refused(saved, tmp_path):
@@ -207,6 +227,51 @@ def test_the_types_of_transformers_with_timms_names_are_refused(saved, tmp_path)
         ValueError, match="names of no Vision Transformer.*config.json calls it hiera"
     ):
         load(tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_small_patch16_rope_224", "vit_medium_patch16_rope_reg1_gap_256"]
+)
+def test_norms_of_queries_and_keys_go_with_rotations(name, saved, tmp_path):
+    """Whose pairs are neighbours in timm: the norms have another order then, too."""
+    theirs = saved(name, qk_norm=True)
+    assert_same_outputs(theirs, load(tmp_path, quiet=True).model, (64, 64))
+
+
+def test_a_gate_with_another_activation_is_refused(saved, tmp_path):
+    saved("vit_giant_patch14_dinov2", img_size=56, act_layer="relu", mlp_ratio=4)
+    with pytest.raises(ValueError, match="act_layer is 'relu'; the gate of a SwiGLU has silu"):
+        load(tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch16_dinov3", "vit_base_patch16_lingbot"])
+def test_attention_pooling_of_timms_eva_code_is_refused(name, saved, tmp_path):
+    """It reads the tokens before the patches too."""
+    saved(name, global_pool="map")
+    with pytest.raises(ValueError, match="its pooling reads the tokens before the patches too"):
+        load(tmp_path, quiet=True)
+
+
+def test_a_bare_dinov3_with_a_head_reads_the_mean(saved, tmp_path, capsys):
+    theirs = saved("vit_small_patch16_dinov3")
+    bare = (tmp_path / "model.safetensors").rename(tmp_path / "best.safetensors")
+    classifier = load(bare, heads=4, image=64)
+    assert "pooling: the mean of the patches, timm's default for DINOv3" in capsys.readouterr().err
+    assert_same_outputs(theirs, classifier.model, (64, 64))
+
+
+def test_a_bare_rope_ape_is_a_guess_and_said(saved, tmp_path, capsys):
+    saved("vit_small_patch16_rope_ape_224")
+    bare = (tmp_path / "model.safetensors").rename(tmp_path / "best.safetensors")
+    load(bare, heads=4)
+    assert (
+        "GUESSED: positions are added alone, as in DeiT III, and not rotated too"
+        in capsys.readouterr().err
+    )
+    saved("vit_pe_core_tiny_patch16_384")
+    bare = (tmp_path / "model.safetensors").rename(tmp_path / "best.safetensors")
+    with pytest.raises(ValueError, match="as Perception Encoders have"):
+        load(bare, heads=4)
 
 
 # The library's own reading
@@ -258,3 +323,25 @@ def test_a_head_of_zeros_is_no_proof_of_the_rest(saved, tmp_path, monkeypatch):
     monkeypatch.setattr(proof, "load", another)
     with pytest.raises(ValueError, match="the logits of timm .* differ by"):
         convert(classifier, tmp_path / "other", "timm")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_reading_is_compared_in_float32(dtype, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(**TRANSFORMERS, num_labels=3)
+    model = randomised(transformers.ViTForImageClassification(config)).to(dtype)
+    model.save_pretrained(tmp_path)
+    reading = check_reading(tmp_path)
+    assert reading.largest < 1e-5 < 0.01 < reading.scale
+
+
+def test_what_the_library_does_not_compute_is_not_compared(saved, tmp_path):
+    """Patches leave pixels out here, and timm takes images of its own size alone."""
+    saved("vit_so400m_patch14_siglip_gap_384", img_size=62)
+    assert load(tmp_path, quiet=True).model.config.image == (56, 56)
+    assert check_reading(tmp_path) is None
+    # A config.json of another head: timm draws a new one, which is no defect of vitkit
+    saved()
+    edit(tmp_path, num_classes=9)
+    with pytest.raises(ValueError, match="Either its config.json belongs to other weights"):
+        check_reading(tmp_path)

@@ -234,8 +234,8 @@ class RotaryPositions(nn.Module):
     """Rotates queries and keys by angles that grow with x and with y, so that their products depend
     on the offset between two patches (RoPE, in 2-D).
 
-    Half of a head's pairs rotate with x, half with y, at frequencies 100^(-i / (D_h / 4)): from 1
-    down to a little above 1 / 100. Tokens before the patches are not rotated. The kinds differ in
+    Half of a head's pairs rotate with x, half with y, at frequencies t^(-i / (D_h / 4)): from 1 down
+    to a little above 1 / t, where t is 100 in most kinds. Tokens before the patches are not rotated. The kinds differ in
     the axis that comes first, in the lowest frequency, and in the coordinates of patches on another
     grid than that of the training (ROTATIONS). DINOv3 scales coordinates at random while it trains,
     which is not done here.

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
-from math import isfinite, isnan
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,11 +60,12 @@ class Reading(NamedTuple):
 
 def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> Reading | None:
     """Compare what vitkit reads in a model directory with what the library that wrote it makes of its own
-    config.json there. None if there is nothing to compare: a file of weights, a directory that vitkit
-    wrote, a model in a class of somebody's own, a library that is not installed, or one that does not
-    open it.
+    config.json there, in float32. None if there is nothing to compare: a file of weights, or a pickle,
+    which no other library opens here; a directory that vitkit wrote; a model in a class of somebody's
+    own; a head of zeros; a library that is not installed, or one that does not open it.
 
-    Raises ValueError for logits that differ by more than the tolerance: then vitkit misreads the model.
+    Raises ValueError for logits that differ by more than the tolerance: then vitkit misreads the model,
+    or config.json belongs to other weights.
     """
     path = fetch(source)
     if not path.is_dir():
@@ -73,25 +74,25 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> Reading |
     format = recognise(opened.tensors)
     if format is None or format.directory is None or not opened.config or opened.described:
         return None
-    if (
-        "safetensors" not in opened.path.name
-    ):  # no other library unpickles a stranger's file for this
-        return None
-    if not is_as_its_library_saves(opened):
+    # No other library unpickles a stranger's file for this
+    if "safetensors" not in opened.path.name or not is_as_its_library_saves(opened):
         return None
     classifier = load(path, quiet=True)
+    if has_head_of_zeros(classifier.model):
+        return None
     try:
         elsewhere = format.open_elsewhere(classifier, path)
-    except Exception:  # whatever another library raises, of a directory that it does not open
+        largest, scale = _compare_logits(classifier, classifier.model, elsewhere.model.float())
+    except (
+        Exception
+    ):  # whatever another library raises, of a directory or of images that it refuses
         return None
-    if elsewhere is None or has_head_of_zeros(classifier.model):
-        return None
-    largest, scale = _compare_logits(classifier, classifier.model, elsewhere.model)
-    if isnan(largest) or largest > tolerance * max(scale, 1):
+    if isfinite(largest) and largest > tolerance * max(scale, 1):
         raise ValueError(
             f"{source} is read otherwise than {elsewhere.library} reads it: the logits differ by "
-            f"{largest:.1e} (the largest is {scale:.3g}). This is a defect of vitkit: please report it with "
-            "its config.json"
+            f"{largest:.1e} (the largest is {scale:.3g}). Either its config.json belongs to other weights, "
+            "or vitkit misreads it: then please report it with its config.json. --approximate converts it "
+            "as it was read"
         )
     return Reading(elsewhere.library, largest, scale)
 

@@ -74,6 +74,13 @@ def interleaved(heads: int) -> Transform:
     return Transform(read, write)
 
 
+# The same of a vector with a number for each element of a head, as the norms of queries and keys have
+INTERLEAVED_VECTOR = Transform(
+    lambda vector: vector.unflatten(0, (-1, 2)).mT.flatten(),
+    lambda ours: (ours.unflatten(0, (2, -1)).mT.flatten(),),
+)
+
+
 def listed_patches(patch: tuple[int, int]) -> Transform:
     """SigLIP 2's NaFlex projects flattened patches, channels last, by a dense layer:
     (D, P P' C) -> (D, C, P, P')"""

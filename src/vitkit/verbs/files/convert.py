@@ -114,7 +114,11 @@ class Converted:
                 f"{proof.pixels:.2g} of 255 levels at most (it rounds and crops in its own way: "
                 "docs/weights.md)"
             )
-        yield f"next: vitkit compare {word_of(self.settings.source)} {as_word(proof.path)} IMAGE..."
+        if self.settings.hints == Hints():  # else the source alone is another model
+            source = word_of(self.settings.source)
+            yield f"next: vitkit compare {source} {as_word(proof.path)} IMAGE..."
+        else:
+            yield f"next: vitkit predict {as_word(proof.path)} IMAGE..."
 
 
 @verb
@@ -132,7 +136,8 @@ def convert(settings: Convert) -> Converted:
     reading = None
     if not isinstance(classifier, Classifier):
         classifier = load_as(classifier, settings.hints)
-        reading = check_reading(settings.source)
+        if settings.hints == Hints() and not settings.approximate:
+            reading = check_reading(settings.source)
     if settings.headless:
         classifier = without_head(classifier)
     proof = converted(

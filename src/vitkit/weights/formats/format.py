@@ -109,6 +109,12 @@ class Format:
     directory."""
 
 
+def is_before(version: str, other: tuple[int, ...]) -> bool:
+    """Whether a version of a library, such as "1.0.31.dev0", is older than another."""
+    numbers = re.findall(r"\d+", version)[: len(other)]
+    return tuple(map(int, numbers)) < other
+
+
 def has_end(tensors: Tensors, *ends: str) -> bool:
     """Whether the name of any tensor ends in one of these."""
     return any(name.endswith(ends) for name in tensors)

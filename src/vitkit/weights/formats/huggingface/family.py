@@ -7,6 +7,7 @@ Names are written as in Transformers 4, which later versions read too.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -23,6 +24,7 @@ from vitkit.weights.formats.format import (
     Tidied,
     beyond_vit,
     has_end,
+    is_before,
     reasons,
     without_prefix,
 )
@@ -351,7 +353,7 @@ class _Answer(nn.Module):
 
 
 def _open_in_transformers(
-    path: Path, architecture: str, arguments: dict[str, bool]
+    path: Path, architecture: str, arguments: dict[str, Any]
 ) -> tuple[str, nn.Module]:
     """A class of Transformers, opened from a written directory by Transformers itself, and what that is
     called. Raises ImportError without Transformers."""
@@ -363,6 +365,10 @@ def _open_in_transformers(
     verbosity = logging.get_verbosity()
     logging.disable_progress_bar()  # of a second's work, among our own sentences
     logging.set_verbosity_error()  # as of a text tower that nobody reads
+    dtype = "dtype"  # of the file, unless another is asked for
+    if is_before(transformers.__version__, (4, 56)):
+        dtype = "torch_dtype"
+    arguments = {**arguments, dtype: torch.float32}
     try:
         model = kind.from_pretrained(path, local_files_only=True, **arguments)
     finally:

@@ -19,6 +19,8 @@ class Architecture:
 
     name: str
     width: int = 0
+    patch: int = 0
+    class_token: bool = False
     heads: int = 0
     """Of a model of this width."""
     gelu: str = ""
@@ -41,6 +43,8 @@ def _known() -> dict[str, Architecture]:
             known[row["name"]] = Architecture(
                 name=row["name"],
                 width=int(row["width"] or 0),
+                patch=int(row["patch"] or 0),
+                class_token=bool(row["class_token"]),
                 heads=int(row["heads"] or 0),
                 gelu=row["gelu"],
                 eps=float(row["eps"] or 0),

@@ -7,7 +7,6 @@ _parse_model_cfg).
 """
 
 import json as json_files
-import re
 from math import floor, nextafter
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import ModelConfig, ViTConfig
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.files import load_state_dict
-from vitkit.weights.formats.format import Elsewhere
+from vitkit.weights.formats.format import Elsewhere, is_before
 from vitkit.weights.formats.labels import named_outputs
 from vitkit.weights.formats.shapes import IMAGENET
 from vitkit.weights.outputs import usual_labels
@@ -243,12 +242,6 @@ def open_in_timm(classifier: Classifier, path: Path, name: str, arguments: dict)
         file = path / "model.safetensors"
     model.load_state_dict(load_state_dict(file), strict=True)
     return Elsewhere(library, model)
-
-
-def is_before(version: str, other: tuple[int, ...]) -> bool:
-    """Whether a version, such as "1.0.31.dev0", is older than another."""
-    numbers = re.findall(r"\d+", version)[: len(other)]
-    return tuple(map(int, numbers)) < other
 
 
 def pixels_in_timm(path: Path, image: Image.Image) -> Tensor:

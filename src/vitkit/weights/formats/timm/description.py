@@ -29,6 +29,8 @@ from vitkit.weights.formats.timm.config import (
 from vitkit.weights.formats.timm.names import NAMES, RESNET, ROOT_ALONE
 from vitkit.weights.hints import Hints
 
+GUESSED = "GUESSED: "
+
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """The description from the shapes, and from timm's own config.json if there is one."""
@@ -36,10 +38,13 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     json = opened.config
     arguments = json.get("model_args") or {}
     check_arguments(arguments)
-    name, known, name_note = _architecture(opened)
+    name, known = _architecture(opened)
 
     # From the image to the tokens
     settings = settings_of(tensors, NAMES)
+    name_note = []
+    if known and not name:
+        known, name_note = _if_it_fits(known, tensors, settings)
     settings, tiling = with_stem(settings, tensors, (RESNET, ROOT_ALONE), DIALECTS["timm"])
     prefix = settings["class_token"] + settings["registers"]
     grid, positions, positions_note = _positions(opened, tensors, known, prefix, tiling.size, hints)
@@ -48,7 +53,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     # Blocks
     mlp = settings["mlp"]
     swiglu = shape_of(tensors, "blocks.0.mlp.fc1.weight", 2)[0] == 2 * mlp
-    gelu, gelu_note = _gelu(arguments, known, embedding_norm)
+    gelu, gelu_note = _gelu(arguments, known, embedding_norm, swiglu)
     branch_norm, branch_norm_note = _branch_norm(tidied, known)
     told_heads = arguments.get("num_heads")
     if not told_heads and known and known.width == settings["width"]:
@@ -60,7 +65,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         layer_scale = arguments.get("init_values") or 1e-5  # DINOv2's
 
     # Head
-    pool, pool_note = _pool(tensors, json, known, prefix)
+    pool, pool_note = _pool(tensors, json, known, prefix, positions["positions"])
     if hints.pool:
         pool_note = []
     norm = "pooled" if "fc_norm.weight" in tensors else "tokens"
@@ -82,10 +87,11 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     )
     preprocessing, preprocessing_note = _preprocessing(opened, config)
     preprocessing, rest_note = without_rest(preprocessing, config, "timm")
-    guesses = []
+    guesses = [note for note in positions_note if note.startswith(GUESSED)]
+    positions_note = [note for note in positions_note if note not in guesses]
     if name and not known:
         guesses.append(
-            f"GUESSED: vitkit does not know timm's architecture {name}, so its tensors alone say what it "
+            f"GUESSED: vitkit does not know timm's architecture {name[:100]}, so its tensors alone say what it "
             "computes; another activation, number of heads or kind of positions would be missed"
         )
     if not pretrained_cfg(json) and not hints.statistics:
@@ -106,18 +112,18 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     return Description(config, preprocessing, labels, notes, guess="\n  ".join(guesses))
 
 
-def _architecture(opened: Opened) -> tuple[str, Architecture | None, list[str]]:
-    """timm's name for the model in config.json, and what is known of it; without a config.json what a
-    file called by such a name is, with a note. Raises ValueError for one that vitkit does not read."""
+def _architecture(opened: Opened) -> tuple[str, Architecture | None]:
+    """timm's name for the model in config.json, and what is known of it; without a config.json "" and
+    what a file called by such a name may be. Raises ValueError for one that vitkit does not read."""
     name = architecture_name(opened.config)
     if name:
         known = architecture_called(name)
         if known and known.refused:
             raise ValueError(
-                f"its config.json says that it is timm's {name}, {known.refused}, which vitkit does "
+                f"its config.json says that it is timm's {name[:100]}, {known.refused}, which vitkit does "
                 "not read"
             )
-        return name, known, []
+        return name, known
 
     named = opened.path.name
     if opened.path.name in FOLDER_FILES:
@@ -128,9 +134,22 @@ def _architecture(opened: Opened) -> tuple[str, Architecture | None, list[str]]:
             f"it is called like timm's {known.name}, {known.refused}, which vitkit does not read; "
             "rename it if it is another model"
         )
-    if known:
-        return "", known, [f"architecture: timm's {known.name}, by the name {named}"]
-    return "", None, []
+    return "", known
+
+
+def _if_it_fits(
+    known: Architecture, tensors: Tensors, settings: dict
+) -> tuple[Architecture | None, list[str]]:
+    """The architecture that a file's name tells, if its tensors may be of such a model, with a note; else
+    None, with a note too."""
+    told = (known.width, known.patch, known.class_token, known.pool == "map")
+    has_pool = "attn_pool.latent" in tensors
+    found = (settings["width"], settings["patch"][0], settings["class_token"], has_pool)
+    if told == found:
+        return known, [f"architecture: timm's {known.name}, by its name"]
+    return None, [
+        f"architecture: not timm's {known.name}, which its name tells: its tensors are others"
+    ]
 
 
 def _eps(arguments: dict, known: Architecture | None, is_recent: bool) -> float:
@@ -159,6 +178,11 @@ def _positions(
         return _without_table(tensors, opened.config, known, prefix, patch, image)
     if known and known.positions != "learned":
         raise ValueError(f"it has a table of positions, which timm's {known.name} has not")
+    if not known and "attn_pool.latent" in tensors and "norm_pre.weight" in tensors:
+        raise ValueError(
+            "it has attention pooling behind a norm before the blocks (attn_pool, norm_pre), as Perception "
+            "Encoders have, whose positions are added and rotated too: vitkit does not read those"
+        )
     if not known and has_end(opened.tensors, ".attn.q_bias"):
         raise ValueError(
             "it has biases of q and v alone beside a position table (attn.q_bias), as EVA, EVA-02 and BEiT "
@@ -172,6 +196,11 @@ def _positions(
         tokens = (prefix, 0, 1)
     rows = shape_of(tensors, "pos_embed", 3)[1]
     grid, prefix_positions, notes = table_of(rows, tokens, patch, image)
+    if not known and has_end(opened.tensors, ".gamma_1"):
+        notes.append(
+            f"{GUESSED}positions are added alone, as in DeiT III, and not rotated too, as in timm's "
+            "vit_*_rope_ape_*, whose names (gamma_1) are the same and which vitkit does not read"
+        )
     return grid, {"positions": "learned", "prefix_positions": prefix_positions}, notes
 
 
@@ -213,16 +242,21 @@ def _without_table(
 
 
 def _pool(
-    tensors: Tensors, json: dict, known: Architecture | None, prefix: int
+    tensors: Tensors, json: dict, known: Architecture | None, prefix: int, positions: str
 ) -> tuple[str, list[str]]:
     """What the head reads, of a model with so many tokens before the patches: by its parameters, as
     config.json says, or as such models usually have it, with a note. Raises ValueError for a
     pooling that vitkit does not have."""
     arguments = json.get("model_args") or {}
-    if arguments.get("pool_include_prefix") and prefix:
+    # timm's EVA code, which its models with rotations are of, always does
+    is_of_eva = positions.startswith("rotary") or (known and known.name.startswith("eva"))
+    pools_all = arguments.get("pool_include_prefix") or (
+        is_of_eva and "attn_pool.latent" in tensors
+    )
+    if pools_all and prefix:
         raise ValueError(
-            "its pooling reads the tokens before the patches too (pool_include_prefix); vitkit's "
-            "reads the patches"
+            "its pooling reads the tokens before the patches too (as timm's pool_include_prefix); "
+            "vitkit's reads the patches"
         )
     if "head_dist.weight" in tensors:
         return "distilled", []
@@ -231,7 +265,8 @@ def _pool(
 
     # As config.json says
     global_pool = json.get("global_pool", arguments.get("global_pool"))
-    if global_pool is None and known:
+    has_mean = "fc_norm.weight" in tensors or "cls_token" not in tensors
+    if global_pool is None and known and not has_mean:
         global_pool = POOLS[known.pool]
     if global_pool is not None:
         pools = {theirs: ours for ours, theirs in POOLS.items() if ours != "map"}
@@ -244,14 +279,23 @@ def _pool(
 
     # Usually
     otherwise = "nothing in the file says so (otherwise: --pool)"
-    if "fc_norm.weight" in tensors or "cls_token" not in tensors:
+    if positions == "rotary-dinov3" and "head.weight" in tensors:
+        return "gap", [f"pooling: the mean of the patches, timm's default for DINOv3; {otherwise}"]
+    if has_mean:
         return "gap", [f"pooling: the mean of the patches; {otherwise}"]
     return "token", [f"pooling: the class token; {otherwise}"]
 
 
-def _gelu(arguments: dict, known: Architecture | None, is_clip: bool) -> tuple[str, list[str]]:
-    """The form of the GELU, and a note if it is a guess. Raises ValueError for unknown ones."""
+def _gelu(
+    arguments: dict, known: Architecture | None, is_clip: bool, swiglu: bool
+) -> tuple[str, list[str]]:
+    """The form of the GELU, and a note if it is a guess. Raises ValueError for unknown ones, and for a
+    gate with another activation than a SwiGLU's."""
     act = arguments.get("act_layer")
+    if swiglu and act not in (None, "silu", "swish"):
+        raise ValueError(f"its act_layer is {act!r}; the gate of a SwiGLU has silu")
+    if swiglu:
+        return "erf", []
     if act and act not in GELU:
         raise ValueError(f"its act_layer is {act!r}; vitkit knows {', '.join(GELU)}")
     if act:

@@ -4,6 +4,7 @@ their names, and what `timm.create_model` must be told to make a given one.
 DeiT, MAE, DINO and DINOv2, as their authors publish them, have the same names.
 """
 
+import re
 from math import prod
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from vitkit.weights.formats.timm.config import (
 from vitkit.weights.formats.timm.description import describe
 from vitkit.weights.formats.timm.names import NAMES, RESNET, ROOT_ALONE, recognises, spell, tidy
 from vitkit.weights.formats.timm.names import PATCHES as FIRST
-from vitkit.weights.rules import Rule, interleaved, position_table
+from vitkit.weights.rules import INTERLEAVED_VECTOR, Rule, interleaved, position_table
 
 # (width, depth, mlp, heads) -> timm's word for that size.
 SIZES = {
@@ -89,7 +90,14 @@ def rules(config: ViTConfig) -> list[Rule]:
     if config.positions in INTERLEAVED:
         transform = interleaved(config.heads)
         arrays = PYTORCH._replace(qkv=lambda heads, layers: (transform, transform))
-    return table + encoder_rules(config, names, arrays, positions)
+    table += encoder_rules(config, names, arrays, positions)
+    if config.positions in INTERLEAVED and config.qk_norm:
+        is_of_head = re.compile(r".*\.attention\.[qk]_norm\.(weight|bias)")
+        table = [
+            rule._replace(transform=INTERLEAVED_VECTOR) if is_of_head.fullmatch(rule.ours) else rule
+            for rule in table
+        ]
+    return table
 
 
 def stem_names(stem: Backbone) -> ResNetNames:
