@@ -174,6 +174,8 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
             raise ValueError(f"{UNKNOWN} holds NaN")
     for name in NUMBERS:
         values[name] = values[name].item()
+        if math.isnan(values[name]):
+            raise ValueError(f"{UNKNOWN} says of {name!r} that it is NaN, which is no number")
     for name in SWITCHES:
         value = values[name].item()
         if value not in (0, 1):
