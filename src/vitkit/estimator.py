@@ -25,9 +25,9 @@ from vitkit.evaluation import (
     FIT,
     Method,
     Probe,
-    compared_states,
     features,
     fit_unknown,
+    last_token,
     probe,
     unbalanced,
     with_probe,
@@ -135,7 +135,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
                     torch.tensor(x),
                     torch.tensor(classes),
                     fitted.left_out,
-                    told_by=compared_states(classifier),
+                    told_by=last_token(classifier),
                 )
             origin = self._origin(fitted, len(source))
             headless = replace(classifier, origin=origin, unknown=unknown)

@@ -18,7 +18,6 @@ from vitkit.data import Preprocessing, open_parts, subset
 from vitkit.evaluation.probes.features import features
 from vitkit.evaluation.probes.probe import probe
 from vitkit.evaluation.probes.unknown import (
-    compared_states,
     fit_limits,
     fit_unknown,
     last_token,
@@ -162,28 +161,6 @@ def test_a_high_logit_is_no_proof_that_an_image_is_known():
     assert unknown.excess(row, typical - 1) > unknown.excess(row, typical)
 
 
-@pytest.mark.parametrize(
-    "depth, blocks, first", [(12, 12, (5, 11)), (12, 6, (0, 5)), (12, 8, (1, 7))]
-)
-def test_a_head_on_several_blocks_is_compared_by_a_middle_one_too(depth, blocks, first):
-    config = vit("mu/8", image=(16, 16), depth=depth, pool="token-gap", read_blocks=blocks)
-    network = create(replace(config, classes=2), seed=0)
-    found = compared_states(Classifier(network, Preprocessing(size=(16, 16)), ("a", "b")))
-    width = config.width
-    assert found == (tuple(2 * width * block for block in first), width)
-
-
-def test_a_head_on_one_state_is_compared_by_that():
-    one = create(vit("mu/8", image=(16, 16), depth=2, classes=2), seed=0)
-    assert compared_states(Classifier(one, Preprocessing(size=(16, 16)), ("a", "b"))) is None
-    last = create(
-        vit("mu/8", image=(16, 16), depth=2, classes=2, pool="token-gap", read_blocks=1), seed=0
-    )
-    width = last.config.width
-    found = compared_states(Classifier(last, Preprocessing(size=(16, 16)), ("a", "b")))
-    assert found == ((0,), width)
-
-
 def test_few_images_tell_nothing():
     x, y, _ = clusters(12, 0)
     unknown, fitted = limits(x, y)
@@ -237,10 +214,7 @@ def readings(published):
     """What a head may read, of the features of all blocks, and what is compared of that: the class token
     of the last block, or all."""
     start, width = last_token(published)
-    return (
-        (slice(start, start + width), None),
-        (slice(None), compared_states(published)),
-    )
+    return (slice(start, start + width), None), (slice(None), (start, width))
 
 
 def at_most_one_in_twenty(rejected):
@@ -287,7 +261,7 @@ def test_a_model_of_ten_broad_classes_finds_photographs_of_another_kind(publishe
     for name in ("eurosat_1k", "ants_bees", "gtsrb_1k"):
         test = open_parts(str(folder / f"{name}-*.parquet")).sources["test"]
         others[name] = features_of(published, test, range(25))
-    for (read, told_by), least in zip(readings(published), (0.4, 0.6), strict=True):
+    for read, told_by in readings(published):
         known = x[learned][:, read]
         fitted = probe("linear", known.numpy(), y[learned], 10)
         unknown = fit_unknown(known, torch.tensor(y[learned]), fitted.left_out, told_by=told_by)
@@ -296,7 +270,7 @@ def test_a_model_of_ten_broad_classes_finds_photographs_of_another_kind(publishe
         for strange in others.values():
             strange = strange[:, read]
             found = unknown.is_unknown(strange, fitted.logits(strange))
-            at_least(found.double().mean().item(), least)
+            at_least(found.double().mean().item(), 0.4)
 
 
 # In a model
@@ -356,7 +330,7 @@ def test_limits_of_an_earlier_version_mean_what_they_meant(classifier, tmp_path)
     for tensors in (old, old | centred):
         save_file(tensors, folder / UNKNOWN, metadata)
         loaded = load(folder, quiet=True).unknown
-        assert not loaded.unit and not loaded.of_nearest and loaded.first == (0,)
+        assert not loaded.unit and not loaded.of_nearest and loaded.first == 0
         expected = (strange - old["limit"]).amin(1)
         torch.testing.assert_close(loaded.excess(x, logits), expected, rtol=1e-4, atol=1e-4)
 
@@ -392,12 +366,10 @@ def test_damaged_limits_are_a_sentence(classifier, tmp_path):
         {"of_nearest": torch.tensor(math.nan)},
         {"typical": torch.tensor(math.nan)},
         {"far": torch.tensor(math.nan)},
-        {"first": torch.tensor([0.5])},
-        {"first": torch.tensor([-1.0])},
-        {"first": torch.tensor([math.inf])},
-        {"first": torch.zeros(0)},
-        {"first": torch.zeros(2, 2)},
-        {"first": torch.zeros(len(tensors["centre"]) + 1)},
+        {"first": torch.tensor(0.5)},
+        {"first": torch.tensor(-1.0)},
+        {"first": torch.tensor(math.inf)},
+        {"first": torch.zeros(2)},
         {"limit": torch.tensor(1.0)},
     ):
         save_file(tensors | change, file, metadata)

@@ -99,7 +99,7 @@ def test_doubts_are_those_of_predict_and_are_said(payload, tmp_path, limit):
         means=torch.zeros(3, width),
         whitening=torch.eye(width),
         centre=torch.zeros(width),
-        first=(0,),
+        first=0,
         far=1,
         sure=1,
         limit=torch.full((3,), limit),

@@ -28,9 +28,9 @@ from vitkit.acceleration.subjects import Subject
 from vitkit.evaluation import (
     Features,
     Probe,
-    compared_states,
     distilled,
     fit_unknown,
+    last_token,
     tied_answers,
     with_probe,
 )
@@ -133,7 +133,7 @@ def with_head(subject: Subject, shape: Shape, head: Head, x: np.ndarray) -> Clas
         torch.tensor(subject.judged.targets),
         head.answers,
         groups=subject.judged.groups,
-        told_by=compared_states(solved_for),
+        told_by=last_token(solved_for),
     )
     return replace(solved_for, unknown=unknown)
 

@@ -13,7 +13,6 @@ from vitkit.evaluation import (
     Features,
     Metric,
     Probing,
-    compared_states,
     fit_unknown,
     last_token,
     open_classes,
@@ -72,7 +71,7 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
             torch.tensor(learned.y),
             whole.left_out,
             groups=groups,
-            told_by=compared_states(bare),
+            told_by=last_token(bare),
         )
         classifier = replace(classifier, unknown=unknown)
     if not is_saved:

@@ -4,8 +4,8 @@ is likely. And which classes an answer leaves open.
 What is here only applies the limits; `evaluation/probes/unknown.py` fits them, to answers that are left out.
 In a model directory they are a file of their own, which other libraries do not look at.
 
-Legend: B images of a batch, K classes, F width of the features, S states of them that are compared, D numbers
-of these in all, R directions that they are compared in.
+Legend: B images of a batch, K classes, F width of the features, D numbers that are compared of them, R
+directions that they are compared in.
 """
 
 import math
@@ -17,12 +17,12 @@ from torch import Tensor
 from vitkit.weights.files import Tensors
 from vitkit.weights.files.directory import UNKNOWN
 
-NUMBERS = ("far", "sure", "typical", "rejected", "coverage")
+NUMBERS = ("first", "far", "sure", "typical", "rejected", "coverage")
 SWITCHES = ("unit", "of_nearest")
 LIMITS = ("limit", "least")  # a number for each class
 # What models that were saved earlier have not, and what is meant by that
 EARLIER = {"first": 0.0, "typical": math.inf, "unit": 0.0, "of_nearest": 0.0}
-SHORTEST = 1e-6  # length of a state that is divided by: no length is 0 in 16 bits either
+SHORTEST = 1e-6  # length of features that is divided by
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,8 @@ class Unknown:
     all directions: float32 (D, R)."""
     centre: Tensor
     """What is subtracted before they are whitened: float32 (D,)."""
-    first: tuple[int, ...]
-    """Which feature is the first of each state, (S,): a head may read more than these."""
+    first: int
+    """Which feature is the first that is compared, if a head reads more than these."""
     far: float
     """What the distance to the mean of a class is multiplied by,"""
     sure: float
@@ -53,8 +53,8 @@ class Unknown:
     coverage: float = 0.95
     """How often, at least, the right class of an image is among those that are left open."""
     unit: bool = True
-    """Whether each state is compared by its direction and the logarithm of its length, D / S - 1 features
-    and one number. In models saved earlier it is compared as it is, D / S features."""
+    """Whether they are compared by direction and the logarithm of their length, D - 1 features and one
+    number. In models saved earlier they are compared as they are, D features."""
     of_nearest: bool = True
     """Whether the limit of the class to which an image is least strange decides. In models saved earlier
     an image is known if it is within the limit of any class."""
@@ -67,8 +67,10 @@ class Unknown:
         float64 if the features are: where they hardly vary, their directions differ by little more than
         float32 tells apart."""
         kind = torch.promote_types(features.dtype, torch.float32)
-        compared = states_of(features.to(kind), self.first, len(self.centre), self.unit)  # (B, D)
-        rows = (compared - self.centre) @ self.whitening.to(kind)  # (B, R)
+        features = features.to(kind)[:, self.first : self.first + len(self.centre) - self.unit]
+        if self.unit:
+            features = direction_and_length(features)
+        rows = (features - self.centre) @ self.whitening.to(kind)  # (B, R)
         distance = _distances(rows, self.means.to(kind))
         logits = logits.to(kind)
         if self.typical < math.inf:
@@ -107,25 +109,14 @@ class Unknown:
         return tensors
 
 
-def states_of(features: Tensor, first: tuple[int, ...], numbers: int, unit: bool) -> Tensor:
-    """The states that begin at these features, as they are compared, side by side, of so many numbers
-    in all: (B, F) -> (B, D).
+def direction_and_length(features: Tensor) -> Tensor:
+    """Features scaled to length 1, and the logarithm of their length after them: (B, D - 1) -> (B, D).
 
-    unit: whether each state is scaled to length 1, with the logarithm of its length after it. An image
-    without content, such as one of a single colour, has short features, which lie close to every mean;
-    their direction does not.
+    An image without content, such as one of a single colour, has short features, which lie close to every
+    mean; their direction does not.
     """
-    width = numbers // len(first)
-    if unit:
-        width -= 1
-    states = []
-    for start in first:
-        state = features[:, start : start + width]  # (B, D / S)
-        if unit:
-            length = state.square().sum(1, keepdim=True).sqrt().clamp(min=SHORTEST)
-            state = torch.cat([state / length, length.log()], 1)
-        states.append(state)
-    return torch.cat(states, 1)
+    length = features.square().sum(1, keepdim=True).sqrt().clamp(min=SHORTEST)
+    return torch.cat([features / length, length.log()], 1)
 
 
 def _distances(rows: Tensor, means: Tensor) -> Tensor:
@@ -183,17 +174,8 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
         values[name] = bool(value)
     if values["of_nearest"] and not values["limit"].ndim:
         raise ValueError(f"{UNKNOWN} has one limit, and is to take that of the nearest class")
-    values["first"] = _starts(values["first"], width)
+    first = values["first"]
+    if not (math.isfinite(first) and first >= 0 and first % 1 == 0):
+        raise ValueError(f"{UNKNOWN} says that feature {first} is the first that is compared")
+    values["first"] = int(first)
     return Unknown(**values)
-
-
-def _starts(first: Tensor, width: int) -> tuple[int, ...]:
-    """The first feature of each state, of one with this width in all. Raises ValueError for what can
-    be none."""
-    starts = first.reshape(-1).tolist()
-    are_places = all(math.isfinite(start) and start >= 0 and start % 1 == 0 for start in starts)
-    if first.ndim > 1 or not starts or width % len(starts) or not are_places:
-        raise ValueError(
-            f"{UNKNOWN} has states of {width} numbers in all, which begin at {starts[:5]} of the features"
-        )
-    return tuple(int(start) for start in starts)

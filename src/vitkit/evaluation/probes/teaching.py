@@ -24,7 +24,7 @@ from vitkit.data import Source
 from vitkit.evaluation.metrics.classification import unbalanced
 from vitkit.evaluation.probes.features import Features, add_weights, architecture, below_head
 from vitkit.evaluation.probes.probe import Probe, probe, with_probe
-from vitkit.evaluation.probes.unknown import compared_states, fit_unknown
+from vitkit.evaluation.probes.unknown import fit_unknown, last_token
 from vitkit.system.storage.files import parse_json, whole
 from vitkit.system.storage.private import public
 from vitkit.system.storage.records import record_of, value_of
@@ -337,7 +337,7 @@ def save_taught(folder: Path, classifier: Classifier, memory: Memory, fitted: Pr
     adopted, _ = adopt(classifier.to("cpu"), labels=labels, new_head=True)
     x = torch.from_numpy(memory.x[memory.rows])
     unknown = fit_unknown(
-        x, torch.from_numpy(memory.targets), fitted.left_out, told_by=compared_states(classifier)
+        x, torch.from_numpy(memory.targets), fitted.left_out, told_by=last_token(classifier)
     )
     taught = replace(with_probe(adopted, fitted, labels), unknown=unknown)
     save(taught, folder)

@@ -7,12 +7,12 @@ below a typical one. It is unknown if it is strange to the class to which it is 
 measure finds images of another kind, the second those that resemble several classes (benchmarks/unknown.py
 compares them, and docs/teach.md has the figures).
 
-The features are states of the class token, each by its direction (Mueller and Hein, 2025) and length: that
-of the last block, and of one in the middle if the head reads it. The last says what is in an image, the
-middle one how it looks: texture, sharpness, noise.
+Features are compared by their direction (Mueller and Hein, 2025) and length. They are those of the last
+block: a block in the middle finds more, but its features say how an image looks, so that an image of a known
+class that was only made smaller is unknown two or three times as often.
 
-Legend: N images, F width of the features, D numbers of the states that are compared, K classes, G groups
-of r images each.
+Legend: N images, F width of the features, D numbers that are compared, K classes, G groups of r images
+each.
 """
 
 import math
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vitkit.models import ViTConfig
 from vitkit.system.console.text import some
-from vitkit.weights import Classifier, Unknown, states_of
+from vitkit.weights import Classifier, Unknown, direction_and_length
 
 STRENGTH = 0.3  # of the covariance's regularisation, in mean eigenvalues
 REJECTED = 0.05  # share of images of known classes that may be called unknown
@@ -43,13 +43,13 @@ def fit_unknown(
     classes: Tensor,
     left_out: Tensor,
     groups: np.ndarray | None = None,
-    told_by: tuple[tuple[int, ...], int] | None = None,
+    told_by: tuple[int, int] | None = None,
 ) -> Unknown:
     """Limits from features (N, F), classes (N,), and the logits of each image by a fit without it,
     (N, K). Images of one group, by its number (N,), are strange to each other.
 
-    told_by: which of the features tell how far away an image is, the first of each state and how many
-    there are of one: `compared_states`, if a head reads more; None for all of them.
+    told_by: which of the features tell how far away an image is, the first and how many: `last_token`,
+    if a head reads more; None for all of them.
 
     At most REJECTED of all images, and of those of each class, are called unknown, whatever the model
     is worth, up to the difference that one image more makes to the fit (conformal prediction: Vovk and
@@ -61,8 +61,8 @@ def fit_unknown(
     fewer than ENOUGH images is always left open, and has the limit of all images; of fewer in all,
     nothing is unknown.
     """
-    first, width = ((0,), x.shape[1]) if told_by is None else told_by
-    x = states_of(x.double(), first, len(first) * (width + 1), unit=True)  # (N, D)
+    first, width = (0, x.shape[1]) if told_by is None else told_by
+    x = direction_and_length(x[:, first : first + width].double())  # (N, D)
     left_out = left_out.double()
     count = left_out.shape[1]
     means, whitening, centre = whitened_classes(x, classes, count)
@@ -121,24 +121,6 @@ def fit_limits(strangeness: Tensor, classes: Tensor) -> Tensor:
         for i in to_be_known[least[to_be_known] > limit[nearest[to_be_known]]].tolist():
             limit[nearest[i]] = torch.maximum(limit[nearest[i]], least[i])
     return limit
-
-
-def compared_states(classifier: Classifier) -> tuple[tuple[int, ...], int] | None:
-    """For features of several states: where the class tokens are that `fit_unknown` compares, of the
-    last block and of one in the middle, and their width; None if the features are one state."""
-    place = last_token(classifier)
-    if place is None:
-        return None
-    last, width = place
-    config = classifier.model.config
-    skipped = config.depth - config.read_blocks
-    middle = max(
-        config.depth // 2 - 1 - skipped, 0
-    )  # the sixth of twelve, or the first that is read
-    first = config.pooled_width // config.read_blocks * middle
-    if first == last:
-        return (last,), width
-    return (first, last), width
 
 
 def last_token(classifier: Classifier) -> tuple[int, int] | None:

@@ -19,7 +19,6 @@ from vitkit.evaluation import (
     Metric,
     Probe,
     Probing,
-    compared_states,
     features,
     fit_unknown,
     last_token,
@@ -345,8 +344,8 @@ def with_fitted(
         x, classes = torch.tensor(learned.x), torch.tensor(learned.y)
         groups = fitted.source.groups
         left_out = fitted.probe.left_out
-        told_by = compared_states(classifier)
-        unknown = fit_unknown(x, classes, left_out, groups=groups, told_by=told_by)
+        token = last_token(classifier)
+        unknown = fit_unknown(x, classes, left_out, groups=groups, told_by=token)
         if not is_elsewhere(fitted.source):
             labels = fitted.probing.labels
             memory = remembered(fitted.source, learned, labels, fitted.precision)
