@@ -135,7 +135,6 @@ from vitkit.evaluation.probes.teaching import undone as undone
 from vitkit.evaluation.probes.teaching import write_memory as write_memory
 from vitkit.evaluation.probes.unknown import ENOUGH as ENOUGH
 from vitkit.evaluation.probes.unknown import REJECTED as REJECTED
-from vitkit.evaluation.probes.unknown import compared_states as compared_states
 from vitkit.evaluation.probes.unknown import conformal_limit as conformal_limit
 from vitkit.evaluation.probes.unknown import fit_limits as fit_limits
 from vitkit.evaluation.probes.unknown import fit_unknown as fit_unknown
