@@ -270,7 +270,7 @@ def test_a_model_of_ten_broad_classes_finds_photographs_of_another_kind(publishe
         for strange in others.values():
             strange = strange[:, read]
             found = unknown.is_unknown(strange, fitted.logits(strange))
-            at_least(found.double().mean().item(), 0.4)
+            at_least(found.double().mean().item(), 0.3)
 
 
 # In a model
