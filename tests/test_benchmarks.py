@@ -338,24 +338,40 @@ def test_predict_is_timed_beside_the_bare_forward(run, shared, forked):
 
 @pytest.mark.slow
 def test_unknown_images(run, tmp_path):
-    """Every way of judging has its numbers, on a class kept away and on another data set."""
+    """Every way has its numbers, against another set, images without a subject and a class kept away."""
     from vitkit.data import Preprocessing
     from vitkit.models import create, vit
     from vitkit.weights import Classifier, save
 
-    network = create(vit("mu/8", image=(16, 16), depth=1), seed=0)
+    network = create(vit("mu/8", image=(16, 16), depth=2), seed=0)
     model = save(Classifier(network, Preprocessing(size=(16, 16)), ()), tmp_path / "model")
-    for part, count in (("train", 30), ("test", 9)):
-        for i in range(count):
-            file = tmp_path / "set" / part / "abc"[i % 3] / f"{i}.png"
+    for name, shade in (("first", 0), ("second", 80)):
+        for i in range(60):
+            file = tmp_path / name / "abc"[i % 3] / f"{i}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(encoded(photograph(20, 20, i) // (1 + i % 3), "PNG"))
-    data = tmp_path / "set"
-    results = run("unknown", f"--model {model} --data {data} --other {data / 'test'}")["results"]
-    assert sorted(results) == ["set, one class kept away", "set, test"]
-    for ways in results.values():
-        assert list(ways) == ["probability", "logit", "distance", "both"]
-        assert all(0 <= value <= 1 for way in ways.values() for value in way.values())
+            pixels = photograph(20, 20, i) // (2 + i % 3) + shade
+            file.write_bytes(encoded(pixels.astype("uint8"), "PNG"))
+    words = f"--model {model} --data {tmp_path / 'first'} {tmp_path / 'second'} --draws 2"
+    result = run("unknown", words)
+    ways = ["before", "product", "before, limit of nearest", "product, limit of any"]
+    for head in ("token", "blocks"):
+        of_head = result["summary"][head]
+        assert list(of_head)[:4] == ways
+        for numbers in of_head.values():
+            assert 0 <= numbers["auroc"] <= 1 and 0 <= numbers["kept away, auroc"] <= 1
+            for key in (
+                "detected",
+                "rejected",
+                "worst",
+                "changed",
+                "without a subject",
+                "kept away",
+            ):
+                assert 0 <= numbers[key] <= 100
+    assert {"second", "black", "noise", "text", "blur", "dark", "a class kept away"} <= set(
+        result["pairs"]["first, token, product"]
+    )
+    assert len(result["choice"]) == 4 and next(iter(result["sets"])) == "first, token, before"
 
 
 @pytest.mark.slow

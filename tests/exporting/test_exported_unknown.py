@@ -12,9 +12,9 @@ from PIL import Image
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing
-from vitkit.evaluation import fit_unknown
+from vitkit.evaluation import fit_unknown, last_token
 from vitkit.exporting import Export, export, open_runtime
-from vitkit.exporting.agreement import Agreement
+from vitkit.exporting.agreement import Agreement, trial_on
 from vitkit.exporting.bounds import LEAST, wrong
 from vitkit.models import create, vit
 from vitkit.prediction import predict
@@ -97,6 +97,34 @@ def test_a_file_says_unknown_of_the_same_images(
     given = list(predict(open_runtime(path), images, workers=0))
     assert [answer.unknown for answer in given] == [answer.unknown for answer in expected]
     assert [answer.possible for answer in given] == [answer.possible for answer in expected]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [".onnx", ".xml", ".pt2"])
+def test_a_head_on_several_blocks_is_compared_by_the_last_in_files_too(images, tmp_path, ending):
+    if ending == ".xml":
+        pytest.importorskip("openvino")
+    config = vit("mu/8", image=(16, 24), depth=3, classes=3, pool="token-gap", read_blocks=3)
+    network = create(config, seed=0).eval()
+    torch.nn.init.normal_(network.head.weight, generator=torch.Generator().manual_seed(0))
+    bare = Classifier(network, Preprocessing(size=(16, 24)), LABELS)
+    told_by = last_token(bare)
+    assert told_by[0] > 0
+    with torch.inference_mode():
+        learned = bare.features(bare.batch([photograph(40, 50, i) for i in range(90)]))
+        unknown = fit_unknown(learned, torch.arange(90) % 3, network.head(learned), told_by=told_by)
+        new = bare.features(bare.batch([np.array(Image.open(f)) for f in sorted(images.iterdir())]))
+        excess = unknown.excess(new, network.head(new)).sort().values
+    unknown = replace(unknown, limit=unknown.limit + (excess[9] + excess[10]) / 2)  # half of them
+    own = replace(bare, unknown=unknown)
+    data = tmp_path / "data"
+    for i, file in enumerate(sorted(images.iterdir())):
+        copied = data / LABELS[i % 3] / file.name
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        copied.write_bytes(file.read_bytes())
+    trial = trial_on(str(data), LABELS)
+    agreement = export(own, tmp_path / f"insects{ending}", Export(FILES[ending]), trial)
+    assert agreement.same_unknown == 1 and 0 < agreement.unknown < 1
 
 
 @pytest.mark.slow

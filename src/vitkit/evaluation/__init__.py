@@ -44,8 +44,8 @@ _FILES = {
         "read_memory remembered remove_memory rounded save_taught undone write_memory"
     ),
     "probes.unknown": (
-        "ENOUGH REJECTED conformal_limit fit_unknown last_token left_out_distances open_classes "
-        "whitened_classes"
+        "ENOUGH REJECTED conformal_limit fit_limits fit_unknown last_token "
+        "left_out_distances open_classes whitened_classes"
     ),
     "reports.label_noise": "shown_classes wrong_labels",
     "reports.page": (

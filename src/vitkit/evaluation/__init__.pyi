@@ -137,6 +137,7 @@ from vitkit.evaluation.probes.teaching import write_memory as write_memory
 from vitkit.evaluation.probes.unknown import ENOUGH as ENOUGH
 from vitkit.evaluation.probes.unknown import REJECTED as REJECTED
 from vitkit.evaluation.probes.unknown import conformal_limit as conformal_limit
+from vitkit.evaluation.probes.unknown import fit_limits as fit_limits
 from vitkit.evaluation.probes.unknown import fit_unknown as fit_unknown
 from vitkit.evaluation.probes.unknown import last_token as last_token
 from vitkit.evaluation.probes.unknown import left_out_distances as left_out_distances

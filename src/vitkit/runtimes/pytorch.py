@@ -86,7 +86,7 @@ def with_strangeness(
         logits = compute()
     finally:
         hook.remove()
-    features = read[0].float().cpu()
+    features = read[0].cpu().double()
     strangeness = classifier.unknown.excess(features, torch.from_numpy(logits))
     return logits, strangeness.float().numpy()
 

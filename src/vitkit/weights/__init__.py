@@ -31,6 +31,6 @@ _FILES = {
     ),
     "rules": "write",
     "store": "check_savable create load load_as load_for load_with_account save",
-    "unknown": "Unknown",
+    "unknown": "Unknown direction_and_length",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

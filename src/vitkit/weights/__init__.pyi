@@ -64,3 +64,4 @@ from vitkit.weights.store import load_for as load_for
 from vitkit.weights.store import load_with_account as load_with_account
 from vitkit.weights.store import save as save
 from vitkit.weights.unknown import Unknown as Unknown
+from vitkit.weights.unknown import direction_and_length as direction_and_length
