@@ -114,14 +114,19 @@ def targets_of(source: Source) -> np.ndarray:
 
 
 def candidate(
-    name: str, classifier: Classifier, asked: Probing, logits: Tensor, y: np.ndarray
+    name: str,
+    classifier: Classifier,
+    asked: Probing,
+    logits: Tensor,
+    y: np.ndarray,
+    groups: np.ndarray | None = None,
 ) -> Candidate:
-    """A candidate by its logits (N, K) for held-out images with these targets."""
+    """A candidate by its logits (N, K) for held-out images with these targets, and groups, (N,)."""
     losses = _losses(asked.kind, logits.double(), torch.tensor(y))
     scores = -losses
     if asked.kind == "class":
         scores = logits.argmax(1).numpy() == y
-    metric = main_metric(asked, "held_out", logits, y)
+    metric = main_metric(asked, "held_out", logits, y, groups)
     return Candidate(name, classifier, metric, losses.mean(), losses, scores.astype(np.float64))
 
 
@@ -143,13 +148,8 @@ def main_metric(
 ) -> Metric:
     """The accuracy (the balanced one, of classes of unequal size), the mean average precision or the
     mean error of logits (N, K), by the kind of targets. Of groups, by their numbers (N,), the interval
-    of an accuracy is as wide as so few that are independent make it."""
-    metric = asked.quality(part, logits, y)[0]
-    if asked.kind != "class" or (groups is None and not asked.balanced):
-        return metric
-    right = logits.argmax(1).numpy() == y
-    _, interval = share_of_answers(right, y, image_weights(asked, y), groups)
-    return replace(metric, interval=interval)
+    is as wide as so few that are independent make it."""
+    return asked.main_quality(part, logits, y, groups)
 
 
 def kept_quality(

@@ -182,7 +182,8 @@ def _tried(work: Work, first: First, tuning: Tuning) -> list[Candidate]:
     tried = [first.held_out]
     for name, each in models.items():
         logits = answers(work, each, held_out)
-        tried.append(candidate(name, each, first.asked, logits, targets_of(held_out)))
+        y = targets_of(held_out)
+        tried.append(candidate(name, each, first.asked, logits, y, held_out.groups))
     return tried
 
 

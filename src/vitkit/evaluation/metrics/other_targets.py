@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.data import Batch, TargetKind
+from vitkit.data import Batch, Source, TargetKind
 from vitkit.evaluation.benchmarks.labels import align
 from vitkit.evaluation.evaluator import Part, Subject, collect, concatenated
 from vitkit.evaluation.metrics.answers import check_classes
@@ -61,22 +61,38 @@ class MeanAveragePrecision:
             probabilities = classifier.probabilities(logits)[:, classes]  # (B, K)
             logits = logits[:, classes]
             losses = F.binary_cross_entropy_with_logits(logits, batch.targets, reduction="none")
-            return logits, probabilities, batch.targets, losses.sum(-1)
+            return logits, probabilities, batch.targets, losses.sum(-1), batch.indices
 
         rows = collect(classifier.model, part.batches, read, classifier.device)
-        logits, probabilities, targets, losses = concatenated(rows)
-        yield from several(logits, probabilities > YES, targets)
+        logits, probabilities, targets, losses, indices = concatenated(rows)
+        groups = _groups_of(part.source, indices)
+        yield from several(logits, probabilities > YES, targets, groups)
         yield Metric("loss", losses.double().mean().item(), NATS)
         yield Metric("seen", len(losses), COUNT)
 
 
-def several(scores: Tensor, yes: Tensor, targets: Tensor) -> list[Metric]:
+def _groups_of(source: Source, indices: Tensor) -> np.ndarray | None:
+    """The number of the group of each of a source's images, (N,); None if all are alone."""
+    if source.groups is None:
+        return None
+    return source.groups[indices.numpy()]
+
+
+def several(
+    scores: Tensor,
+    yes: Tensor,
+    targets: Tensor,
+    groups: np.ndarray | None = None,
+    fewer: float = 1.0,
+) -> list[Metric]:
     """map, the mean over classes of their average precision; macro_f1, that of their F1; micro_f1,
     F1 over all pairs of an image and a class; with intervals. NaN if no image has a class, or a score
     is not finite.
 
     Scores, whether each class is answered with yes, and targets that are ones or zeros, (N, K) each.
     Means are over the classes that any image has.
+
+    groups, fewer: as `with_intervals` takes them.
     """
     present = (targets > 0).any(0)  # (K,)
     if not present.any() or not scores.isfinite().all():
@@ -86,7 +102,7 @@ def several(scores: Tensor, yes: Tensor, targets: Tensor) -> list[Metric]:
         yes[:, present].double().numpy(),
         targets[:, present].double().numpy(),
     )
-    return with_intervals(FIGURES, figures, len(targets))
+    return with_intervals(FIGURES, figures, len(targets), groups=groups, fewer=fewer)
 
 
 def _figures(
@@ -166,18 +182,20 @@ class Errors:
                 "probe or finetune MODEL DATA makes one of numbers"
             )
 
-        def read(batch: Batch) -> tuple[Tensor, Tensor]:
-            return classifier.logits(batch.images)[:, 0], batch.targets
+        def read(batch: Batch) -> tuple[Tensor, ...]:
+            return classifier.logits(batch.images)[:, 0], batch.targets, batch.indices
 
         rows = collect(classifier.model, part.batches, read, classifier.device)
-        predicted, targets = concatenated(rows)  # (N,) each
-        yield from errors(predicted, targets)
+        predicted, targets, indices = concatenated(rows)  # (N,) each
+        yield from errors(predicted, targets, _groups_of(part.source, indices))
         yield Metric("seen", len(targets), COUNT)
 
 
-def errors(predicted: Tensor, targets: Tensor) -> list[Metric]:
+def errors(
+    predicted: Tensor, targets: Tensor, groups: np.ndarray | None = None, fewer: float = 1.0
+) -> list[Metric]:
     """mae, r2 and pearson of predicted numbers and targets, (N,) each; with intervals. NaN if a
-    prediction is not finite."""
+    prediction is not finite. groups, fewer: as `with_intervals` takes them."""
     predicted = predicted.double()
     targets = targets.double()
 
@@ -189,7 +207,8 @@ def errors(predicted: Tensor, targets: Tensor) -> list[Metric]:
         return np.array([error, explained(x, y), correlation(x, y)])
 
     units = {"mae": ERROR, "r2": CORRELATION, "pearson": CORRELATION}
-    return with_intervals(units, figures, len(targets), bool(predicted.isfinite().all()))
+    finite = bool(predicted.isfinite().all())
+    return with_intervals(units, figures, len(targets), finite, groups, fewer)
 
 
 def explained(predicted: Tensor, targets: Tensor) -> float:

@@ -400,6 +400,12 @@ def distilled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 # How good left-out answers are
 
 
+def variance_of_fits(examples: int) -> float:
+    """How many times more left-out answers of least squares vary than those of one fit on new images do,
+    because other examples would have made another fit."""
+    return 1 + OTHERS / examples
+
+
 def share_of_left_out(
     right: np.ndarray,
     classes: np.ndarray,
