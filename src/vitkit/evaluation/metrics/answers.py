@@ -255,7 +255,8 @@ def read_answers(path: Path) -> Kept | None:
             for field in fields(Answers):
                 if field.name not in NAMES:
                     arrays[field.name] = opened.get_tensor(field.name)
-            if "groups" in opened.keys():
+            names = set(opened.keys())
+            if "groups" in names:
                 arrays["groups"] = opened.get_tensor("groups")
         if len({len(array) for array in arrays.values()}) > 1:
             return None

@@ -328,7 +328,6 @@ def resampled(
     count: int,
     resamples: int = RESAMPLES,
     groups: np.ndarray | None = None,
-    fewer: float = 1.0,
 ) -> np.ndarray:
     """The bootstrap (Efron): a statistic's values on R resamples of the images, float64 (R, M).
 
@@ -336,21 +335,19 @@ def resampled(
     returns M numbers. The draws are always the same.
 
     groups: images with the same number, (N,), are drawn together, and as many groups as there are
-    (the cluster bootstrap); None draws each image alone. fewer: by this many times fewer are drawn, for
-    values that vary more than by the images alone.
+    (the cluster bootstrap); None draws each image alone.
     """
     random = np.random.Generator(np.random.PCG64(0))
     show = silent
     if on_rank_0():
         show = bar("resampling for the intervals")
     units = group_count(count, groups)
-    size = max(round(units / fewer), min(units, 2))
     members = None
     if units < count:
         members = _Members(groups)
     rows = []
     for _ in show(range(resamples), resamples):
-        drawn = random.integers(0, units, size)
+        drawn = random.integers(0, units, units)
         if members is not None:
             drawn = members.of(drawn)
         rows.append(statistic(drawn))
@@ -367,14 +364,17 @@ def with_intervals(
 ) -> list[Metric]:
     """Metrics with these names and units of `count` images, with intervals by resampling the images if
     all answers are finite. `figures` computes the M values of some images, by their rows. groups:
-    images with the same number, (N,), are drawn together. fewer: by this many times fewer are drawn, so
-    that the intervals are wider."""
+    images with the same number, (N,), are drawn together. fewer: intervals are as wide as those of this
+    many times fewer images, for values that vary more than by the images alone."""
     values = figures(np.arange(count)).tolist()
     intervals: list = [None] * len(values)
     if finite:
         independent = group_count(count, groups)
-        columns = resampled(figures, count, groups=groups, fewer=fewer).T
+        columns = resampled(figures, count, groups=groups).T
         intervals = [interval_of(column, independent) for column in columns]
+        if fewer > 1:
+            known = zip(units.values(), values, intervals, strict=True)
+            intervals = [widened(*each, math.sqrt(fewer)) for each in known]
     metrics = []
     for (name, unit), value, interval in zip(units.items(), values, intervals, strict=True):
         metrics.append(Metric(name, value, unit, interval))
@@ -388,6 +388,27 @@ def interval_of(values: np.ndarray, units: int) -> tuple[float, float] | None:
     if not np.isfinite(values).all() or np.ptp(values) < SAME:
         return None
     return percentiles(values, units)
+
+
+def widened(
+    unit: Unit, value: float, interval: tuple[float, float] | None, times: float
+) -> tuple[float, float] | None:
+    """The interval of a value with its ends so many times as far away: of an error in proportion to it, of
+    a correlation in proportion to what is missing to 1, so that no end is where the number cannot be."""
+    if interval is None:
+        return None
+    far = []
+    for end in interval:
+        if unit == ERROR and min(value, end) > 0:
+            far.append(value * (end / value) ** times)
+        elif unit == CORRELATION and max(value, end) < 1:
+            far.append(1 - (1 - value) * ((1 - end) / (1 - value)) ** times)
+        else:
+            far.append(value + times * (end - value))
+    low, high = far
+    if unit == SHARE:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return low, high
 
 
 def percentiles(values: np.ndarray, units: int) -> tuple[float, float]:

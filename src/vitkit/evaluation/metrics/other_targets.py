@@ -7,7 +7,7 @@ Legend: B batch, N images, K classes of the data.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -192,23 +192,40 @@ class Errors:
 
 
 def errors(
-    predicted: Tensor, targets: Tensor, groups: np.ndarray | None = None, fewer: float = 1.0
+    predicted: Tensor,
+    targets: Tensor,
+    groups: np.ndarray | None = None,
+    fewer: float = 1.0,
+    means: Tensor | None = None,
 ) -> list[Metric]:
     """mae, r2 and pearson of predicted numbers and targets, (N,) each; with intervals. NaN if a
-    prediction is not finite. groups, fewer: as `with_intervals` takes them."""
+    prediction is not finite.
+
+    groups, fewer: as `with_intervals` takes them. means: of the targets that each prediction has learned
+    from, (N,), if each is of another fit. The larger a target is, the lower is the mean of the others: a
+    correlation with the predictions as they are would be too low, so it is one with their distance from
+    this mean.
+    """
     predicted = predicted.double()
     targets = targets.double()
+    moved = predicted
+    if means is not None:
+        moved = predicted - means
 
     def figures(rows: np.ndarray) -> np.ndarray:
         some = torch.from_numpy(rows)
         x = predicted[some]
         y = targets[some]
         error = (x - y).abs().mean().item()
-        return np.array([error, explained(x, y), correlation(x, y)])
+        return np.array([error, explained(x, y), correlation(moved[some], y)])
 
     units = {"mae": ERROR, "r2": CORRELATION, "pearson": CORRELATION}
     finite = bool(predicted.isfinite().all())
-    return with_intervals(units, figures, len(targets), finite, groups, fewer)
+    mae, r2, pearson = with_intervals(units, figures, len(targets), finite, groups, fewer)
+    if pearson.interval is not None:
+        low, high = pearson.interval
+        pearson = replace(pearson, interval=(max(low, -1.0), high))
+    return [mae, r2, pearson]
 
 
 def explained(predicted: Tensor, targets: Tensor) -> float:

@@ -21,7 +21,13 @@ from vitkit.evaluation.metrics.metric import Metric, group_count
 from vitkit.evaluation.metrics.other_targets import YES, errors, several
 from vitkit.evaluation.probes.features import Features
 from vitkit.evaluation.probes.folds import Folds, folds_of
-from vitkit.evaluation.probes.left_out import Judged, LeaveOut, best_left_out, variance_of_fits
+from vitkit.evaluation.probes.left_out import (
+    Judged,
+    LeaveOut,
+    best_left_out,
+    means_without,
+    variance_of_fits,
+)
 from vitkit.evaluation.probes.probe import (
     LeftOut,
     Method,
@@ -172,7 +178,15 @@ class Probing:
         if self.kind == "class":
             return left_out_quality(fitted, y, self.balanced, groups)
         fewer = variance_of_fits(group_count(len(y), groups))
-        return self._other_quality("left_out", fitted.left_out, y, groups, fewer)
+        answers = fitted.left_out
+        means = torch.tensor(means_without(y, fitted.fold.numpy()))
+        if self.kind == "classes":
+            # The order of images by their scores, for targets of 1 and -1, without that of these means
+            scores = answers - 2 * means / fitted.temperature
+            metrics = several(scores, answers.sigmoid() > YES, torch.tensor(y), groups, fewer)
+        else:
+            metrics = errors(answers[:, 0], torch.tensor(y), groups, fewer, means)
+        return [metric.within("left_out") for metric in metrics]
 
     def main_left_out_quality(
         self, fitted: Probe, y: np.ndarray, groups: np.ndarray | None = None
@@ -183,18 +197,13 @@ class Probing:
         return self.left_out_quality(fitted, y, groups)[0]
 
     def _other_quality(
-        self,
-        name: str,
-        answers: Tensor,
-        y: np.ndarray,
-        groups: np.ndarray | None,
-        fewer: float = 1.0,
+        self, name: str, answers: Tensor, y: np.ndarray, groups: np.ndarray | None
     ) -> list[Metric]:
         """The metrics for several classes an image, and for numbers."""
         if self.kind == "classes":
-            metrics = several(answers, answers.sigmoid() > YES, torch.tensor(y), groups, fewer)
+            metrics = several(answers, answers.sigmoid() > YES, torch.tensor(y), groups)
         else:
-            metrics = errors(answers[:, 0], torch.tensor(y), groups, fewer)
+            metrics = errors(answers[:, 0], torch.tensor(y), groups)
         return [metric.within(name) for metric in metrics]
 
     def qualities(
