@@ -39,7 +39,8 @@ SHOTS = 5
 OBJECTS = 400  # that are photographed, at most
 MOST = 1500  # images of a set, of which each is one object
 SEVERAL = 5  # classes an image may have, each of which is one to five classes of the set
-ASKED = (10, 72)  # objects whose shots are evaluated
+TAUGHT = 60  # objects that a head learns from
+ASKED = (10, 40)  # objects whose shots are evaluated
 LEARNED = (50, 200)  # images that numbers and several classes are learned from
 CHANCE = 0.05
 
@@ -101,12 +102,11 @@ def evaluated(seen: Seen, draws: int) -> Iterator[dict]:
         different: dict[str, list[bool]] = {"before": [], "after": []}
         for seed in range(draws):
             order = np.random.default_rng(seed).permutation(count)
-            third = count // 3
-            every = order[2 * third :]
+            every = order[2 * TAUGHT :]
             few = seen.some(np.isin(seen.objects, every[:asked]))
             others = seen.some(np.isin(seen.objects, every[asked:]))
             heads = []
-            for learned in (order[:third], order[third : 2 * third]):
+            for learned in (order[:TAUGHT], order[TAUGHT : 2 * TAUGHT]):
                 heads.append(_head(seen.some(np.isin(seen.objects, learned)), seen.y))
             given = [_answers(head, few, seen.y) for head in heads]
             truth = {m.name: m.value for m in classification(_answers(heads[0], others, seen.y))}
