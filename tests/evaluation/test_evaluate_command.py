@@ -239,3 +239,18 @@ def test_bursts_are_looked_for_where_a_model_is_measured(models, tmp_path, capsy
 def test_a_column_of_groups_that_is_not_there_is_refused(models, photographs, capsys):
     status, _, err = say(capsys, "evaluate", models / "one", photographs, "--groups", "thing")
     assert status != 0 and "thing" in err
+
+
+def test_a_probe_knows_the_groups_and_what_a_calibrated_model_would_show(models, tmp_path, capsys):
+    data = shots_of_things(make_photographs(tmp_path / "one"))
+    words = ("probe", models / "one", data, "--json")
+    _, out, err = say(capsys, *words, "--groups", "thing")
+    by_groups = json.loads(out)
+    error = by_groups["test/calibration_error"]
+    low, high = error["interval"]
+    assert low <= error["value"] <= high
+    for part in ("left_out", "test"):
+        assert f"{part}: by chance alone, a perfectly calibrated model" in " ".join(err.split())
+    top1 = np.ptp(by_groups["test/top1"]["interval"])
+    _, out, _ = say(capsys, *words, "--groups", "none")
+    assert top1 > 1.5 * np.ptp(json.loads(out)["test/top1"]["interval"])
