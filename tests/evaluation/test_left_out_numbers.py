@@ -7,6 +7,7 @@ import torch
 
 from vitkit.evaluation import Features, Probing
 from vitkit.evaluation.metrics.metric import CORRELATION, ERROR, NATS, SHARE, widened
+from vitkit.evaluation.metrics.other_targets import errors
 from vitkit.evaluation.probes.left_out import means_without, variance_of_fits
 
 WIDTH = 96
@@ -112,6 +113,16 @@ def test_a_correlation_of_answers_that_know_nothing_is_none():
         raw.append(np.corrcoef(fitted.left_out[:, 0], y)[0, 1])
     assert np.mean(raw) < -0.25
     assert abs(np.mean(found)) < 0.17
+
+
+def test_the_mean_of_the_others_explains_nothing_and_not_less():
+    """Beside the mean of all, it would have an R² of 1 - (n / (n - 1))², below 0."""
+    y = torch.tensor(np.random.default_rng(0).normal(size=12))
+    others = torch.tensor(means_without(y.numpy(), np.arange(12)))
+    _, r2, _ = errors(others, y, means=others)
+    assert r2.value == pytest.approx(0)
+    _, r2, _ = errors(others, y)
+    assert r2.value == pytest.approx(1 - (12 / 11) ** 2)
 
 
 def test_means_without_a_fold_are_those_of_all_others():

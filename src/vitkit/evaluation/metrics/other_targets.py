@@ -202,9 +202,9 @@ def errors(
     prediction is not finite.
 
     groups, fewer: as `with_intervals` takes them. means: of the targets that each prediction has learned
-    from, (N,), if each is of another fit. The larger a target is, the lower is the mean of the others: a
-    correlation with the predictions as they are would be too low, so it is one with their distance from
-    this mean.
+    from, (N,), if each is of another fit. The larger a target is, the lower is the mean of the others. So
+    r2 compares with this mean, as the predictions have it (the predictive R², or Q², of leaving one out),
+    and pearson is a correlation with the distance from it; else both would be too low.
     """
     predicted = predicted.double()
     targets = targets.double()
@@ -217,7 +217,11 @@ def errors(
         x = predicted[some]
         y = targets[some]
         error = (x - y).abs().mean().item()
-        return np.array([error, explained(x, y), correlation(moved[some], y)])
+        if means is None:
+            r2 = explained(x, y)
+        else:
+            r2 = 1 - ((x - y).square().sum() / (y - means[some]).square().sum()).item()
+        return np.array([error, r2, correlation(moved[some], y)])
 
     units = {"mae": ERROR, "r2": CORRELATION, "pearson": CORRELATION}
     finite = bool(predicted.isfinite().all())
