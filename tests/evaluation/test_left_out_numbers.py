@@ -93,9 +93,9 @@ def test_intervals_of_left_out_answers_hold_what_the_fit_reaches(
 @pytest.mark.slow
 @pytest.mark.parametrize(("objects", "each"), [(50, 1), (200, 1), (40, 5)])
 @pytest.mark.parametrize("kind", ["number", "classes"])
-def test_in_many_draws_they_hold_in_nine_of_ten_or_so(kind, objects, each):
-    after, _ = held(kind, objects, each, 80)
-    assert min(after.values()) > 0.87
+def test_in_many_draws_they_hold_in_nine_of_ten(kind, objects, each):
+    after, _ = held(kind, objects, each, 60)
+    assert min(after.values()) > 0.83 and np.mean(list(after.values())) > 0.9
 
 
 def test_a_correlation_of_answers_that_know_nothing_is_none():
