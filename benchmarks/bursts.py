@@ -7,21 +7,25 @@ without a time, so that only looks can tell. All other photographs of these clas
 
 - planted: the share of pairs of shots that are found, the pairs that are wrong, and what is printed of
   a closed form, with and without the groups, beside the accuracy on new photographs;
-- plain: the images that are grouped in data sets without bursts, named one after the other.
+- plain: the images that are grouped in data sets without bursts, named one after the other;
+- copied: 120 photographs, each three times under names that say nothing: as it is, mirrored and turned by a
+  quarter; the same cut at different edges; or turned by an angle and by twice that angle.
 
     python benchmarks/bursts.py --model WEIGHTS --planted SET... --plain SET... --output FILE
+    python benchmarks/bursts.py --copied SET... --output FILE
 """
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import record
 import torch
-from PIL import Image, ImageEnhance
+from PIL import Image, ImageEnhance, ImageOps
 
-from vitkit.data import Source, merge_parts, open_image, open_parts, open_splits
+from vitkit.data import Source, find_bursts, merge_parts, open_image, open_parts, open_splits
 from vitkit.evaluation import Features, Probing, features
 from vitkit.system.machine import autocast
 from vitkit.weights import load
@@ -38,18 +42,30 @@ SETTINGS = (
     ("drawn", "in turn"),
 )
 """What the labels mean, nothing if they are drawn; and how files are named."""
+COPIED = 120  # photographs that are copied
+ANGLES = (8, 15, 20, 40, 60)  # degrees
 EXIF = 0x8769
 TAKEN = 0x9003  # DateTimeOriginal
 
 
 def main(argv: list[str] | None = None) -> dict:
     parser = record.parser(__doc__)
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--model")
+    parser.add_argument("--copied", nargs="*", default=())
     parser.add_argument("--planted", nargs="*", default=())
     parser.add_argument("--plain", nargs="*", default=())
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(argv)
+    if options.copied:
+        results = []
+        for data in options.copied:
+            for how in ("mirrored and turned", "cut at edges too", *ANGLES):
+                results.append({"data": Path(data).name, "copies": how, **copied(data, how)})
+                print(results[-1], flush=True)
+        content = record.about(__doc__.partition("\n")[0], PACKAGES) | {"copied": results}
+        record.write(content, options.output)
+        return content
     classifier = load(options.model, quiet=True).for_inference()
     planted = []
     for data in options.planted:
@@ -208,6 +224,47 @@ def shot(image: Image.Image, random: np.random.Generator) -> Image.Image:
     size = (round(width * larger), round(height * larger))
     taken = turned.resize(size, Image.Resampling.BICUBIC, box=box)
     return ImageEnhance.Brightness(taken).enhance(2 ** random.uniform(-0.3, 0.3))
+
+
+# Copies of photographs, and shots of things that are turned
+
+
+def copied(data: str, how: str | int) -> dict[str, float]:
+    """The pairs of copies that are found, and the pairs that are wrong."""
+    source = everything(data)
+    random = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        truth = {}
+        for index in random.permutation(len(source))[:COPIED].tolist():
+            image = Image.fromarray(open_image(source[index][0], "a photograph").pixels())
+            image = image.convert("RGB")
+            image.thumbnail((SIDE, SIDE))
+            for copy in copies(image, how):
+                path = Path(folder, source.answer(index).replace("/", "_"))
+                path.mkdir(exist_ok=True)
+                path /= f"{random.integers(10**12):012x}.jpg"
+                copy.save(path, quality=int(random.integers(75, 95)))
+                truth[str(path)] = index
+        parts = open_parts(folder).sources
+        whole = replace(parts[""], groups=find_bursts(parts[""]))
+        return {key: round(value, 1) for key, value in found(whole, truth).items()}
+
+
+def copies(image: Image.Image, how: str | int) -> list[Image.Image]:
+    """Three copies of a photograph."""
+    width, height = image.size
+    if how == "mirrored and turned":
+        return [image, ImageOps.mirror(image), image.transpose(Image.Transpose.ROTATE_90)]
+    if how == "cut at edges too":
+        mirrored = ImageOps.mirror(image.crop((width // 20, height // 20, width, height)))
+        turned = image.transpose(Image.Transpose.ROTATE_180)
+        return [image, mirrored, turned.crop((0, 0, width * 19 // 20, height * 19 // 20))]
+    half = 0.33 * min(width, height)  # what has no empty corner at any angle
+    box = (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half)
+    size = (round(2 * half), round(2 * half))
+    bicubic = Image.Resampling.BICUBIC
+    turned = [image.rotate(times * how, bicubic) for times in range(3)]
+    return [each.resize(size, bicubic, box=box) for each in turned]
 
 
 # Data sets without bursts

@@ -8,9 +8,12 @@ That is done for many draws.
 - balanced: 2, 3, 5, 10, 20 and 40 images a class;
 - rare: one class has 6 images, the others together many times as many, beside scikit-learn's balanced
   ridge and logistic regression on the same features;
-- noise: normally distributed features whose classes mean nothing. What is printed should be chance.
+- noise: normally distributed features whose classes mean nothing. What is printed should be chance;
+- with --shots-of, five shots of each object, and numbers and several classes an image (shots.py), before
+  and after intervals and tests knew of groups and of the fit's own variance. Features are kept in --kept.
 
     python benchmarks/honesty.py --model WEIGHTS --data SET... --output FILE
+    python benchmarks/honesty.py --model WEIGHTS --shots-of SET... --numbers-of SET... --output FILE
 """
 
 import argparse
@@ -20,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 import record
+import shots
 import torch
 from sklearn.linear_model import LogisticRegression, RidgeClassifierCV
 from sklearn.model_selection import GridSearchCV
@@ -38,6 +42,7 @@ WIDTH = 192  # of the features of noise
 RARE = 6  # images of a rare class,
 COMMON = 400  # and of the others in all, at most
 CLASSES = 10  # at most, that are rare in turn
+NUMBERS = ("bright", "red", "several")  # that shots.py learns
 
 
 class Images(NamedTuple):
@@ -50,6 +55,11 @@ class Images(NamedTuple):
 def main(argv: list[str] | None = None) -> dict:
     options = arguments().parse_args(argv)
     classifier = load(options.model, quiet=True).for_inference()
+    if options.shots_of or options.numbers_of:
+        results = in_groups(classifier, options)
+        content = {**record.about(__doc__.partition("\n")[0], PACKAGES), **results}
+        record.write(content, options.output)
+        return content
     results = {"balanced": [], "rare": [], "noise": list(noise(options.draws))}
     for each in results["noise"]:
         print(" ".join(f"{key} {value}" for key, value in each.items()))
@@ -69,10 +79,33 @@ def main(argv: list[str] | None = None) -> dict:
 def arguments() -> argparse.ArgumentParser:
     parser = record.parser(__doc__)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--data", nargs="+", required=True)
+    parser.add_argument("--data", nargs="*", default=())
+    parser.add_argument("--shots-of", nargs="*", default=(), help="sets, of which shots are taken")
+    parser.add_argument(
+        "--numbers-of", nargs="*", default=(), help="sets of which each image is alone"
+    )
+    parser.add_argument("--kept", type=Path, default=Path(".kept"), help="folder for features")
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--output", type=Path)
     return parser
+
+
+def in_groups(classifier, options: argparse.Namespace) -> dict[str, list]:
+    """The modes of shots.py: where five images show one object, and of numbers and several classes."""
+    results = {"evaluated": [], "left out": []}
+    for sets, count in ((options.shots_of, shots.SHOTS), (options.numbers_of, 1)):
+        for data in sets:
+            seen = shots.seen_of(classifier, data, count, options.kept)
+            name = {"data": Path(data).name}
+            if count > 1:
+                for result in shots.evaluated(seen, options.draws):
+                    results["evaluated"].append(name | result)
+                    show(results["evaluated"][-1])
+            for kind in NUMBERS:
+                for result in shots.left_out(seen, kind, options.draws):
+                    results["left out"].append(name | result)
+                    show(results["left out"][-1])
+    return results
 
 
 def show(result: dict) -> None:
@@ -95,14 +128,14 @@ def images_of(classifier, data: str) -> Images:
 def balanced(every: Images, draws: int) -> Iterator[dict]:
     """What is printed and what is true, for each number of images a class."""
     classes = len(np.unique(every.y))
-    for shots in SHOTS:
-        if np.bincount(every.y).min() < 1.5 * shots:
+    for each in SHOTS:
+        if np.bincount(every.y).min() < 1.5 * each:
             continue
         trials = []
         for seed in range(draws):
-            learned, new = drawn(every, dict.fromkeys(range(classes), shots), seed)
+            learned, new = drawn(every, dict.fromkeys(range(classes), each), seed)
             trials.append(honest(learned, new, is_balanced=False))
-        yield {"images a class": shots, "classes": classes, **summary(trials)}
+        yield {"images a class": each, "classes": classes, **summary(trials)}
 
 
 def drawn(every: Images, shots: dict[int, int], seed: int) -> tuple[Images, Images]:

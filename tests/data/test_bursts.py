@@ -93,6 +93,44 @@ def test_shots_of_one_thing_are_found_and_nothing_else(bursts, singles):
     assert len(np.unique(alone)) == len(alone)
 
 
+WAYS = {
+    "mirrored": [Image.Transpose.FLIP_LEFT_RIGHT],
+    "upside down": [Image.Transpose.FLIP_TOP_BOTTOM],
+    "turned": [Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_270],
+    "both": [Image.Transpose.TRANSPOSE, Image.Transpose.TRANSVERSE],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_copies_that_are_mirrored_or_turned_are_found(way, tmp_path):
+    """As sets are made larger before they are published, under names that say nothing."""
+    random = np.random.default_rng(0)
+    for number in range(16):
+        image = thing(number)
+        for copy in (image, *(image.transpose(how) for how in WAYS[way])):
+            path = tmp_path / f"{'ab'[number % 2]}" / f"{random.integers(10**9)}_{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encoded(np.asarray(copy), quality=int(random.integers(60, 91))))
+    source = open_parts(str(tmp_path)).sources[""]
+    things = np.array(things_of(source))
+    groups = find_bursts(source)
+    same = things[:, None] == things
+    together = groups[:, None] == groups
+    assert not (together & ~same).any()
+    assert together[same].mean() > 0.9
+
+
+def test_a_glance_at_a_copy_is_the_copy_of_a_glance():
+    side = (outlines.SIDE, outlines.SIDE)
+    thumbnails = np.stack([np.asarray(thing(i).convert("L").resize(side)) for i in range(3)])
+    copied = outlines.as_copied(thumbnails)
+    expected = np.stack([outlines.glances(way) for way in copied])
+    found = outlines.glances_as_copied(outlines.glances(thumbnails))
+    assert found.shape[0] == outlines.COPIES and np.allclose(found, expected, atol=1e-5)
+    every = [thumbnails[0], *copied[:, 0]]
+    assert len({way.tobytes() for way in every}) == 8
+
+
 def test_an_image_is_alike_itself_and_others_are_what_they_are_alone():
     """A part of an image is divided by its own norm, so that its middle is found with a correlation of
     1, and none is higher."""

@@ -58,7 +58,7 @@ def test_images_of_the_name_of_those_learned_from_may_be_known(
     classifier = load(models / "one", quiet=True)
     origin = {"held_out": "others' fingerprint", "data": learned}
     settings = Evaluate(str(models / "one"), str(photographs))
-    _, title = images_of(settings, replace(classifier, origin=origin))
+    _, title, _ = images_of(settings, replace(classifier, origin=origin))
     assert ("so it may know some of them" in title) == is_said
 
 
@@ -177,3 +177,80 @@ def test_three_processes_measure_what_one_does(models, photographs, tmp_path):
         np.testing.assert_allclose(value, metric["value"], rtol=1e-6, atol=1e-12, err_msg=name)
     for name in ("confusion", "classes"):
         assert several[name] == alone[name]
+
+
+# Images that belong together
+
+
+def shots_of_things(folder, each=4):
+    """The photographs of a folder, each several times, and a manifest that says of which thing they are."""
+    rows = ["image,label,thing"]
+    for number, path in enumerate(sorted(folder.rglob("*.jpg"))):
+        for shot in range(each):
+            name = f"{number}_{shot}.jpg"
+            (folder.parent / name).write_bytes(path.read_bytes())
+            rows.append(f"{name},{path.parent.name},{number}")
+    manifest = folder.parent / "photos.csv"
+    manifest.write_text("\n".join(rows) + "\n")
+    return manifest
+
+
+def widths(out):
+    found = {}
+    for name, values in json.loads(out).items():
+        if "interval" in values:
+            found[name] = np.ptp(values["interval"])
+    return found
+
+
+def test_shots_of_one_thing_make_intervals_wider(models, tmp_path, capsys):
+    data = shots_of_things(make_photographs(tmp_path / "one"))
+    words = ("evaluate", models / "one", data, "--json")
+    status, out, err = say(capsys, *words, "--groups", "none")
+    assert status == 0, err
+    alone = widths(out)
+    assert "belong" not in err
+    report = tmp_path / "page.json"
+    status, out, _ = say(capsys, *words, "--groups", "thing", "--report", report)
+    assert status == 0
+    assert widths(out)["top1"] > 1.5 * alone["top1"]
+    notes = " ".join(json.loads(report.read_text())["notes"])
+    assert "groups of 4 images" in notes and "independent of each other" in notes
+    _, out, _ = say(capsys, *words[:-1], "--groups", "thing", "--against", models / "two")
+    assert "groups of images, p = " in " ".join(out.split())
+
+
+def test_bursts_are_looked_for_where_a_model_is_measured(models, tmp_path, capsys, monkeypatch):
+    data = shots_of_things(make_photographs(tmp_path / "one"))
+    monkeypatch.setattr(
+        "vitkit.data.sources.bursts.find_bursts", lambda source: np.arange(len(source)) // 4
+    )
+    words = ("evaluate", models / "one", data, "--json")
+    _, out, _ = say(capsys, *words, "--groups", "none")
+    alone = widths(out)
+    _, out, _ = say(capsys, *words)
+    assert widths(out)["top1"] > 1.5 * alone["top1"]
+    _, out, _ = say(capsys, *words[:-1])
+    assert "bursts of 4 photographs" in " ".join(out.split())
+    _, out, err = say(capsys, *words, "--evals", "neighbours")
+    assert "bursts of 4 photographs" in err
+
+
+def test_a_column_of_groups_that_is_not_there_is_refused(models, photographs, capsys):
+    status, _, err = say(capsys, "evaluate", models / "one", photographs, "--groups", "thing")
+    assert status != 0 and "thing" in err
+
+
+def test_a_probe_knows_the_groups_and_what_a_calibrated_model_would_show(models, tmp_path, capsys):
+    data = shots_of_things(make_photographs(tmp_path / "one"))
+    words = ("probe", models / "one", data, "--json")
+    _, out, err = say(capsys, *words, "--groups", "thing")
+    by_groups = json.loads(out)
+    error = by_groups["test/calibration_error"]
+    low, high = error["interval"]
+    assert low <= error["value"] <= high
+    for part in ("left_out", "test"):
+        assert f"{part}: by chance alone, a perfectly calibrated model" in " ".join(err.split())
+    top1 = np.ptp(by_groups["test/top1"]["interval"])
+    _, out, _ = say(capsys, *words, "--groups", "none")
+    assert top1 > 1.5 * np.ptp(json.loads(out)["test/top1"]["interval"])

@@ -87,6 +87,24 @@ def test_errors_from_one_class_to_another_are_counted():
     assert found.low <= planted.sum() <= found.high
 
 
+def test_what_no_image_can_tell_is_said_with_the_pair_of_classes():
+    """Two classes resemble each other, and a fifth of one is labelled as the other: that may be errors or
+    may be looks. Errors that are spread evenly over classes apart leave nothing unclear."""
+    random = np.random.default_rng(0)
+    y = random.integers(0, 5, 1500)
+    logits = 6 * np.eye(5)[y] + random.standard_normal((1500, 5))
+    pair = y < 2
+    logits[pair, :2] = 2.2 * np.eye(2)[y[pair]] + 1.2 * random.standard_normal((pair.sum(), 2)) + 2
+    labels, _ = with_errors(y, 0.25, 5, 1, np.array([1, 1, 2, 3, 4]))
+    found = wrong_labels(logits, labels)
+    assert {found.unclear.label, found.unclear.answer} == {0, 1} and found.unclear.images > 10
+
+    x, y = clusters(500, seed=3)
+    labels, _ = with_errors(y, 0.1, 5, 0)
+    clear = wrong_labels(probe("linear", x, labels, 5).left_out.numpy(), labels)
+    assert clear.unclear is None
+
+
 def test_answers_that_know_nothing_judge_no_label():
     random = np.random.default_rng(0)
     assert wrong_labels(0.1 * random.standard_normal((300, 4)), random.integers(0, 4, 300)) is None

@@ -332,6 +332,12 @@ def test_the_best_is_right_more_often_than_the_first_by_more_than_chance():
     assert best([first, one_more, two_more]).name == "two more"
     assert best([first, other]).name == "first"  # 2 is not above the root of 8
 
+    # Two shots of one thing are one
+    shots = np.array([0, 1, 2, 3, 4, 5, 5, 6, 7, 8])
+    assert best([first, two_more], groups=shots).name == "first"
+    three_more = tried("three more", [0, 1, 2, 3, 4, 5, 6, 7], 0.9)
+    assert best([first, three_more], groups=shots).name == "three more"
+
 
 def test_a_class_without_an_image_to_learn_from_is_unlikely_everywhere():
     random = np.random.default_rng(0)

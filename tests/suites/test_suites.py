@@ -74,8 +74,8 @@ def results(folder):
 
 
 def test_a_lopsided_interval_is_a_range():
-    assert cell(share_right("top1", 10, 10)) == "100.0 (72.2 to 100.0)"
-    assert cell(share_right("top1", 724, 1000)) == "72.4 ± 2.8"
+    assert cell(share_right("top1", np.arange(10) < 10)) == "100.0 (72.2 to 100.0)"
+    assert cell(share_right("top1", np.arange(1000) < 724)) == "72.4 ± 2.8"
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def with_values(values, **changes):
     """An outcome of VTAB with these accuracies, in percent, of its first tasks."""
     metrics = {}
     for task, value in zip(VTAB.tasks, values, strict=False):
-        metrics[task.name] = [[share_right("top1", value * 10, 1000)]]
+        metrics[task.name] = [[share_right("top1", np.arange(1000) < value * 10)]]
     return replace(Outcome(VTAB, metrics, {}, {}), **changes)
 
 
@@ -221,16 +221,20 @@ def test_no_mean_is_called_vtab_that_is_not_over_all_19_on_their_images(outcome)
 
 def test_the_interval_of_a_mean_adds_the_squares_of_half_widths():
     rows = [
-        [replace(share_right("top1", 5, 10), interval=(0.5 - w, 0.5 + w))] for w in (0.03, 0.04)
+        [replace(share_right("top1", np.arange(10) < 5), interval=(0.5 - w, 0.5 + w))]
+        for w in (0.03, 0.04)
     ]
     [metric] = mean(rows)
     assert metric.interval == pytest.approx((0.475, 0.525))
 
 
 def test_no_mean_s_interval_goes_beyond_all_and_none():
-    alone = share_right("top1", 10, 10)
+    alone = share_right("top1", np.arange(10) < 10)
     assert mean([[alone]])[0].interval == pytest.approx(alone.interval)
-    ends = [mean([[alone], [alone]])[0], over_seeds([alone, share_right("top1", 9, 10)])]
+    ends = [
+        mean([[alone], [alone]])[0],
+        over_seeds([alone, share_right("top1", np.arange(10) < 9)]),
+    ]
     assert [metric.interval[1] for metric in ends] == [1.0, 1.0]
 
 

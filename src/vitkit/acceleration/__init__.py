@@ -7,7 +7,7 @@ _FILES = {
     "figures": "HEADER cells draw write_page",
     "heads": "Head head_of",
     "pareto": "Line Point",
-    "losses": "Judge Judged Loss",
+    "losses": "Judge Judged Loss on_others",
     "races": "LIBRARIES Wanted",
     "searching": "Found check search",
     "subjects": "Subject of_data of_run",

@@ -12,6 +12,7 @@ from vitkit.acceleration.heads import head_of as head_of
 from vitkit.acceleration.losses import Judge as Judge
 from vitkit.acceleration.losses import Judged as Judged
 from vitkit.acceleration.losses import Loss as Loss
+from vitkit.acceleration.losses import on_others as on_others
 from vitkit.acceleration.pareto import Line as Line
 from vitkit.acceleration.pareto import Point as Point
 from vitkit.acceleration.races import LIBRARIES as LIBRARIES

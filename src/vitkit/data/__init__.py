@@ -42,8 +42,8 @@ _FILES = {
     ),
     "sources.recorded": "NotTyped leads_elsewhere refuse_recorded",
     "sources.splits": (
-        "Parts Splits grouped_columns open_parts open_source open_splits part_of parts_at source_at "
-        "splits_at splits_of"
+        "Parts Splits grouped_columns grouped_to_measure open_parts open_source open_splits part_of "
+        "parts_at source_at splits_at splits_of"
     ),
     "sources.stores": "Files Names RowRanges Store read_file",
     "sources.tables": "Columns Table",

@@ -78,6 +78,7 @@ from vitkit.data.sources.source import write_list as write_list
 from vitkit.data.sources.splits import Parts as Parts
 from vitkit.data.sources.splits import Splits as Splits
 from vitkit.data.sources.splits import grouped_columns as grouped_columns
+from vitkit.data.sources.splits import grouped_to_measure as grouped_to_measure
 from vitkit.data.sources.splits import open_parts as open_parts
 from vitkit.data.sources.splits import open_source as open_source
 from vitkit.data.sources.splits import open_splits as open_splits

@@ -16,18 +16,18 @@ _FILES = {
     "evaluator": "Eval Evaluator Part Subject batches_of collect learns summed",
     "evaluators": "EVALUATORS EvaluatorName USUAL",
     "metrics.answers": (
-        "Answers Kept answers answers_of_logits check_classes read_answers write_answers"
+        "Answers Kept answers answers_of_logits check_classes in_groups read_answers write_answers"
     ),
-    "metrics.calibration": "calibrate check_can_calibrate fit_temperature",
+    "metrics.calibration": "calibrate chance_sentence check_can_calibrate fit_temperature",
     "metrics.classification": (
         "Accuracy Classification accuracy class_scores classification confusion_matrix "
         "balanced_weights most_confused unbalanced weakest"
     ),
     "metrics.metric": (
-        "COUNT Metric NATS SHARE SQUARED_ERROR Unit number_of plain_number share_right wilson"
+        "COUNT Metric NATS SHARE SQUARED_ERROR Unit group_count number_of plain_number share_right wilson"
     ),
     "metrics.other_targets": "Errors MeanAveragePrecision",
-    "metrics.paired": "agreement mcnemar paired tango",
+    "metrics.paired": "agreement exchanged groups_if_any mcnemar paired tango test_of",
     "metrics.ties": "TIED tied_answers",
     "probes.closed_forms": "Moments ridge row_products targets",
     "probes.features": "BATCH Features WRITERS add_weights architecture features",
@@ -38,7 +38,7 @@ _FILES = {
     "probes.left_out": "LeaveOut distilled share_of_answers",
     "probes.neighbours": "Neighbours voted",
     "probes.probe": "FIT Method Probe known_classes left_out_quality probe quality with_probe",
-    "probes.probing": "NUMBER Probing several_probe",
+    "probes.probing": "Measured NUMBER Probing several_probe",
     "probes.teaching": (
         "Memory NewExamples backbone_digest changed digest_of fit forgotten has_memory "
         "read_memory remembered remove_memory rounded save_taught undone write_memory"

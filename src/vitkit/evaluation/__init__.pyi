@@ -49,9 +49,11 @@ from vitkit.evaluation.metrics.answers import Kept as Kept
 from vitkit.evaluation.metrics.answers import answers as answers
 from vitkit.evaluation.metrics.answers import answers_of_logits as answers_of_logits
 from vitkit.evaluation.metrics.answers import check_classes as check_classes
+from vitkit.evaluation.metrics.answers import in_groups as in_groups
 from vitkit.evaluation.metrics.answers import read_answers as read_answers
 from vitkit.evaluation.metrics.answers import write_answers as write_answers
 from vitkit.evaluation.metrics.calibration import calibrate as calibrate
+from vitkit.evaluation.metrics.calibration import chance_sentence as chance_sentence
 from vitkit.evaluation.metrics.calibration import check_can_calibrate as check_can_calibrate
 from vitkit.evaluation.metrics.calibration import fit_temperature as fit_temperature
 from vitkit.evaluation.metrics.classification import Accuracy as Accuracy
@@ -70,6 +72,7 @@ from vitkit.evaluation.metrics.metric import NATS as NATS
 from vitkit.evaluation.metrics.metric import SHARE as SHARE
 from vitkit.evaluation.metrics.metric import SQUARED_ERROR as SQUARED_ERROR
 from vitkit.evaluation.metrics.metric import Unit as Unit
+from vitkit.evaluation.metrics.metric import group_count as group_count
 from vitkit.evaluation.metrics.metric import number_of as number_of
 from vitkit.evaluation.metrics.metric import plain_number as plain_number
 from vitkit.evaluation.metrics.metric import share_right as share_right
@@ -77,9 +80,12 @@ from vitkit.evaluation.metrics.metric import wilson as wilson
 from vitkit.evaluation.metrics.other_targets import Errors as Errors
 from vitkit.evaluation.metrics.other_targets import MeanAveragePrecision as MeanAveragePrecision
 from vitkit.evaluation.metrics.paired import agreement as agreement
+from vitkit.evaluation.metrics.paired import exchanged as exchanged
+from vitkit.evaluation.metrics.paired import groups_if_any as groups_if_any
 from vitkit.evaluation.metrics.paired import mcnemar as mcnemar
 from vitkit.evaluation.metrics.paired import paired as paired
 from vitkit.evaluation.metrics.paired import tango as tango
+from vitkit.evaluation.metrics.paired import test_of as test_of
 from vitkit.evaluation.metrics.ties import TIED as TIED
 from vitkit.evaluation.metrics.ties import tied_answers as tied_answers
 from vitkit.evaluation.probes.closed_forms import Moments as Moments
@@ -116,6 +122,7 @@ from vitkit.evaluation.probes.probe import left_out_quality as left_out_quality
 from vitkit.evaluation.probes.probe import probe as probe
 from vitkit.evaluation.probes.probe import quality as quality
 from vitkit.evaluation.probes.probe import with_probe as with_probe
+from vitkit.evaluation.probes.probing import Measured as Measured
 from vitkit.evaluation.probes.probing import NUMBER as NUMBER
 from vitkit.evaluation.probes.probing import Probing as Probing
 from vitkit.evaluation.probes.probing import several_probe as several_probe

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -31,7 +32,7 @@ from vitkit.data import (
     square_before_crop,
     train_batches,
 )
-from vitkit.evaluation.metrics.paired import agreement, mcnemar
+from vitkit.evaluation.metrics.paired import exchanged
 from vitkit.evaluation.probes.closed_forms import targets
 from vitkit.evaluation.probes.folds import balanced_folds
 from vitkit.evaluation.probes.left_out import LeaveOut, best_for_classes
@@ -175,13 +176,13 @@ def _surviving(eyes: Eyes, source: Source, augmentation: Augmentation) -> Surviv
     seen, mirrored = _whole_and_mirrored(eyes, images, augmentation.flip)
     scales = [_scale(part) for part in seen]
     whole = _joined(seen, scales)
-    right = _right(whole[:, None], whole, classes)
+    groups = images.groups
+    right = _right(whole[:, None], whole, classes, groups)
     level = ERROR / max(_kinds(augmentation), 1)
 
     def trial(change: str, views: Tensor) -> Trial:
-        also_right = _right(views, views[:, 0], classes)
-        _, lost, won, _ = agreement(right, also_right)
-        p_value = mcnemar(lost, won, "greater")
+        also_right = _right(views, views[:, 0], classes, groups)
+        p_value = exchanged(right.numpy(), also_right.numpy(), groups, "greater")
         counts = (len(classes), int(right.sum()), int(also_right.sum()))
         return Trial(change, *counts, p_value, survives=p_value > level)
 
@@ -232,10 +233,11 @@ def _smaller_crop(augmentation: Augmentation, preprocessing: Preprocessing) -> A
     return replace(augmentation, crop="resize_crop", resize=side)
 
 
-def _right(views: Tensor, asked: Tensor, classes: Tensor) -> Tensor:
-    """(N, V, D) views, (N, D) asked, (N,) -> which are answered right by all others, bool (N,)."""
+def _right(views: Tensor, asked: Tensor, classes: Tensor, groups: np.ndarray | None) -> Tensor:
+    """(N, V, D) views, (N, D) asked, (N,) -> which are answered right by all others, but those of their
+    group, bool (N,)."""
     count = int(classes.max()) + 1
-    folds = balanced_folds(classes.numpy())
+    folds = balanced_folds(classes.numpy(), groups)
     fit = LeaveOut(views, targets(classes, count), folds, asked=asked)
     _, _, logits = best_for_classes(fit, classes)
     return logits.argmax(1) == classes

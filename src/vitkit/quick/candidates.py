@@ -114,14 +114,19 @@ def targets_of(source: Source) -> np.ndarray:
 
 
 def candidate(
-    name: str, classifier: Classifier, asked: Probing, logits: Tensor, y: np.ndarray
+    name: str,
+    classifier: Classifier,
+    asked: Probing,
+    logits: Tensor,
+    y: np.ndarray,
+    groups: np.ndarray | None = None,
 ) -> Candidate:
-    """A candidate by its logits (N, K) for held-out images with these targets."""
+    """A candidate by its logits (N, K) for held-out images with these targets, and groups, (N,)."""
     losses = _losses(asked.kind, logits.double(), torch.tensor(y))
     scores = -losses
     if asked.kind == "class":
         scores = logits.argmax(1).numpy() == y
-    metric = main_metric(asked, "held_out", logits, y)
+    metric = main_metric(asked, "held_out", logits, y, groups)
     return Candidate(name, classifier, metric, losses.mean(), losses, scores.astype(np.float64))
 
 
@@ -143,13 +148,8 @@ def main_metric(
 ) -> Metric:
     """The accuracy (the balanced one, of classes of unequal size), the mean average precision or the
     mean error of logits (N, K), by the kind of targets. Of groups, by their numbers (N,), the interval
-    of an accuracy is as wide as so few that are independent make it."""
-    metric = asked.quality(part, logits, y)[0]
-    if asked.kind != "class" or (groups is None and not asked.balanced):
-        return metric
-    right = logits.argmax(1).numpy() == y
-    _, interval = share_of_answers(right, y, image_weights(asked, y), groups)
-    return replace(metric, interval=interval)
+    is as wide as so few that are independent make it."""
+    return asked.main_quality(part, logits, y, groups)
 
 
 def kept_quality(
@@ -166,7 +166,7 @@ def kept_quality(
         return chosen.held_out
     weights = image_weights(asked, y)
     folds = np.arange(len(y)) if groups is None else groups
-    by_others = best_by_others(candidates, folds, weights)
+    by_others = best_by_others(candidates, folds, weights, groups)
     scores = np.stack([each.scores for each in candidates])  # (C, N)
     right = scores[by_others, np.arange(len(y))] == 1
     share, interval = share_of_answers(right, y, weights, groups)
@@ -192,10 +192,15 @@ def image_weights(asked: Probing, y: np.ndarray) -> np.ndarray:
     return balanced_weights(counts)[y]
 
 
-def best(candidates: list[Candidate], weights: np.ndarray | None = None) -> Candidate:
+def best(
+    candidates: list[Candidate],
+    weights: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+) -> Candidate:
     """The one whose answers are the best; of equals the one with the least loss.
 
-    weights: what each held-out image counts, (N,); None for all alike.
+    weights: what each held-out image counts, (N,); None for all alike. groups: images with the same number,
+    (N,), are not independent, and their differences are one.
 
     Another than the first must be better than it by more than chance gives: the sum of the
     differences in score by more than its standard error, which is the root of the sum of their
@@ -206,25 +211,31 @@ def best(candidates: list[Candidate], weights: np.ndarray | None = None) -> Cand
         weights = np.ones(len(first.scores))
     chosen = max(candidates, key=lambda each: (weights @ each.scores, -each.loss))
     gains = weights * (chosen.scores - first.scores)
+    if groups is not None:
+        gains = np.bincount(np.unique(groups, return_inverse=True)[1], gains)
     if gains.sum() > np.sqrt(np.square(gains).sum()):
         return chosen
     return first
 
 
 def best_by_others(
-    candidates: list[Candidate], folds: np.ndarray, weights: np.ndarray
+    candidates: list[Candidate],
+    folds: np.ndarray,
+    weights: np.ndarray,
+    groups: np.ndarray | None = None,
 ) -> np.ndarray:
     """Which candidate the images of all other folds choose for each image, by its number: int64 (N,).
 
     The quality of the best on the images that chose it is too good. The quality of these choices is
     not: no image influences which model answers it.
 
-    folds: the number of each image's fold, (N,). weights: what each image counts, (N,).
+    folds: the number of each image's fold, (N,). weights: what each image counts, (N,). groups: as `best`
+    has them.
     """
     by_others = np.zeros(len(folds), dtype=np.int64)
     for fold in np.unique(folds):
         own = folds == fold
-        chosen = best(candidates, np.where(own, 0, weights))
+        chosen = best(candidates, np.where(own, 0, weights), groups)
         by_others[own] = candidates.index(chosen)
     return by_others
 

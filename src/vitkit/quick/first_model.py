@@ -63,7 +63,7 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
 
     # Each image answered by a fit without it
     groups = photographs.learned.groups
-    left_out = asked.left_out_quality(whole, learned.y, groups)[0]
+    left_out = asked.main_left_out_quality(whole, learned.y, groups)
     classifier = with_origin(work, with_head(bare, whole, asked), CLOSED_FORM, left_out)
     if asked.kind == "class":
         unknown = fit_unknown(
@@ -110,7 +110,9 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
             alone = solved(asked, train, photographs.train.groups)
             averaged = with_head(bare, alone, asked)
         logits = whole.left_out[count:]
-        held_out = candidate(CLOSED_FORM, averaged, asked, logits, learned.y[count:])
+        groups_of_held_out = photographs.held_out.groups
+        y = learned.y[count:]
+        held_out = candidate(CLOSED_FORM, averaged, asked, logits, y, groups_of_held_out)
     return First(asked, bare, classifier, left_out, held_out, test_logits, test)
 
 

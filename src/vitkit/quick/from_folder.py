@@ -182,7 +182,8 @@ def _tried(work: Work, first: First, tuning: Tuning) -> list[Candidate]:
     tried = [first.held_out]
     for name, each in models.items():
         logits = answers(work, each, held_out)
-        tried.append(candidate(name, each, first.asked, logits, targets_of(held_out)))
+        y = targets_of(held_out)
+        tried.append(candidate(name, each, first.asked, logits, y, held_out.groups))
     return tried
 
 
@@ -193,11 +194,11 @@ def _best_of(
     photographs = work.photographs
     weights = image_weights(first.asked, targets_of(photographs.held_out))
     reached = replace(_only(work, first, minutes), candidates=tuple(tried))
-    chosen = from_rank_0(lambda: best(tried, weights).name)
+    groups = photographs.held_out.groups
+    chosen = from_rank_0(lambda: best(tried, weights, groups).name)
     if chosen == CLOSED_FORM:
         return reached
     picked = {each.name: each for each in tried}[chosen]
-    groups = photographs.held_out.groups
     kept = kept_quality(first.asked, tried, picked, targets_of(photographs.held_out), groups)
     final = with_origin(work, picked.classifier, chosen, kept)
     if chosen != earlier:  # else it is there, and its owner may have edited it

@@ -532,6 +532,7 @@ def evaluate(
     split: Literal['train', 'val', 'test'] | None = None,
     limit: int = 0,
     columns: Columns = ...,
+    groups: Literal['auto', 'none'] | str = 'auto',
     on_bad_image: Literal['fail', 'skip'] = 'fail',
     on_unknown_class: Literal['fail', 'skip'] = 'fail',
     batch: int = 64,

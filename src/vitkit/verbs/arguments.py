@@ -54,6 +54,14 @@ Groups = Annotated[
         "column."
     ),
 ]
+GroupsToMeasure = Annotated[
+    Literal["auto", "none"] | str,
+    arg(
+        help="Which images belong together, so that their answers are not independent: intervals and tests "
+        "allow for that. auto: images with the same value in --data.columns.group; without this column, "
+        "photographs of one burst, which vitkit detects. none: no images. Otherwise the name of a column."
+    ),
+]
 Device = Annotated[str, arg(help="cpu, cuda, cuda:1 or mps; auto chooses the best one.")]
 Host = Annotated[
     str,

@@ -1,6 +1,6 @@
 """Which photographs are shots of one thing, taken in a burst: zoomed, shifted, a few degrees turned,
-exposed otherwise, encoded again. If they are on both sides of a split, a model is measured on what it
-has learned.
+exposed otherwise, encoded again; or copies of a photograph, mirrored or turned by quarters. If they are on
+both sides of a split, a model is measured on what it has learned.
 
 Two images are compared by their outlines (outlines.py). What counts as alike is fitted to the data, for
 digits, X-rays and cut-out signs all have much the same outline:
@@ -30,14 +30,21 @@ from scipy.sparse.csgraph import connected_components
 from vitkit.data.images.pictures import Picture, is_stretched, picture_to_look_at
 from vitkit.data.images.pixels import BadImage
 from vitkit.data.loading.workers import in_order, ranges, worth_starting
-from vitkit.data.sources.outlines import SIDE, correlations, crops, glances
+from vitkit.data.sources.outlines import (
+    SIDE,
+    centre_crops,
+    correlations,
+    crops,
+    glances,
+    glances_as_copied,
+)
 from vitkit.data.sources.source import Source, fingerprint
 from vitkit.system.console.progress import bar
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import cache_dir, whole
 
 MOST = 20_000  # images among which bursts are looked for
-VERSION = 1  # of what is found, for the cache
+VERSION = 2  # of what is found, for the cache
 
 # The order in which images were taken
 LAG = 2  # places apart that are compared
@@ -275,9 +282,12 @@ def _nearest(
 ) -> list[Pair]:
     """Those that are most like each of these images of one class."""
     others = readable[classes[readable] == classes[images[0]]]
+    copied = glances_as_copied(glances[others])
     pairs = []
     for image in images:
         alike = (crops(thumbnails[image]) @ glances[others].T).max(0)
+        turned = (copied @ centre_crops(thumbnails[image]).T).max((0, 2))  # (others,)
+        alike = np.maximum(alike, turned)
         alike[others == image] = -1
         nearest = np.argsort(-alike, kind="stable")[:NEAREST]
         nearest = others[nearest[alike[nearest] >= CANDIDATE]]

@@ -2,6 +2,9 @@
 zooms and angles, as a normalised cross-correlation. Of two photographs of different things it is about 0.4,
 of shots of one thing above 0.9. A glance at fewer pixels tells which are worth that.
 
+Copies of an image that were made to have more of them are mirrored, or turned by quarters. So the other is
+compared as it is, and mirrored or turned as the glance finds it most alike.
+
 Legend: S pixels of a thumbnail's side, V zooms and angles.
 """
 
@@ -20,6 +23,8 @@ MIDDLE = 0.75  # of an image, which is searched for in the others
 CROPS = (0.6, 0.67, 0.75, 0.84, 0.94)  # shares of an image's sides that it may be in there
 STEP = 0.06  # of the sides, between two crops
 REACH = 0.2  # how far from the middle, at most
+COPIES = 7  # ways to mirror an image or turn it by quarters
+COPY = 0.7  # correlation from which an image may be a copy that was mirrored or turned
 
 # The close look
 FINE = 48  # pixels of a side
@@ -78,6 +83,31 @@ def _sampling(share: float, shift: float) -> np.ndarray:
     return (overlap / overlap.sum(1, keepdims=True)).astype(np.float32)
 
 
+# Mirrored and turned
+
+
+def as_copied(images: np.ndarray) -> np.ndarray:
+    """Square images as copies of them may be, mirrored or turned by quarters: (n, S, S) -> (COPIES, n, S,
+    S)."""
+    ways = []
+    for mirrored in (images, images[:, :, ::-1]):
+        ways += [np.rot90(mirrored, quarters, (1, 2)) for quarters in range(4)]
+    return np.stack(ways[1:])  # the first is as it is
+
+
+def glances_as_copied(seen: np.ndarray) -> np.ndarray:
+    """What `glances` of mirrored and turned images are, by those of the images: (n, COARSE²) -> (COPIES, n,
+    COARSE²)."""
+    return as_copied(seen.reshape(-1, COARSE, COARSE)).reshape(COPIES, len(seen), -1)
+
+
+def centre_crops(thumbnail: np.ndarray) -> np.ndarray:
+    """Those of `crops` in the middle of an image, where that of a copy is: float32 (zooms, COARSE²)."""
+    pixels = thumbnail.astype(np.float32)
+    samplings = [_sampling(share, 0) for share in CROPS]
+    return _normed(np.stack([sampling @ pixels @ sampling.T for sampling in samplings]))
+
+
 # The close look
 
 
@@ -85,21 +115,37 @@ def correlations(
     thumbnails: np.ndarray, items: Sequence[tuple[int, list[int]]]
 ) -> list[np.ndarray]:
     """The highest correlation of each image with the middles of its partners, at any zoom, angle and
-    place."""
+    place; of partners that may be copies, also mirrored or turned."""
     # An image is the partner of several others
     images = sorted({image for first, seconds in items for image in (first, *seconds)})
     row_of = {image: row for row, image in enumerate(images)}
     outlines = _outlines(thumbnails[images])
     spectra = _middles(outlines)
+    copied = glances_as_copied(glances(thumbnails[images]))
 
     rows = []
-    places = FINE - TEMPLATE + 1
     for first, seconds in items:
         views, norms = _views(outlines[row_of[first]])
-        middles = spectra[[row_of[second] for second in seconds]]
-        products = fft.irfft2(views[None] * middles[:, None], s=(FINE, FINE))
-        rows.append((products[..., :places, :places] / norms).max((1, 2, 3)))
+        own = np.array([row_of[second] for second in seconds])
+        found = _highest(views, norms, spectra[own])
+
+        # Mirrored or turned, in the way that is most alike at a glance
+        alike = (copied[:, own] @ centre_crops(thumbnails[first]).T).max(2)  # (COPIES, seconds)
+        ways = alike.argmax(0)
+        may_be = np.flatnonzero(alike.max(0) >= COPY)
+        if len(may_be):
+            ways_of = as_copied(outlines[own[may_be]])[ways[may_be], np.arange(len(may_be))]
+            as_copies = _highest(views, norms, _middles(ways_of))
+            found[may_be] = np.maximum(found[may_be], as_copies)
+        rows.append(found)
     return rows
+
+
+def _highest(views: np.ndarray, norms: np.ndarray, middles: np.ndarray) -> np.ndarray:
+    """The highest correlation of an image's views with middles, by their spectra: (n,)."""
+    places = FINE - TEMPLATE + 1
+    products = fft.irfft2(views[None] * middles[:, None], s=(FINE, FINE))
+    return (products[..., :places, :places] / norms).max((1, 2, 3))
 
 
 def _outlines(thumbnails: np.ndarray) -> np.ndarray:

@@ -245,26 +245,11 @@ def _grouped(
         return sources, _about_groups(everything, "group", "images")
 
     # Else photographs of one burst
-    if not isinstance(everything.store, Files):
-        is_packed = hasattr(everything.store, "files")
-        if not is_packed or not is_whole:
-            return sources, ()
-        note = (
-            "bursts are not looked for in packed images; a column of theirs may say which belong "
-            "together (--groups COLUMN)"
-        )
-        return sources, (note,)
-    from vitkit.data.sources.bursts import MOST, find_bursts  # with scipy, which few need
-
-    if len(everything) > MOST:
-        note = (
-            f"bursts were not looked for, as that would take long for {len(everything):,} images; a "
-            "column of a manifest may say which belong together (--groups COLUMN)"
-        )
-        return sources, (note,)
-    groups = find_bursts(everything)
-    if len(np.unique(groups)) == len(groups):
+    if not isinstance(everything.store, Files) and not is_whole:
         return sources, ()
+    groups, notes = _bursts(everything)
+    if groups is None:
+        return sources, notes
     grouped = {}
     start = 0
     for name, part in sources.items():
@@ -275,8 +260,49 @@ def _grouped(
     return grouped, (*notes, *_on_both_sides(grouped))
 
 
-def _about_groups(source: Source, group: str, images: str) -> tuple[str, ...]:
-    """What belongs together, in a sentence; none if each image is alone."""
+def _bursts(source: Source) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """The group of each image, (N,), by photographs of one burst; None if each is alone, or if they were not
+    looked for, with a sentence that says why."""
+    if not isinstance(source.store, Files):
+        if not hasattr(source.store, "files"):
+            return None, ()
+        note = (
+            "bursts are not looked for in packed images; a column of theirs may say which belong "
+            "together (--groups COLUMN)"
+        )
+        return None, (note,)
+    from vitkit.data.sources.bursts import MOST, find_bursts  # with scipy, which few need
+
+    if len(source) > MOST:
+        note = (
+            f"bursts were not looked for, as that would take long for {len(source):,} images; a "
+            "column of a manifest may say which belong together (--groups COLUMN)"
+        )
+        return None, (note,)
+    groups = find_bursts(source)
+    if len(np.unique(groups)) == len(groups):
+        return None, ()
+    return groups, ()
+
+
+def grouped_to_measure(source: Source) -> tuple[Source, tuple[str, ...]]:
+    """Images that a model is measured on, with their groups: those of a column, or else photographs of one
+    burst. And what to say of them: what belongs together, or why bursts were not looked for."""
+    dependent = "their answers are not independent"
+    if source.groups is not None:
+        return source, _about_groups(source, "group", "images", dependent)
+    groups, notes = _bursts(source)
+    if groups is None:
+        return source, notes
+    source = replace(source, groups=groups)
+    return source, _about_groups(source, "burst", "photographs", dependent)
+
+
+def _about_groups(
+    source: Source, group: str, images: str, consequence: str = ""
+) -> tuple[str, ...]:
+    """What belongs together, in a sentence; none if each image is alone. consequence: what follows; by
+    default, how the images are divided."""
     _, group_of, sizes = np.unique(source.groups, return_inverse=True, return_counts=True)
     several = sizes[sizes > 1]
     if not len(several):
@@ -288,14 +314,15 @@ def _about_groups(source: Source, group: str, images: str) -> tuple[str, ...]:
     if len(several) > 1:
         group += "s"
         stays = "each stays"
+    if not consequence:
+        consequence = f"{stays} on one side of every split"
     names = [PurePath(source.name(i)).name for i in np.flatnonzero(group_of == sizes.argmax())]
     such_as = " and ".join(names[:2])
     if len(names) > 2:
         such_as = f"{names[0]}, {names[1]} and {len(names) - 2:,} more"
     return (
         f"{len(several):,} {group} of {how_many} {images} ({several.sum():,} of {len(source):,} images, "
-        f"such as {such_as}): {stays} on one side of every split; --groups none if they do not belong "
-        "together",
+        f"such as {such_as}): {consequence}; --groups none if they do not belong together",
     )
 
 

@@ -226,13 +226,15 @@ def robustness(
     """
     cells = {}
     right = []  # S arrays of each corruption, (N,)
+    groups = None
     for corruption in corruptions:
         row = []
         for severity in SEVERITIES:
             given = ask(corruption, severity)
+            groups = given.groups  # of the same images
             is_right = np.where(given.finite.all(), given.right, np.nan)
             name = f"corrupted/{corruption}/severity_{severity}/top1"
-            row.append(share_right(name, float(is_right.sum()), len(given)))
+            row.append(share_right(name, is_right, groups))
             right.append(is_right)
         cells[corruption] = tuple(row)
 
@@ -240,19 +242,20 @@ def robustness(
     right = np.stack(right).reshape(len(cells), len(SEVERITIES), -1)
     shares = right.mean(0)
     names = [f"corrupted/severity_{severity}/top1" for severity in SEVERITIES]
-    *by_severity, mean = _means(shares, [*names, "corrupted/top1"])
+    *by_severity, mean = _means(shares, [*names, "corrupted/top1"], groups)
     if len(cells) == 1:  # the mean of one is itself, and so is its interval
         (row,) = cells.values()
         by_severity = [replace(cell, name=name) for cell, name in zip(row, names, strict=True)]
     return Robustness(clean, cells, tuple(by_severity), mean, right)
 
 
-def _means(shares: np.ndarray, names: Sequence[str]) -> list[Metric]:
-    """The mean of each severity over images, and that of all, with intervals: (S, N)."""
+def _means(shares: np.ndarray, names: Sequence[str], groups: np.ndarray | None) -> list[Metric]:
+    """The mean of each severity over images, and that of all, with intervals: (S, N), and the number of
+    each image's group, (N,)."""
 
     def figures(rows: np.ndarray) -> np.ndarray:
         means = shares[:, rows].mean(1)
         return np.append(means, means.mean())
 
     finite = bool(np.isfinite(shares).all())
-    return with_intervals(dict.fromkeys(names, SHARE), figures, shares.shape[1], finite)
+    return with_intervals(dict.fromkeys(names, SHARE), figures, shares.shape[1], finite, groups)

@@ -277,17 +277,20 @@ def real_accuracy(given: Answers, source: Source, lists: Lists) -> list[Metric]:
     ImageNet's classes, and if no image has a label.
     """
     model_class = align(imagenet_wordnet(), given.labels).classes.tolist()
-    right = 0
-    seen = 0
+    right = []
+    labelled = []
     for position, index in enumerate(given.indices.tolist()):
         expected = lists[_number_of(source, index) - 1]
         if not expected:
             continue
-        seen += 1
-        if given.predicted[position] in [model_class[k] for k in expected]:
-            right += 1
-    if not seen:
+        labelled.append(position)
+        right.append(given.predicted[position] in [model_class[k] for k in expected])
+    if not labelled:
         raise ValueError(f"none of the {len(given):,} images has a label in ReaL")
     if not given.finite.all():
-        right = math.nan
-    return [share_right("real/top1", right, seen), Metric("real/seen", seen, COUNT)]
+        right = [math.nan] * len(labelled)
+    groups = None
+    if given.groups is not None:
+        groups = given.groups[labelled]
+    top1 = share_right("real/top1", np.array(right), groups)
+    return [top1, Metric("real/seen", len(labelled), COUNT)]

@@ -7,7 +7,7 @@ Choice says otherwise).
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from vitkit.system.storage.files import parse_json, whole
 from vitkit.system.storage.records import value_of
 from vitkit.weights import Classifier, write_safetensors
 
-NAMES = ("labels", "notes", "logits")  # of Answers: not among the arrays
+NAMES = ("labels", "notes", "logits", "groups")  # of Answers: not among the arrays that all have
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,9 @@ class Answers:
     """Whether all logits are numbers; if not, the other values mean nothing: bool (N,)."""
     logits: np.ndarray | None = None
     """float32 (N, A), if they were asked for."""
+    groups: np.ndarray | None = None
+    """Images with the same number belong together, such as shots of one burst, so that their answers are
+    not independent: int64 (N,). None if each is alone."""
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -91,7 +94,7 @@ def answers(
         return read(batch.indices, batch.targets, logits)
 
     rows = concatenated(collect(classifier.model, part.batches, read_batch, classifier.device))
-    given = _in_order(rows, choice)
+    given = in_groups(_in_order(rows, choice), part.source)
     part.keep(given)
     return given
 
@@ -102,7 +105,18 @@ def answers_of_logits(classifier: Classifier, source: Source, logits: Tensor) ->
     device = classifier.device
     indices = torch.arange(len(source), device=device)
     targets = torch.as_tensor(source.targets, device=device)
-    return _in_order([row.cpu() for row in read(indices, targets, logits.to(device))], choice)
+    rows = [row.cpu() for row in read(indices, targets, logits.to(device))]
+    return in_groups(_in_order(rows, choice), source)
+
+
+def in_groups(given: Answers, source: Source) -> Answers:
+    """The answers with the groups of the source's images, unless they have some, or all are alone."""
+    if given.groups is not None or source.groups is None:
+        return given
+    groups = source.groups[given.indices]
+    if len(np.unique(groups)) == len(groups):
+        return given
+    return replace(given, groups=groups)
 
 
 Read = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
@@ -217,6 +231,8 @@ def write_answers(path: Path, kept: Kept) -> None:
     for field in fields(Answers):
         if field.name not in NAMES:
             tensors[field.name] = torch.from_numpy(getattr(kept.answers, field.name))
+    if kept.answers.groups is not None:
+        tensors["groups"] = torch.from_numpy(kept.answers.groups)
     description = {
         "labels": json.dumps(kept.answers.labels),
         "notes": json.dumps(kept.answers.notes),
@@ -239,6 +255,9 @@ def read_answers(path: Path) -> Kept | None:
             for field in fields(Answers):
                 if field.name not in NAMES:
                     arrays[field.name] = opened.get_tensor(field.name)
+            names = set(opened.keys())
+            if "groups" in names:
+                arrays["groups"] = opened.get_tensor("groups")
         if len({len(array) for array in arrays.values()}) > 1:
             return None
         labels = value_of(tuple[str, ...], parse_json(values["labels"]), "labels")

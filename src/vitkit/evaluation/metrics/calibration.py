@@ -20,8 +20,13 @@ from vitkit.evaluation.metrics.metric import (
     NATS,
     NUMBER,
     RESAMPLES,
+    GroupSums,
     Metric,
+    group_count,
+    interval_of,
     percentiles,
+    resampled,
+    share_interval,
     turned_percentiles,
     wilson,
 )
@@ -72,8 +77,11 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
     return float(np.abs(gaps).sum() / len(confidence))
 
 
-def reliability(confidence: np.ndarray, right: np.ndarray) -> list[Bin]:
-    """(N,), (N,) -> the bins that hold an answer, those of the lowest confidence first."""
+def reliability(
+    confidence: np.ndarray, right: np.ndarray, groups: np.ndarray | None = None
+) -> list[Bin]:
+    """(N,), (N,) -> the bins that hold an answer, those of the lowest confidence first. groups: answers
+    with the same number, (N,), are not independent."""
     bin_of = bins_of(confidence)
     bins = []
     for i in np.unique(bin_of).tolist():
@@ -81,7 +89,10 @@ def reliability(confidence: np.ndarray, right: np.ndarray) -> list[Bin]:
         count = int(inside.sum())
         mean = float(confidence[inside].mean())
         right_inside = int(right[inside].sum())
-        interval = wilson(right_inside, count)
+        groups_inside = None
+        if groups is not None:
+            groups_inside = groups[inside]
+        interval = share_interval(right[inside], groups_inside)
         bins.append(Bin(i / BINS, (i + 1) / BINS, count, mean, right_inside / count, interval))
     return bins
 
@@ -92,22 +103,55 @@ def bins_of(confidence: np.ndarray) -> np.ndarray:
     return np.searchsorted(edges, confidence, side="left")
 
 
-def coverage_curve(confidence: np.ndarray, right: np.ndarray) -> list[Covered]:
+def coverage_curve(
+    confidence: np.ndarray, right: np.ndarray, groups: np.ndarray | None = None
+) -> list[Covered]:
     """(N,), (N,) -> the accuracy for every threshold that a confidence is, the highest first.
-    Answers of the same confidence are given together."""
+    Answers of the same confidence are given together. groups: answers with the same number, (N,), are
+    not independent."""
     order = np.argsort(-confidence, kind="stable")
     sorted_confidence = confidence[order]
     right_so_far = right[order].cumsum()
     last_of_its_kind = np.append(np.diff(sorted_confidence) != 0, True)
+    sums = None
+    if group_count(len(right), groups) < len(right):
+        sums = _sums_so_far(right[order], groups[order])
     points = []
     for i in np.flatnonzero(last_of_its_kind).tolist():
         given = i + 1
         right_given = int(right_so_far[i])
-        interval = wilson(right_given, given)
+        if sums is None:
+            interval = wilson(right_given, given)
+        else:
+            interval = sums[i].interval()
         coverage = given / len(confidence)
         accuracy = right_given / given
         points.append(Covered(coverage, accuracy, interval, float(sorted_confidence[i])))
     return points
+
+
+def _sums_so_far(right: np.ndarray, groups: np.ndarray) -> list[GroupSums]:
+    """The sums of the first answers, (N,) each, of the first two, and so on: computed from those before."""
+    sizes: dict[int, int] = {}
+    rights: dict[int, int] = {}
+    sums = GroupSums(0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    every = []
+    for value, group in zip(right.astype(int).tolist(), groups.tolist(), strict=True):
+        m = sizes.get(group, 0)
+        s = rights.get(group, 0)
+        sizes[group] = m + 1
+        rights[group] = s + value
+        sums = GroupSums(
+            len(sizes),
+            sums.answers + 1,
+            sums.total + value,
+            sums.value_squares + value,
+            sums.total_squares + (s + value) ** 2 - s**2,
+            sums.products + (s + value) * (m + 1) - s * m,
+            sums.size_squares + (m + 1) ** 2 - m**2,
+        )
+        every.append(sums)
+    return every
 
 
 def at_coverages(points: list[Covered]) -> list[Covered]:
@@ -121,10 +165,14 @@ def at_coverages(points: list[Covered]) -> list[Covered]:
 
 
 def calibration_interval(
-    confidence: np.ndarray, right: np.ndarray, others: np.ndarray
+    confidence: np.ndarray,
+    right: np.ndarray,
+    others: np.ndarray,
+    groups: np.ndarray | None = None,
 ) -> tuple[float, float]:
     """The calibration error's interval of 95 % confidence, from the errors of `others`, the
-    resampled images.
+    resampled images. groups: answers with the same number, (N,), are not independent, and were resampled
+    together.
 
     Few images make the error of a perfect model look large, and resampling makes it larger still.
     So the lower end is turned round (the "basic" bootstrap), and 0 if a perfect model may show as
@@ -135,22 +183,55 @@ def calibration_interval(
     error in 89 to 98 % of cases with 200 and 1,000 images, and in 84 to 97 % with 50.
     """
     error = calibration_error(confidence, right)
-    low, _ = turned_percentiles(error, others)
-    _, high = percentiles(others)
-    if error <= perfect_error(confidence):
+    independent = group_count(len(right), groups)
+    low, _ = turned_percentiles(error, others, independent)
+    _, high = percentiles(others, independent)
+    if error <= perfect_error(confidence, groups):
         low = 0.0
     return min(low, error), max(high, error)
 
 
-def perfect_error(confidence: np.ndarray) -> float:
+def perfect_error(confidence: np.ndarray, groups: np.ndarray | None = None) -> float:
     """The calibration error that a perfectly calibrated model would not exceed in 39 of 40 cases,
-    on this many images with these confidences. A smaller error proves nothing."""
+    on this many images with these confidences. A smaller error proves nothing.
+
+    groups: images with the same number, (N,), are taken to be as alike as such images can be: of equal
+    confidences all of a group are right, or none is.
+    """
     random = np.random.Generator(np.random.PCG64(0))
+    number = np.arange(len(confidence))
+    if groups is not None:
+        number = np.unique(groups, return_inverse=True)[1]
     errors = []
     for _ in range(RESAMPLES):
-        right = random.random(len(confidence)) < confidence
+        right = random.random(number.max() + 1)[number] < confidence
         errors.append(calibration_error(confidence, right))
     return float(np.percentile(errors, 97.5))
+
+
+def measured_calibration(
+    name: str, confidence: np.ndarray, right: np.ndarray, groups: np.ndarray | None = None
+) -> Metric:
+    """The calibration error of answers, (N,) each, with its interval by resampling; without one if all
+    resamples are alike. groups: answers with the same number, (N,), are not independent."""
+
+    def figures(rows: np.ndarray) -> np.ndarray:
+        return np.array([calibration_error(confidence[rows], right[rows])])
+
+    others = resampled(figures, len(right), groups=groups)[:, 0]
+    interval = None
+    if interval_of(others, group_count(len(right), groups)) is not None:
+        interval = calibration_interval(confidence, right, others, groups)
+    return Metric(name, calibration_error(confidence, right), MISFIT, interval)
+
+
+def chance_sentence(confidence: np.ndarray, groups: np.ndarray | None = None) -> str:
+    """A sentence about the calibration error of a perfectly calibrated model on as few images."""
+    limit = MISFIT.text(perfect_error(confidence, groups))
+    return (
+        "by chance alone, a perfectly calibrated model would have a calibration error of up to "
+        f"{limit} on these images"
+    )
 
 
 # The temperature. It changes no order, and so no accuracy. Logits that it is fitted on must be answers to
@@ -267,22 +348,32 @@ def calibrate(given: Answers) -> Calibration:
             f"no temperature fits: of {len(given)} images {int(given.right.sum())} are right, which "
             "is no better than chance"
         )
-    confidence, loss = _cross_fitted(logits, truth)
+    confidence, loss = _cross_fitted(logits, truth, given.groups)
     return Calibration(
         temperature=temperature,
         error_before=calibration_error(given.confidence, given.right),
         error_after=calibration_error(confidence, given.right),
         loss_before=float(given.loss.mean()),
         loss_after=float(loss.mean()),
-        bins_after=tuple(reliability(confidence, given.right)),
+        bins_after=tuple(reliability(confidence, given.right, given.groups)),
     )
 
 
-def _cross_fitted(logits: torch.Tensor, truth: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Confidence and loss, (N,) each, at the temperature of the other half of the images."""
-    shuffled = np.random.Generator(np.random.PCG64(0)).permutation(len(truth))
-    half = len(truth) // 2
-    halves = (torch.from_numpy(shuffled[:half]), torch.from_numpy(shuffled[half:]))
+def _cross_fitted(
+    logits: torch.Tensor, truth: torch.Tensor, groups: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Confidence and loss, (N,) each, at the temperature of the other half of the images, or of the groups
+    of images with the same number, (N,)."""
+    number = np.arange(len(truth))
+    if groups is not None:
+        number = np.unique(groups, return_inverse=True)[1]
+    count = int(number.max()) + 1
+    shuffled = np.random.Generator(np.random.PCG64(0)).permutation(count)
+    in_first = np.isin(number, shuffled[: count // 2])
+    halves = (
+        torch.from_numpy(np.flatnonzero(in_first)),
+        torch.from_numpy(np.flatnonzero(~in_first)),
+    )
     confidence = torch.empty(len(truth), dtype=torch.float64)
     loss = torch.empty(len(truth), dtype=torch.float64)
     for rows, others in (halves, halves[::-1]):

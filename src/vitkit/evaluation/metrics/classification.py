@@ -24,8 +24,10 @@ from vitkit.evaluation.metrics.metric import (
     NATS,
     SHARE,
     Metric,
+    group_count,
     interval_of,
     resampled,
+    share_interval,
     share_right,
     wilson,
 )
@@ -90,10 +92,14 @@ def accuracy(given: Answers) -> Iterator[Metric]:
     if len(given.labels) >= TOP5_FROM:
         tops.append(5)
     for top in tops:
-        right = float((given.rank < top).sum())
-        if not given.finite.all():
-            right = math.nan
-        yield share_right(f"top{top}", right, len(given))
+        yield share_right(f"top{top}", _or_nan(given, given.rank < top), given.groups)
+
+
+def _or_nan(given: Answers, right: np.ndarray) -> np.ndarray:
+    """Which answers are right, (N,); NaN for all if any logit is not finite."""
+    if given.finite.all():
+        return right
+    return np.full(len(given), math.nan)
 
 
 @dataclass(frozen=True)
@@ -122,20 +128,20 @@ def classification(given: Answers) -> list[Metric]:
     metrics = list(accuracy(given))
     finite = bool(given.finite.all())
     if len(given.present) < len(given.labels):
-        right = float((given.rank_in_data == 0).sum())
-        if not finite:
-            right = math.nan
-        metrics.append(share_right("top1_of_data", right, len(given)))
+        right = _or_nan(given, given.rank_in_data == 0)
+        metrics.append(share_right("top1_of_data", right, given.groups))
 
     values = [math.nan] * len(RESAMPLED)
     intervals: list = [None] * len(RESAMPLED)
     if finite:
         figures = figures_of(given)
         values = figures(np.arange(len(given))).tolist()
-        others = resampled(figures, len(given))
-        intervals = [interval_of(column) for column in others.T]
+        independent = group_count(len(given), given.groups)
+        others = resampled(figures, len(given), groups=given.groups)
+        intervals = [interval_of(column, independent) for column in others.T]
         if intervals[2] is not None:
-            intervals[2] = calibration_interval(given.confidence, given.right, others[:, 2])
+            sure = (given.confidence, given.right)
+            intervals[2] = calibration_interval(*sure, others[:, 2], given.groups)
     for (name, unit), value, interval in zip(RESAMPLED.items(), values, intervals, strict=True):
         metrics.append(Metric(name, value, unit, interval))
     metrics.append(Metric("seen", len(given), COUNT))
@@ -214,16 +220,21 @@ def class_scores(given: Answers) -> list[ClassScore]:
         mistakes.setdefault(pair.true, pair.predicted)
     counts = counts_of(*among_present(given), len(given.present))
     scores = []
+    groups = given.groups
     for k, images, answered, right in zip(given.present, *counts.T, strict=True):
         precision = None
         if answered:
             precision = float(right / answered)
         name = given.labels[k]
+        interval = wilson(right, images)
+        if groups is not None:
+            own = given.truth == k
+            interval = share_interval(given.right[own], groups[own])
         score = ClassScore(
             name=name,
             images=int(images),
             recall=float(right / images),
-            interval=wilson(right, images),
+            interval=interval,
             precision=precision,
             f1=float(2 * right / (images + answered)),
             taken_for=mistakes.get(name, ""),

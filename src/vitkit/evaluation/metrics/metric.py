@@ -2,6 +2,8 @@
 
 The unit decides how a metric is printed, plotted and compared. The name is for people: no code
 decides anything by it. Intervals are Wilson's for shares of images, and by resampling for all else.
+Images that belong together, such as the shots of a burst, count as the fewer independent ones that tell
+as much, and are resampled together.
 
 Legend: N images, R resamples, M numbers that are computed of each.
 """
@@ -10,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -191,12 +193,16 @@ def number_of(value: float | None, note: str) -> float:
 # Intervals
 
 
-def share_right(name: str, right: float, seen: int) -> Metric:
-    """The share of `seen` answers that were right, with its interval; NaN if `right` is NaN."""
+def share_right(name: str, right: np.ndarray, groups: np.ndarray | None = None) -> Metric:
+    """The share of answers that are right, (N,), with its interval; NaN if any of them is NaN.
+
+    groups: answers to images with the same number, (N,), are not independent; None if all are.
+    """
+    share = float(np.mean(right))
     interval = None
-    if not math.isnan(right):
-        interval = wilson(right, seen)
-    return Metric(name, right / seen, SHARE, interval)
+    if not math.isnan(share):
+        interval = share_interval(right, groups)
+    return Metric(name, share, SHARE, interval)
 
 
 def wilson(right: float, seen: float, z: float = Z_95) -> tuple[float, float]:
@@ -206,7 +212,7 @@ def wilson(right: float, seen: float, z: float = Z_95) -> tuple[float, float]:
     if it is not the normal distribution's.
     """
     share = right / seen
-    spread = z * math.sqrt(share * (1 - share) / seen + z**2 / (4 * seen**2))
+    spread = z * math.sqrt(max(share * (1 - share), 0.0) / seen + z**2 / (4 * seen**2))
     centre = share + z**2 / (2 * seen)
     whole = 1 + z**2 / seen
     low = max((centre - spread) / whole, 0.0)
@@ -218,21 +224,133 @@ def wilson(right: float, seen: float, z: float = Z_95) -> tuple[float, float]:
     return low, high
 
 
+# Images that belong together, such as the shots of a burst, tell less than as many that do not
+
+
+def group_count(count: int, groups: np.ndarray | None) -> int:
+    """How many of `count` images are independent: each, or as many as there are different numbers in
+    `groups`, (N,)."""
+    if groups is None:
+        return count
+    return len(np.unique(groups))
+
+
+class GroupSums(NamedTuple):
+    """What the interval of a mean needs to know of answers in groups. Of each group s is the sum of the
+    answers' values, 1 for a right one and 0 for a wrong one, and m the number of answers."""
+
+    groups: int
+    """How many groups there are."""
+    answers: int
+    """The sum of m."""
+    total: float
+    """The sum of s."""
+    value_squares: float
+    """The sum of the squared values."""
+    total_squares: float
+    """The sum of s²."""
+    products: float
+    """The sum of s m."""
+    size_squares: float
+    """The sum of m²."""
+
+    @classmethod
+    def of(cls, values: np.ndarray, groups: np.ndarray) -> "GroupSums":
+        """The sums of values, (N,), in groups with these numbers, (N,)."""
+        values = np.asarray(values, dtype=np.float64)
+        numbers = np.unique(groups, return_inverse=True)[1]
+        s = np.bincount(numbers, values)
+        m = np.bincount(numbers).astype(np.float64)
+        sums = (values.sum(), values @ values, s @ s, s @ m, m @ m)
+        return cls(len(m), len(values), *map(float, sums))
+
+    def design_effect(self, variance: float) -> float:
+        """How many times fewer independent answers would tell as much of the mean.
+
+        It is how much the sums of the groups vary, as a multiple of how much they would if all answers
+        were independent (Rao and Scott 1992). A few groups may happen to vary little, so one more is
+        imagined, whose answers are all alike; and no group tells less than one answer.
+
+        variance: that of an answer in the imagined group.
+        """
+        mean = self.total / self.answers
+        together = self.total_squares - 2 * mean * self.products + mean**2 * self.size_squares
+        together = max(together, 0.0) * self.groups / max(self.groups - 1, 1)
+        alone = max(self.value_squares - self.answers * mean**2, 0.0)
+        whole = self.size_squares / self.answers  # if the answers of each group are all alike
+        imagined = variance * self.answers / self.groups
+        effect = (together + whole * imagined) / (alone + imagined)
+        return min(max(effect, 1.0), whole)
+
+    def interval(self) -> tuple[float, float]:
+        """The interval of 95 % confidence of the share of answers that are right: Wilson's, for as many
+        independent answers as tell as much, with Student's quantile for the number of groups."""
+        drawn_in = (self.total + 2) / (self.answers + 4)  # towards a half (Agresti and Coull)
+        fewer = self.design_effect(drawn_in * (1 - drawn_in))
+        return wilson(self.total / fewer, self.answers / fewer, student(self.groups))
+
+
+def share_interval(right: np.ndarray, groups: np.ndarray | None = None) -> tuple[float, float]:
+    """The interval of 95 % confidence of the share of answers that are right, (N,): Wilson's.
+
+    groups: answers with the same number, (N,), are not independent, and count as fewer.
+    """
+    if group_count(len(right), groups) == len(right):
+        return wilson(float(np.sum(right)), len(right))
+    return GroupSums.of(right, groups).interval()
+
+
+def student(units: int) -> float:
+    """Student's quantile for 95 % of what is estimated of so many independent images or groups."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(max(units - 1, 1), 0.975))
+
+
+class _Members:
+    """The images of each group."""
+
+    def __init__(self, groups: np.ndarray):
+        """The number of each image's group, (N,)."""
+        self.order = np.argsort(groups, kind="stable")
+        self.sizes = np.unique(groups, return_counts=True)[1]
+        self.starts = self.sizes.cumsum() - self.sizes
+
+    def of(self, drawn: np.ndarray) -> np.ndarray:
+        """The images of groups, which may be drawn more than once: (G,) -> (at least G,)."""
+        sizes = self.sizes[drawn]
+        place = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)
+        return self.order[np.repeat(self.starts[drawn], sizes) + place]
+
+
 def resampled(
-    statistic: Callable[[np.ndarray], np.ndarray], count: int, resamples: int = RESAMPLES
+    statistic: Callable[[np.ndarray], np.ndarray],
+    count: int,
+    resamples: int = RESAMPLES,
+    groups: np.ndarray | None = None,
 ) -> np.ndarray:
     """The bootstrap (Efron): a statistic's values on R resamples of the images, float64 (R, M).
 
-    `statistic` gets the indices of `count` images, int64 (N,), drawn with replacement, and returns
-    M numbers. The draws are always the same.
+    `statistic` gets the indices of images drawn with replacement, int64, as many as there are, and
+    returns M numbers. The draws are always the same.
+
+    groups: images with the same number, (N,), are drawn together, and as many groups as there are
+    (the cluster bootstrap); None draws each image alone.
     """
     random = np.random.Generator(np.random.PCG64(0))
     show = silent
     if on_rank_0():
         show = bar("resampling for the intervals")
+    units = group_count(count, groups)
+    members = None
+    if units < count:
+        members = _Members(groups)
     rows = []
     for _ in show(range(resamples), resamples):
-        rows.append(statistic(random.integers(0, count, count)))
+        drawn = random.integers(0, units, units)
+        if members is not None:
+            drawn = members.of(drawn)
+        rows.append(statistic(drawn))
     return np.stack(rows)
 
 
@@ -241,40 +359,79 @@ def with_intervals(
     figures: Callable[[np.ndarray], np.ndarray],
     count: int,
     finite: bool = True,
+    groups: np.ndarray | None = None,
+    fewer: float = 1.0,
 ) -> list[Metric]:
     """Metrics with these names and units of `count` images, with intervals by resampling the images if
-    all answers are finite. `figures` computes the M values of some images, by their rows."""
+    all answers are finite. `figures` computes the M values of some images, by their rows. groups:
+    images with the same number, (N,), are drawn together. fewer: intervals are as wide as those of this
+    many times fewer images, for values that vary more than by the images alone."""
     values = figures(np.arange(count)).tolist()
     intervals: list = [None] * len(values)
     if finite:
-        intervals = [interval_of(column) for column in resampled(figures, count).T]
+        independent = group_count(count, groups)
+        columns = resampled(figures, count, groups=groups).T
+        intervals = [interval_of(column, independent) for column in columns]
+        if fewer > 1:
+            known = zip(units.values(), values, intervals, strict=True)
+            intervals = [widened(*each, math.sqrt(fewer)) for each in known]
     metrics = []
     for (name, unit), value, interval in zip(units.items(), values, intervals, strict=True):
         metrics.append(Metric(name, value, unit, interval))
     return metrics
 
 
-def interval_of(values: np.ndarray) -> tuple[float, float] | None:
-    """The interval of R resampled values; None if all are the same, as those of a single image or of
-    answers that are all right: then they say nothing about other images. None, too, if any is no
-    number, as the R² of equal targets."""
+def interval_of(values: np.ndarray, units: int) -> tuple[float, float] | None:
+    """The interval of R values resampled from so many independent images or groups; None if all are the
+    same, as those of a single image or of answers that are all right: then they say nothing about other
+    images. None, too, if any is no number, as the R² of equal targets."""
     if not np.isfinite(values).all() or np.ptp(values) < SAME:
         return None
-    return percentiles(values)
+    return percentiles(values, units)
 
 
-def percentiles(values: np.ndarray) -> tuple[float, float]:
-    """The interval in which the middle 95 % of R resampled values lie."""
-    low, high = np.percentile(values, (2.5, 97.5))
+def widened(
+    unit: Unit, value: float, interval: tuple[float, float] | None, times: float
+) -> tuple[float, float] | None:
+    """The interval of a value with its ends so many times as far away: of an error in proportion to it, of
+    a correlation in proportion to what is missing to 1, so that no end is where the number cannot be."""
+    if interval is None:
+        return None
+    far = []
+    for end in interval:
+        if unit == ERROR and min(value, end) > 0:
+            far.append(value * (end / value) ** times)
+        elif unit == CORRELATION and max(value, end) < 1:
+            far.append(1 - (1 - value) * ((1 - end) / (1 - value)) ** times)
+        else:
+            far.append(value + times * (end - value))
+    low, high = far
+    if unit == SHARE:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return low, high
+
+
+def percentiles(values: np.ndarray, units: int) -> tuple[float, float]:
+    """The interval of 95 % confidence of R values that were resampled from so many independent images or
+    groups.
+
+    Of many it is the middle 95 % of the values. Resampling a few gives values that vary too little, so
+    that more of them are inside (Hesterberg 2015, "What teachers should know about the bootstrap", the
+    expanded percentile interval).
+    """
+    from scipy.special import ndtr
+
+    outside = float(ndtr(-math.sqrt(units / max(units - 1, 1)) * student(units)))
+    low, high = np.quantile(values, (outside, 1 - outside))
     return float(low), float(high)
 
 
-def turned_percentiles(value: float, values: np.ndarray) -> tuple[float, float]:
+def turned_percentiles(value: float, values: np.ndarray, units: int) -> tuple[float, float]:
     """The interval around `value` that the resampled values' distances from it give, turned round
     (the "basic" bootstrap), and at least 0.
 
     For a number that resampling makes larger, as it does the calibration error: the values lie
     beyond the number as far as the number lies beyond the truth.
     """
-    low, high = percentiles(values)
+    low, high = percentiles(values, units)
     return max(2 * value - high, 0.0), max(2 * value - low, 0.0)

@@ -7,7 +7,7 @@ Legend: B batch, N images, K classes of the data.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.data import Batch, TargetKind
+from vitkit.data import Batch, Source, TargetKind
 from vitkit.evaluation.benchmarks.labels import align
 from vitkit.evaluation.evaluator import Part, Subject, collect, concatenated
 from vitkit.evaluation.metrics.answers import check_classes
@@ -61,22 +61,38 @@ class MeanAveragePrecision:
             probabilities = classifier.probabilities(logits)[:, classes]  # (B, K)
             logits = logits[:, classes]
             losses = F.binary_cross_entropy_with_logits(logits, batch.targets, reduction="none")
-            return logits, probabilities, batch.targets, losses.sum(-1)
+            return logits, probabilities, batch.targets, losses.sum(-1), batch.indices
 
         rows = collect(classifier.model, part.batches, read, classifier.device)
-        logits, probabilities, targets, losses = concatenated(rows)
-        yield from several(logits, probabilities > YES, targets)
+        logits, probabilities, targets, losses, indices = concatenated(rows)
+        groups = _groups_of(part.source, indices)
+        yield from several(logits, probabilities > YES, targets, groups)
         yield Metric("loss", losses.double().mean().item(), NATS)
         yield Metric("seen", len(losses), COUNT)
 
 
-def several(scores: Tensor, yes: Tensor, targets: Tensor) -> list[Metric]:
+def _groups_of(source: Source, indices: Tensor) -> np.ndarray | None:
+    """The number of the group of each of a source's images, (N,); None if all are alone."""
+    if source.groups is None:
+        return None
+    return source.groups[indices.numpy()]
+
+
+def several(
+    scores: Tensor,
+    yes: Tensor,
+    targets: Tensor,
+    groups: np.ndarray | None = None,
+    fewer: float = 1.0,
+) -> list[Metric]:
     """map, the mean over classes of their average precision; macro_f1, that of their F1; micro_f1,
     F1 over all pairs of an image and a class; with intervals. NaN if no image has a class, or a score
     is not finite.
 
     Scores, whether each class is answered with yes, and targets that are ones or zeros, (N, K) each.
     Means are over the classes that any image has.
+
+    groups, fewer: as `with_intervals` takes them.
     """
     present = (targets > 0).any(0)  # (K,)
     if not present.any() or not scores.isfinite().all():
@@ -86,7 +102,7 @@ def several(scores: Tensor, yes: Tensor, targets: Tensor) -> list[Metric]:
         yes[:, present].double().numpy(),
         targets[:, present].double().numpy(),
     )
-    return with_intervals(FIGURES, figures, len(targets))
+    return with_intervals(FIGURES, figures, len(targets), groups=groups, fewer=fewer)
 
 
 def _figures(
@@ -166,30 +182,54 @@ class Errors:
                 "probe or finetune MODEL DATA makes one of numbers"
             )
 
-        def read(batch: Batch) -> tuple[Tensor, Tensor]:
-            return classifier.logits(batch.images)[:, 0], batch.targets
+        def read(batch: Batch) -> tuple[Tensor, ...]:
+            return classifier.logits(batch.images)[:, 0], batch.targets, batch.indices
 
         rows = collect(classifier.model, part.batches, read, classifier.device)
-        predicted, targets = concatenated(rows)  # (N,) each
-        yield from errors(predicted, targets)
+        predicted, targets, indices = concatenated(rows)  # (N,) each
+        yield from errors(predicted, targets, _groups_of(part.source, indices))
         yield Metric("seen", len(targets), COUNT)
 
 
-def errors(predicted: Tensor, targets: Tensor) -> list[Metric]:
+def errors(
+    predicted: Tensor,
+    targets: Tensor,
+    groups: np.ndarray | None = None,
+    fewer: float = 1.0,
+    means: Tensor | None = None,
+) -> list[Metric]:
     """mae, r2 and pearson of predicted numbers and targets, (N,) each; with intervals. NaN if a
-    prediction is not finite."""
+    prediction is not finite.
+
+    groups, fewer: as `with_intervals` takes them. means: of the targets that each prediction has learned
+    from, (N,), if each is of another fit. The larger a target is, the lower is the mean of the others. So
+    r2 compares with this mean, as the predictions have it (the predictive R², or Q², of leaving one out),
+    and pearson is a correlation with the distance from it; else both would be too low.
+    """
     predicted = predicted.double()
     targets = targets.double()
+    moved = predicted
+    if means is not None:
+        moved = predicted - means
 
     def figures(rows: np.ndarray) -> np.ndarray:
         some = torch.from_numpy(rows)
         x = predicted[some]
         y = targets[some]
         error = (x - y).abs().mean().item()
-        return np.array([error, explained(x, y), correlation(x, y)])
+        if means is None:
+            r2 = explained(x, y)
+        else:
+            r2 = 1 - ((x - y).square().sum() / (y - means[some]).square().sum()).item()
+        return np.array([error, r2, correlation(moved[some], y)])
 
     units = {"mae": ERROR, "r2": CORRELATION, "pearson": CORRELATION}
-    return with_intervals(units, figures, len(targets), bool(predicted.isfinite().all()))
+    finite = bool(predicted.isfinite().all())
+    mae, r2, pearson = with_intervals(units, figures, len(targets), finite, groups, fewer)
+    if pearson.interval is not None:
+        low, high = pearson.interval
+        pearson = replace(pearson, interval=(max(low, -1.0), high))
+    return [mae, r2, pearson]
 
 
 def explained(predicted: Tensor, targets: Tensor) -> float:

@@ -4,11 +4,14 @@ Both answered every image, so the images on which both are right or both are wro
 which is better. An interval of the difference that knows this is much narrower than the two models'
 own intervals suggest.
 
-Legend: N images, R resamples.
+Images that belong together, such as the shots of a burst, are right or wrong together. So images are
+resampled by groups, and the test exchanges the two models on whole groups.
+
+Legend: N images, R resamples, G groups.
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,10 +20,14 @@ from vitkit.evaluation.metrics.classification import RESAMPLED, TOP5_FROM, figur
 from vitkit.evaluation.metrics.metric import (
     SHARE,
     Z_95,
+    GroupSums,
     Metric,
     difference_of,
+    group_count,
     interval_of,
     resampled,
+    share_right,
+    student,
     wilson,
 )
 from vitkit.system.console.text import counted
@@ -60,10 +67,12 @@ class Paired(NamedTuple):
     only_second: int
     neither: int
     p_value: float
-    """McNemar's exact test: how probable it is that two equally good models differ so much or more
-    in whom they get right."""
+    """McNemar's exact test, or `exchanged` of images in groups: how probable it is that two equally good
+    models differ so much or more in whom they get right."""
     disagreements: tuple[Disagreement, ...]
     """Those with the most confident mistake first."""
+    groups: int = 0
+    """How many groups of images belong together, each image alone being one; 0 if all are alone."""
 
     @property
     def sentence(self) -> str:
@@ -74,17 +83,19 @@ class Paired(NamedTuple):
         return (
             f"only the first is right on {counted(self.only_first, 'image')}, only the second on "
             f"{self.only_second:,}, both on {self.both:,}, neither on {self.neither:,}: {verdict} "
-            f"(McNemar's exact test, p = {self.p_value:.2g})"
+            f"({test_of(self.groups)}, p = {self.p_value:.2g})"
         )
 
 
 def paired(first: Answers, second: Answers) -> Paired:
-    """Compare the answers of two models to the same images. Raises ValueError if one model's
-    outputs are not finite."""
+    """Compare the answers of two models to the same images, whose groups are those of the first. Raises
+    ValueError if one model's outputs are not finite."""
     assert (first.indices == second.indices).all(), "these are not the same images"
     for name, given in (("first", first), ("second", second)):
         if not given.finite.all():
             raise ValueError(f"outputs of the {name} model are not finite, so it compares to none")
+
+    groups = first.groups
 
     # Shares of images, by the images on which the two differ
     differences = []
@@ -92,7 +103,8 @@ def paired(first: Answers, second: Answers) -> Paired:
     if min(len(first.labels), len(second.labels)) >= TOP5_FROM:
         tops.append(5)
     for top in tops:
-        differences.append(_of_shares(f"top{top}", first.rank < top, second.rank < top))
+        rights = (first.rank < top, second.rank < top)
+        differences.append(_of_shares(f"top{top}", *rights, groups))
 
     # The other figures, by resampling the same images for both
     differences += _of_figures(first, second)
@@ -104,19 +116,27 @@ def paired(first: Answers, second: Answers) -> Paired:
         only_first,
         only_second,
         neither,
-        mcnemar(only_first, only_second),
+        exchanged(first.right, second.right, groups),
         tuple(disagreements(first, second)),
+        groups_if_any(len(first), groups),
     )
 
 
-def _of_shares(name: str, first: np.ndarray, second: np.ndarray) -> Difference:
-    """The difference of two shares of the same images: (N,), (N,) whether each is right."""
-    count = len(first)
-    metrics = []
-    for right in (first, second):
-        total = int(right.sum())
-        metrics.append(Metric(name, total / count, SHARE, wilson(total, count)))
-    interval = newcombe(*agreement(first, second))
+def _of_shares(
+    name: str, first: np.ndarray, second: np.ndarray, groups: np.ndarray | None
+) -> Difference:
+    """The difference of two shares of the same images: (N,), (N,) whether each is right. groups: the number
+    of each image's group, (N,)."""
+    metrics = [share_right(name, right, groups) for right in (first, second)]
+    cells = agreement(first, second)
+    interval = newcombe(*cells)
+    independent = group_count(len(first), groups)
+    if independent < len(first):
+        # The same shares of as many independent images as would tell as much
+        differing = (cells[1] + cells[2] + 2) / (len(first) + 4)  # drawn towards a half
+        sums = GroupSums.of(first.astype(float) - second, groups)
+        fewer = sums.design_effect(differing)
+        interval = newcombe(*(cell / fewer for cell in cells), student(independent))
     value = metrics[0].value - metrics[1].value
     return Difference(*metrics, Metric(name, value, difference_of(SHARE), interval))
 
@@ -130,15 +150,31 @@ def _of_figures(first: Answers, second: Answers) -> list[Difference]:
         return np.stack([of_model(rows) for of_model in figures])
 
     values = both(np.arange(count))  # (2, figures)
-    others = resampled(both, count)  # (R, 2, figures)
+    independent = group_count(count, first.groups)
+    others = resampled(both, count, groups=first.groups)  # (R, 2, figures)
     differences = []
     for i, (name, unit) in enumerate(RESAMPLED.items()):
         first_value, second_value = values[:, i].tolist()
-        interval = interval_of(others[:, 0, i] - others[:, 1, i])
+        interval = interval_of(others[:, 0, i] - others[:, 1, i], independent)
         change = Metric(name, first_value - second_value, difference_of(unit), interval)
         metrics = (Metric(name, first_value, unit), Metric(name, second_value, unit))
         differences.append(Difference(*metrics, change))
     return differences
+
+
+def groups_if_any(images: int, groups: np.ndarray | None) -> int:
+    """How many groups of images there are, by the number of each image's, (N,); 0 if each is alone."""
+    count = group_count(images, groups)
+    if count == images:
+        return 0
+    return count
+
+
+def test_of(groups: int) -> str:
+    """What the test of two models on so many groups of images is called; 0 if each image is alone."""
+    if not groups:
+        return "McNemar's exact test"
+    return f"McNemar's exact test on {counted(groups, 'group')} of images"
 
 
 def agreement(first: np.ndarray, second: np.ndarray) -> tuple[int, int, int, int]:
@@ -161,20 +197,61 @@ def mcnemar(only_first: int, only_second: int, alternative: str = "two-sided") -
     return float(binomtest(only_first, differing, 0.5, alternative).pvalue)
 
 
-def newcombe(both: int, only_first: int, only_second: int, neither: int) -> tuple[float, float]:
+def exchanged(
+    first: np.ndarray,
+    second: np.ndarray,
+    groups: np.ndarray | None = None,
+    alternative: Literal["two-sided", "greater"] = "two-sided",
+) -> float:
+    """The p-value of McNemar's exact test for images in groups: (N,), (N,) whether each model is right, and
+    the number of each image's group, (N,).
+
+    If the models are equally good, exchanging their answers to all images of a group changes nothing, so
+    the difference between them in how many images of the group are right is as likely as its negative.
+    The p-value is the probability, over all ways to exchange groups, of a sum of differences that is as
+    far from 0; with the alternative "greater", of one that is as great. If each image is alone, that is
+    McNemar's test.
+    """
+    from scipy.stats import binom
+
+    differences = first.astype(np.int64) - second
+    if groups is not None:
+        numbers = np.unique(groups, return_inverse=True)[1]
+        differences = np.bincount(numbers, differences).round().astype(np.int64)
+    sizes, counts = np.unique(np.abs(differences[differences != 0]), return_counts=True)
+
+    # The probability of each sum from its least to its greatest: of groups of one size it is binomial
+    probabilities = np.ones(1)
+    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+        of_size = np.zeros(2 * size * count + 1)
+        of_size[:: 2 * size] = binom.pmf(np.arange(count + 1), count, 0.5)
+        probabilities = np.convolve(probabilities, of_size)
+    middle = len(probabilities) // 2
+    sums = np.arange(len(probabilities)) - middle
+    seen = int(differences.sum())
+    far = np.abs(sums) >= abs(seen)
+    if alternative == "greater":
+        far = sums >= seen
+    return min(float(probabilities[far].sum()), 1.0)
+
+
+def newcombe(
+    both: float, only_first: float, only_second: float, neither: float, z: float = Z_95
+) -> tuple[float, float]:
     """The interval at 95 % of the difference of two shares of the same images.
 
     Newcombe 1998, "Improved confidence intervals for the difference between binomial proportions
     based on paired data", method 10: Wilson's intervals of the two shares, put together according
-    to how often the two models are right together.
+    to how often the two models are right together. z: the quantile, if it is not the normal
+    distribution's.
     """
     count = both + only_first + only_second + neither
     first_right = both + only_first
     second_right = both + only_second
     p = first_right / count
     q = second_right / count
-    p_low, p_high = wilson(first_right, count)
-    q_low, q_high = wilson(second_right, count)
+    p_low, p_high = wilson(first_right, count, z)
+    q_low, q_high = wilson(second_right, count, z)
 
     # The correlation of being right, with a correction for continuity
     correlation = 0.0

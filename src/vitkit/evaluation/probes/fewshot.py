@@ -23,7 +23,7 @@ from torch import Tensor
 
 from vitkit.data import Source, TargetKind, subset
 from vitkit.evaluation.evaluator import Part, Subject
-from vitkit.evaluation.metrics.metric import COUNT, DEVIATION, NUMBER, SHARE, Metric, wilson
+from vitkit.evaluation.metrics.metric import COUNT, DEVIATION, NUMBER, SHARE, Metric, share_interval
 from vitkit.evaluation.probes.closed_forms import ridge, targets
 from vitkit.evaluation.probes.features import features
 from vitkit.system.console.text import counted, some
@@ -73,17 +73,22 @@ class Fewshot:
         """
         answers = self.answers(subject, part)
         for shots, right in answers.items():
-            yield from self.metrics(shots, right)
+            yield from self.metrics(shots, right, groups=part.source.groups)
         yield Metric("fewshot/seen", len(part.source), COUNT)
 
     def metrics(
-        self, shots: int, right: np.ndarray | None, exponent: int | None = None
+        self,
+        shots: int,
+        right: np.ndarray | None,
+        exponent: int | None = None,
+        groups: np.ndarray | None = None,
     ) -> Iterator[Metric]:
         """The metrics of `answers` for one number of shots.
 
         right: which images are classified right, bool (S, L, M), as `answers` returns it.
         exponent: with "ranked" l2 is 2^exponent; None takes the best on these images, as the paper
         does. Other data sets may have decided it.
+        groups: images with the same number, (M,), are not independent.
         """
         name = f"{shots}-shot"
         if right is None:
@@ -95,7 +100,8 @@ class Fewshot:
                 exponent = best_ranked(right.mean((0, 2))[None])
             chosen = GRID.index(exponent)
         accuracies = right[:, chosen].mean(1)  # (S,)
-        yield Metric(f"{name}/top1", float(accuracies.mean()), SHARE, interval(right[:, chosen]))
+        ends = interval(right[:, chosen], groups)
+        yield Metric(f"{name}/top1", float(accuracies.mean()), SHARE, ends)
         if len(accuracies) > 1:
             yield Metric(f"{name}/deviation", float(accuracies.std(ddof=1)), DEVIATION)
         if self.form == "ranked":
@@ -195,17 +201,17 @@ def best_ranked(accuracies: np.ndarray) -> int:
     return GRID[int(ranks.mean(0).argmax())]
 
 
-def interval(right: np.ndarray) -> tuple[float, float]:
+def interval(right: np.ndarray, groups: np.ndarray | None = None) -> tuple[float, float]:
     """Interval of 95 % confidence of the mean accuracy, for other test images and other draws, by
-    which answers are right: bool (S, M).
+    which answers are right: bool (S, M). groups: images with the same number, (M,), are not independent.
 
     Wilson's for the images, Student's for the draws; their variances add up.
     """
     from scipy.stats import t
 
-    seeds, images = right.shape
+    seeds = len(right)
     mean = right.mean()
-    low, high = wilson(mean * images, images)
+    low, high = share_interval(right.mean(0), groups)
     if seeds == 1:
         return low, high
     by_draws = t.ppf(0.975, seeds - 1) * right.mean(1).std(ddof=1) / math.sqrt(seeds)

@@ -8,6 +8,7 @@ Legend: N examples, V views of each, D width, K classes or outputs, R the direct
 vary, M folds, B the most examples of one, L strengths of l2.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -34,6 +35,9 @@ STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in m
 STRENGTHS_OF_DISTILLED = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
 OTHERS = 4  # left-out answers vary 1 + OTHERS / n times as much as others, of n images a class,
 CURVE = 0.25  # and fits to n have (1 - 1 / n) ** CURVE times the errors of fits to one less
+NUMBERS = (
+    100  # as OTHERS, of numbers and several classes: 1 + (NUMBERS / n) ** 0.5, of n images in all
+)
 EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
 AT_ONCE = 1 << 22  # numbers of the rows that are left out at once
 TOGETHER = 1 << 16  # numbers of the rows of all l2 that are computed together; a cache holds them
@@ -398,6 +402,29 @@ def distilled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # How good left-out answers are
+
+
+def variance_of_fits(independent: int) -> float:
+    """How many times as much numbers computed of left-out answers vary, about what one fit to all reaches on
+    new images, as if all left-out answers were those of that fit.
+
+    Other examples would have made another fit, chosen another l2, and the left-out answers of a fit have
+    its errors in common. From simulations (NUMBERS), by the number of independent examples, or groups.
+    """
+    return 1 + math.sqrt(NUMBERS / independent)
+
+
+def means_without(y: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """The mean of all targets but those of each one's fold: of targets (N,) or (N, K) and folds, (N,).
+
+    A fit without an example begins at this mean, which is the lower the larger the example's target is. So
+    left-out answers that know nothing are ordered the wrong way round.
+    """
+    number = np.unique(fold, return_inverse=True)[1]
+    sums = np.zeros((number.max() + 1, *y.shape[1:]))
+    np.add.at(sums, number, y)
+    counts = np.bincount(number)[number].reshape(-1, *(1,) * (y.ndim - 1))
+    return (y.sum(0) - sums[number]) / np.maximum(len(y) - counts, 1)
 
 
 def share_of_left_out(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -43,7 +44,7 @@ class Neighbours:
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields neighbours/top1, how often the vote is right, and neighbours/seen, the number of
-        images.
+        images. Images of one group, such as a burst, do not vote for each other.
 
         Among classes with equal votes, the one with the smallest number wins. If any feature is not
         finite, neighbours/top1 is NaN. Raises ValueError if there are fewer than two images.
@@ -55,10 +56,14 @@ class Neighbours:
             raise ValueError("an image needs others to be its neighbours; there are fewer than two")
         rows = torch.tensor(x, device=classifier.device)  # (N, D)
         classes = torch.tensor(y, device=classifier.device)
-        right = int((voted(rows, classes, self.k) == classes).sum())
+        groups = part.source.groups
+        number = None
+        if groups is not None:
+            number = torch.tensor(groups, device=classifier.device)
+        right = (voted(rows, classes, self.k, groups=number) == classes).cpu().numpy()
         if not rows.isfinite().all():  # such features are near to nothing
-            right = math.nan
-        yield share_right("neighbours/top1", right, len(rows))
+            right = np.full(len(rows), math.nan)
+        yield share_right("neighbours/top1", right, groups)
         yield Metric("neighbours/seen", len(rows), COUNT)
 
 

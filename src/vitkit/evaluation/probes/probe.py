@@ -7,9 +7,9 @@ their softmax is calibrated: a score of least squares is no log-probability, nor
 Legend: N examples, D width, K classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -18,16 +18,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.data import Source
-from vitkit.evaluation.metrics.calibration import calibration_error, fit_temperature
-from vitkit.evaluation.metrics.classification import (
-    balanced_accuracy,
-    balanced_weights,
-    counts_of,
+from vitkit.evaluation.metrics.calibration import (
+    chance_sentence,
+    fit_temperature,
+    measured_calibration,
 )
-from vitkit.evaluation.metrics.metric import MISFIT, SHARE, Metric, share_right
+from vitkit.evaluation.metrics.classification import balanced_weights
+from vitkit.evaluation.metrics.metric import SHARE, Metric, share_right
 from vitkit.evaluation.probes.closed_forms import Moments, targets
 from vitkit.evaluation.probes.folds import Folds, balanced_folds
-from vitkit.evaluation.probes.left_out import LeaveOut, best_for_classes, share_of_left_out
+from vitkit.evaluation.probes.left_out import (
+    LeaveOut,
+    best_for_classes,
+    share_of_answers,
+    share_of_left_out,
+)
 from vitkit.models import DistilledHead
 from vitkit.system.console.text import counted
 from vitkit.weights import Activation, Classifier
@@ -251,26 +256,77 @@ def with_probe(
     return replace(classifier, labels=labels, activation=activation)
 
 
-def quality(name: str, logits: Tensor, classes: np.ndarray) -> list[Metric]:
-    """Accuracy and calibration error of logits (N, K), under this name; empty without images."""
+def quality(
+    name: str, logits: Tensor, classes: np.ndarray, groups: np.ndarray | None = None
+) -> list[Metric]:
+    """Accuracy and calibration error of logits (N, K), under this name; empty without images. Answers of
+    one group, by its number (N,), are not independent."""
     if not len(classes):
         return []
-    confidence, predicted = logits.softmax(1).max(1)
-    right = predicted.numpy() == classes
-    error = calibration_error(confidence.numpy(), right)
+    confidence, right = _confidence(logits, classes)
     return [
-        share_right(f"{name}/top1", int(right.sum()), len(right)),
-        Metric(f"{name}/calibration_error", error, MISFIT),
+        accuracy_of(name, logits, classes, groups),
+        measured_calibration(f"{name}/calibration_error", confidence, right, groups),
     ]
 
 
-def balanced_quality(name: str, logits: Tensor, classes: np.ndarray) -> Metric:
+def accuracy_of(
+    name: str, logits: Tensor, classes: np.ndarray, groups: np.ndarray | None = None
+) -> Metric:
+    """The accuracy alone, the first metric of `quality`."""
+    _, right = _confidence(logits, classes)
+    return share_right(f"{name}/top1", right, groups)
+
+
+def balanced_quality(
+    name: str, logits: Tensor, classes: np.ndarray, groups: np.ndarray | None = None
+) -> Metric:
     """The balanced accuracy of logits (N, K), under this name. Images of classes that the head does not
-    know, -1, count as one class, which is never answered."""
-    count = logits.shape[1]
-    truth = np.where(classes < 0, count, classes)
-    counts = counts_of(truth, logits.argmax(1).numpy(), count + 1)
-    return Metric(f"{name}/balanced_accuracy", balanced_accuracy(counts), SHARE)
+    know, -1, count as one class, which is never answered. Answers of one group, by its number (N,), are
+    not independent."""
+    truth = np.where(classes < 0, logits.shape[1], classes)
+    right = logits.argmax(1).numpy() == truth
+    weights = balanced_weights(np.bincount(truth))[truth]
+    share, interval = share_of_answers(right, truth, weights, groups)
+    return Metric(f"{name}/balanced_accuracy", share, SHARE, interval)
+
+
+def _confidence(logits: Tensor, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The probability of the likeliest class, and whether it is the right one, (N,) each."""
+    confidence, predicted = logits.softmax(1).max(1)
+    return confidence.numpy(), predicted.numpy() == classes
+
+
+class LeftOut(NamedTuple):
+    """The left-out answers that say something: those of fits that know the image's class."""
+
+    logits: Tensor
+    """(n, K)"""
+    classes: np.ndarray
+    """(n,)"""
+    groups: np.ndarray | None
+    """The number of each image's group, (n,), if some belong together."""
+
+    @classmethod
+    def of(cls, fitted: Probe, classes: np.ndarray, groups: np.ndarray | None) -> "LeftOut":
+        """Those of a probe, which has learned from images of these classes and groups, (N,) each."""
+        answered = fitted.left_out.isfinite().all(1).numpy()
+        if fitted.known.any():  # what knows nothing of an image's class says nothing
+            answered &= fitted.known.numpy()
+        if groups is not None:
+            groups = groups[answered]
+        return cls(fitted.left_out[answered], classes[answered], groups)
+
+    def accuracy(self, balanced: bool) -> Metric:
+        """The accuracy; the balanced one if classes count alike."""
+        _, right = _confidence(self.logits, self.classes)
+        name = "top1"
+        weights = None
+        if balanced:
+            name = "balanced_accuracy"
+            weights = balanced_weights(np.bincount(self.classes))[self.classes]
+        share, interval = share_of_left_out(right, self.classes, weights, self.groups)
+        return Metric(f"left_out/{name}", share, SHARE, interval)
 
 
 def left_out_quality(
@@ -279,29 +335,34 @@ def left_out_quality(
     """How good the left-out answers are: accuracy and calibration error, and first, if classes count
     alike, the balanced accuracy. Answers of one group, by its number (N,), are not independent. Empty
     if nothing could be left out."""
-    answered = fitted.left_out.isfinite().all(1).numpy()
-    if fitted.known.any():  # what knows nothing of an image's class says nothing
-        answered &= fitted.known.numpy()
-    if not answered.any():
+    found = LeftOut.of(fitted, classes, groups)
+    if not len(found.classes):
         return []
-    logits = fitted.left_out[answered]
-    classes = classes[answered]
-    if groups is not None:
-        groups = groups[answered]
-    confidence, predicted = logits.softmax(1).max(1)
-    right = predicted.numpy() == classes
-    metrics = []
+    metrics = [found.accuracy(balanced=False)]
     if balanced:
-        weights = balanced_weights(np.bincount(classes))[classes]
-        share, interval = share_of_left_out(right, classes, weights, groups)
-        metrics.append(Metric("left_out/balanced_accuracy", share, SHARE, interval))
-    share, interval = share_of_left_out(right, classes, groups=groups)
-    error = calibration_error(confidence.numpy(), right)
-    return [
-        *metrics,
-        Metric("left_out/top1", share, SHARE, interval),
-        Metric("left_out/calibration_error", error, MISFIT),
-    ]
+        metrics.insert(0, found.accuracy(balanced=True))
+    sure = _confidence(found.logits, found.classes)
+    name = "left_out/calibration_error"
+    return [*metrics, measured_calibration(name, *sure, found.groups)]
+
+
+def chance_sentences(
+    fitted: Probe,
+    classes: np.ndarray,
+    groups: np.ndarray | None,
+    measured: Mapping[str, tuple[Tensor, np.ndarray | None]],
+) -> list[str]:
+    """What a perfectly calibrated model would show of a calibration error: on the images that were left
+    out, of these classes and groups, (N,) each; and on others, by the part's name, of which there are
+    logits and groups."""
+    found = LeftOut.of(fitted, classes, groups)
+    asked = {"left_out": (found.logits, found.groups), **measured}
+    sentences = []
+    for name, (logits, own_groups) in asked.items():
+        if len(logits):
+            confidence = logits.softmax(1).amax(1).numpy()
+            sentences.append(f"{name}: {chance_sentence(confidence, own_groups)}")
+    return sentences
 
 
 def known_classes(source: Source) -> np.ndarray:

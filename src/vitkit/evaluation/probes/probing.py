@@ -6,6 +6,7 @@ sigmoid by two numbers, fitted to the left-out answers (Platt 1999).
 Legend: N examples, D width, K outputs of the head.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,15 +17,24 @@ from torch import Tensor
 
 from vitkit.data import Lists, Source, TargetKind
 from vitkit.evaluation.metrics.classification import unbalanced
-from vitkit.evaluation.metrics.metric import Metric
+from vitkit.evaluation.metrics.metric import Metric, group_count
 from vitkit.evaluation.metrics.other_targets import YES, errors, several
 from vitkit.evaluation.probes.features import Features
 from vitkit.evaluation.probes.folds import Folds, folds_of
-from vitkit.evaluation.probes.left_out import Judged, LeaveOut, best_left_out
+from vitkit.evaluation.probes.left_out import (
+    Judged,
+    LeaveOut,
+    best_left_out,
+    means_without,
+    variance_of_fits,
+)
 from vitkit.evaluation.probes.probe import (
+    LeftOut,
     Method,
     Probe,
+    accuracy_of,
     balanced_quality,
+    chance_sentences,
     known_classes,
     left_out_quality,
     probe,
@@ -41,6 +51,15 @@ ACTIVATIONS: dict[TargetKind, Activation] = {
     "classes": "sigmoid",
     "number": "none",
 }
+
+
+class Measured(NamedTuple):
+    """Images that a probe is measured on."""
+
+    found: Features
+    """Their features, and targets as the head has its outputs."""
+    groups: np.ndarray | None
+    """The number of each image's group, (N,); None if each is alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,18 +147,28 @@ class Probing:
             return several_probe(learned.x, learned.y, groups, products)
         return number_probe(learned.x, learned.y, groups, products)
 
-    def quality(self, name: str, answers: Tensor, y: np.ndarray) -> list[Metric]:
-        """The metrics of answers (N, K), under this name. They are judged by the first metric."""
+    def quality(
+        self, name: str, answers: Tensor, y: np.ndarray, groups: np.ndarray | None = None
+    ) -> list[Metric]:
+        """The metrics of answers (N, K), under this name. They are judged by the first metric. Those of
+        one group, by its number (N,), are not independent."""
         if self.kind == "class":
-            metrics = quality(name, answers, y)
+            metrics = quality(name, answers, y, groups)
             if self.balanced and metrics:
-                metrics.insert(0, balanced_quality(name, answers, y))
+                metrics.insert(0, balanced_quality(name, answers, y, groups))
             return metrics
-        if self.kind == "classes":
-            metrics = several(answers, answers.sigmoid() > YES, torch.tensor(y))
-        else:
-            metrics = errors(answers[:, 0], torch.tensor(y))
-        return [metric.within(name) for metric in metrics]
+        return self._other_quality(name, answers, y, groups)
+
+    def main_quality(
+        self, name: str, answers: Tensor, y: np.ndarray, groups: np.ndarray | None = None
+    ) -> Metric:
+        """The first metric of `quality`, by which answers are judged, without the time that the others
+        take."""
+        if self.kind != "class":
+            return self._other_quality(name, answers, y, groups)[0]
+        if self.balanced:
+            return balanced_quality(name, answers, y, groups)
+        return accuracy_of(name, answers, y, groups)
 
     def left_out_quality(
         self, fitted: Probe, y: np.ndarray, groups: np.ndarray | None = None
@@ -148,20 +177,65 @@ class Probing:
         independent. They are judged by the first metric."""
         if self.kind == "class":
             return left_out_quality(fitted, y, self.balanced, groups)
-        return self.quality("left_out", fitted.left_out, y)
+        fewer = variance_of_fits(group_count(len(y), groups))
+        answers = fitted.left_out
+        means = torch.tensor(means_without(y, fitted.fold.numpy()))
+        if self.kind == "classes":
+            # The order of images by their scores, for targets of 1 and -1, without that of these means
+            scores = answers - 2 * means / fitted.temperature
+            metrics = several(scores, answers.sigmoid() > YES, torch.tensor(y), groups, fewer)
+        else:
+            metrics = errors(answers[:, 0], torch.tensor(y), groups, fewer, means)
+        return [metric.within("left_out") for metric in metrics]
+
+    def main_left_out_quality(
+        self, fitted: Probe, y: np.ndarray, groups: np.ndarray | None = None
+    ) -> Metric:
+        """The first metric of `left_out_quality`, without the time that the others take."""
+        if self.kind == "class":
+            return LeftOut.of(fitted, y, groups).accuracy(self.balanced)
+        return self.left_out_quality(fitted, y, groups)[0]
+
+    def _other_quality(
+        self, name: str, answers: Tensor, y: np.ndarray, groups: np.ndarray | None
+    ) -> list[Metric]:
+        """The metrics for several classes an image, and for numbers."""
+        if self.kind == "classes":
+            metrics = several(answers, answers.sigmoid() > YES, torch.tensor(y), groups)
+        else:
+            metrics = errors(answers[:, 0], torch.tensor(y), groups)
+        return [metric.within(name) for metric in metrics]
 
     def qualities(
         self,
         fitted: Probe,
         learned: Features,
-        measured: dict[str, Features],
+        measured: Mapping[str, Measured],
         groups: np.ndarray | None = None,
     ) -> list[Metric]:
-        """How good the left-out answers are, and those on other parts, by the part's name."""
+        """How good the left-out answers are, of images in these groups, (N,); and those on other parts, by
+        the part's name."""
         metrics = self.left_out_quality(fitted, learned.y, groups)
-        for name, (x, y) in measured.items():
-            metrics += self.quality(name, fitted.logits(torch.tensor(x)), y)
+        for name, part in measured.items():
+            logits = fitted.logits(torch.tensor(part.found.x))
+            metrics += self.quality(name, logits, part.found.y, part.groups)
         return metrics
+
+    def chance(
+        self,
+        fitted: Probe,
+        learned: Features,
+        measured: Mapping[str, Measured],
+        groups: np.ndarray | None = None,
+    ) -> list[str]:
+        """Sentences about what a perfectly calibrated model would show of a calibration error on the
+        images of `qualities`; none if these have no calibration error."""
+        if self.kind != "class":
+            return []
+        logits = {}
+        for name, part in measured.items():
+            logits[name] = (fitted.logits(torch.tensor(part.found.x)), part.groups)
+        return chance_sentences(fitted, learned.y, groups, logits)
 
 
 # Several classes an image, and numbers: least squares in closed form, as for one class each

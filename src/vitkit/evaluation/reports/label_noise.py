@@ -47,6 +47,18 @@ class Suspect(NamedTuple):
     """The same, of the class that it is labelled with: 1 less it is the probability of an error."""
 
 
+class Unclear(NamedTuple):
+    """Images of which the answers cannot say whether their labels are wrong: one class may regularly be
+    labelled as another, or the two may only resemble each other."""
+
+    label: int
+    """The class that they are labelled with."""
+    answer: int
+    """The class that they look like."""
+    images: int
+    """By how many more or fewer wrong labels that decides."""
+
+
 class WrongLabels(NamedTuple):
     """The labels of a data set that are probably wrong."""
 
@@ -57,6 +69,9 @@ class WrongLabels(NamedTuple):
     the estimates ..."""
     high: int
     """... and above the greatest."""
+    unclear: Unclear | None = None
+    """The pair of classes on which the interval depends most, if it depends more on what is assumed of pairs
+    of classes than on chance."""
 
 
 def wrong_labels(logits: np.ndarray, classes: np.ndarray) -> WrongLabels | None:
@@ -72,9 +87,8 @@ def wrong_labels(logits: np.ndarray, classes: np.ndarray) -> WrongLabels | None:
     # The estimate, and how far it moves with what is assumed of the errors
     shown = shown_classes(logits, classes)
     wrong = 1 - shown[rows, classes]  # (N,)
-    estimates = [wrong]
-    for pair in (EVEN, NEARLY_FREE):
-        estimates.append(1 - shown_classes(logits, classes, pair)[rows, classes])
+    even, free = (shown_classes(logits, classes, pair) for pair in (EVEN, NEARLY_FREE))
+    estimates = [wrong, 1 - even[rows, classes], 1 - free[rows, classes]]
     margins = [_margin(estimate) for estimate in estimates]
     low = min(estimate.sum() - margin for estimate, margin in zip(estimates, margins, strict=True))
     high = max(estimate.sum() + margin for estimate, margin in zip(estimates, margins, strict=True))
@@ -87,7 +101,26 @@ def wrong_labels(logits: np.ndarray, classes: np.ndarray) -> WrongLabels | None:
     for i in np.argsort(-wrong, kind="stable")[:expected].tolist():
         answer = int(answers[i])
         suspects.append(Suspect(i, answer, float(shown[i, answer]), 1 - float(wrong[i])))
-    return WrongLabels(suspects, max(0, round(low)), min(len(wrong), round(high)))
+    ends = (max(0, round(low)), min(len(wrong), round(high)))
+    unclear = None
+    sums = [estimate.sum() for estimate in estimates]
+    if max(sums) - min(sums) > max(margins):
+        unclear = _unclear(free - even, classes)
+    return WrongLabels(suspects, *ends, unclear)
+
+
+def _unclear(differences: np.ndarray, classes: np.ndarray) -> Unclear | None:
+    """The pair of classes with the most labels that are wrong by one assumption and right by another: from the
+    differences of what each image shows by these, (N, K), and the labels, (N,)."""
+    count = differences.shape[1]
+    pairs = np.zeros((count, count))  # label, class that is shown
+    np.add.at(pairs, classes, differences)
+    np.fill_diagonal(pairs, 0)
+    label, answer = np.unravel_index(np.abs(pairs).argmax(), pairs.shape)
+    images = round(abs(pairs[label, answer]))
+    if not images:
+        return None
+    return Unclear(int(label), int(answer), images)
 
 
 def _explained(own: np.ndarray, classes: np.ndarray) -> float:

@@ -12,14 +12,14 @@ import numpy as np
 from vitkit.data import Source
 from vitkit.evaluation.benchmarks.corruptions import Robustness
 from vitkit.evaluation.benchmarks.labels import by_position
-from vitkit.evaluation.metrics.answers import Answers
+from vitkit.evaluation.metrics.answers import Answers, in_groups
 from vitkit.evaluation.metrics.calibration import (
     Bin,
     Calibration,
     Covered,
     at_coverages,
+    chance_sentence,
     coverage_curve,
-    perfect_error,
     reliability,
 )
 from vitkit.evaluation.metrics.classification import (
@@ -30,7 +30,7 @@ from vitkit.evaluation.metrics.classification import (
     confusion_matrix,
     most_confused,
 )
-from vitkit.evaluation.metrics.metric import MISFIT, Metric
+from vitkit.evaluation.metrics.metric import Metric, group_count
 from vitkit.evaluation.metrics.paired import Paired
 from vitkit.system.console.text import counted
 
@@ -118,7 +118,9 @@ def _paired_json(paired: Paired) -> dict:
 
 
 def report(given: Answers, source: Source, model: str, images: str, facts: dict) -> Report:
-    """The report of a model's answers to the images of a source."""
+    """The report of a model's answers to the images of a source, whose groups tell which answers are not
+    independent."""
+    given = in_groups(given, source)
     metrics = tuple(classification(given))
     notes = (*given.notes, *_notes(given, source))
     if not given.finite.all():
@@ -132,8 +134,8 @@ def report(given: Answers, source: Source, model: str, images: str, facts: dict)
         classes=tuple(class_scores(given)),
         confused=tuple(most_confused(given)),
         confusion=confusion_matrix(given),
-        reliability=tuple(reliability(given.confidence, given.right)),
-        coverage=tuple(coverage_curve(given.confidence, given.right)),
+        reliability=tuple(reliability(given.confidence, given.right, given.groups)),
+        coverage=tuple(coverage_curve(given.confidence, given.right, given.groups)),
         mistakes=tuple(mistakes(given, source)),
     )
 
@@ -196,9 +198,11 @@ def _notes(given: Answers, source: Source) -> list[str]:
             f"on {counted(tied, 'image')} several classes have the highest output; the first of "
             "them in the model's order counts as the answer"
         )
-    limit = perfect_error(given.confidence)
-    notes.append(
-        "by chance alone, a perfectly calibrated model would have a calibration error of up to "
-        f"{MISFIT.text(limit)} on these images"
-    )
+    if given.groups is not None:
+        groups = counted(group_count(len(given), given.groups), "group")
+        notes.append(
+            f"all intervals and tests are those of {groups} that are independent of each other, not of "
+            f"{len(given):,} images: images of one group are right or wrong together"
+        )
+    notes.append(chance_sentence(given.confidence, given.groups))
     return notes

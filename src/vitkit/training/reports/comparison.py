@@ -9,7 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.evaluation import SHARE, Metric, Unit, agreement, mcnemar, read_answers
+from vitkit.evaluation import (
+    SHARE,
+    Metric,
+    Unit,
+    agreement,
+    exchanged,
+    groups_if_any,
+    in_groups,
+    read_answers,
+    test_of,
+)
 from vitkit.inspection import (
     Curve,
     Panel,
@@ -249,16 +259,19 @@ class Common(NamedTuple):
     """Whether the first is right: bool (N,)."""
     second: np.ndarray
     """Whether the second is: bool (N,)."""
+    groups: np.ndarray | None = None
+    """Images with the same number belong together: int64 (N,). None if each is alone."""
 
     def sentence(self, first: str, second: str) -> str:
         """How often each is right, and whether chance explains it, for people. first and second: the
         names of the runs."""
         _, only_first, only_second, _ = agreement(self.first, self.second)
-        p = mcnemar(only_first, only_second)
+        p = exchanged(self.first, self.second, self.groups)
+        test = test_of(groups_if_any(len(self.first), self.groups))
         return (
             f"on the {counted(len(self.first), 'image')} that both left out {first} is right on "
             f"{SHARE.text(self.first.mean())}, {second} on {SHARE.text(self.second.mean())}; {first} alone "
-            f"on {only_first:,}, {second} alone on {only_second:,} (McNemar's exact test, p = {p:.2g})"
+            f"on {only_first:,}, {second} alone on {only_second:,} ({test}, p = {p:.2g})"
         )
 
 
@@ -269,18 +282,29 @@ def common_answers(first: Recorded, second: Recorded) -> Common | None:
     Raises ValueError if images have changed since; OSError.
     """
     right_of = []
+    group_of: dict[bytes, int] = {}
     for run in (first, second):
         kept = read_answers(run.run_dir / ANSWERS)
         if kept is None:
             return None
         source = open_part(run, kept.part)
         check_answered(kept, source)
-        digests = {}
-        for row, index in enumerate(kept.answers.indices.tolist()):
+        given = in_groups(kept.answers, source)
+        rights = {}
+        groups = {}
+        for row, index in enumerate(given.indices.tolist()):
             data, _ = source[index]
-            digests[hashlib.sha256(data).digest()] = bool(kept.answers.right[row])
-        right_of.append(digests)
+            digest = hashlib.sha256(data).digest()
+            rights[digest] = bool(given.right[row])
+            if given.groups is not None:
+                groups[digest] = int(given.groups[row])
+        right_of.append(rights)
+        group_of = group_of or groups  # those of the first run that has some
     common = sorted(right_of[0].keys() & right_of[1].keys())
     if not common:
         return None
-    return Common(*(np.array([rights[digest] for digest in common]) for rights in right_of))
+    own = [np.array([rights[digest] for digest in common]) for rights in right_of]
+    groups = None
+    if group_of.keys() >= set(common):
+        groups = np.array([group_of[digest] for digest in common])
+    return Common(*own, groups)

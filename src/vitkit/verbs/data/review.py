@@ -365,7 +365,17 @@ def _labels(
     )
     if not findings:
         expected = f"no label is expected to be wrong; up to {wrong.high:,} may be"
-    return findings, [expected], accuracy
+    sentences = [expected]
+    if wrong.unclear is not None:
+        label = printable_name(labels[known[wrong.unclear.label]])
+        answer = printable_name(labels[known[wrong.unclear.answer]])
+        sentences.append(
+            f"how many are wrong depends on what no image can tell: if {answer} is regularly labelled {label}, "
+            f"or if the two only look alike ({counted(wrong.unclear.images, 'label')} more or fewer, of this pair "
+            f"alone). Look at ten images labelled {label} that are taken for {answer}: if most are wrong, so are "
+            "more than are listed"
+        )
+    return findings, sentences, accuracy
 
 
 def _duplicates(parts: dict[str, Source], surveys: dict[str, Survey]) -> Iterator[Finding]:

@@ -14,6 +14,8 @@ from vitkit.data import (
     Source,
     Splits,
     fingerprint,
+    grouped_columns,
+    grouped_to_measure,
     parts_at,
     source_at,
     splits_at,
@@ -40,7 +42,7 @@ from vitkit.runtimes import is_exported
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.machine import autocast
-from vitkit.system.processes.ranks import on_rank_0, process_group
+from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.private import public
 from vitkit.verbs.arguments import (
@@ -48,6 +50,7 @@ from vitkit.verbs.arguments import (
     DataColumns,
     DecodingWorkers,
     Device,
+    GroupsToMeasure,
     ModelHints,
     ModelOrFile,
     OnBadImage,
@@ -102,6 +105,7 @@ class Evaluate:
     limit: int = 0
     """Largest number of images, chosen evenly from all; 0 is all."""
     columns: DataColumns = field(default_factory=Columns)
+    groups: GroupsToMeasure = "auto"
     on_bad_image: OnBadImage = "fail"
     on_unknown_class: Literal["fail", "skip"] = "fail"
     """What to do with images of a class that the model does not know: stop, or skip them and print how
@@ -162,6 +166,7 @@ def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
     if settings.named == "imagenet-c":
         return report_on_files(settings, loaded, device)
     named = None
+    notes: tuple[str, ...] = ()
     if settings.named is None and is_imagenet_c(settings.data):
         raise ValueError(
             f"{settings.data} has the folders of ImageNet-C; --as imagenet-c measures each of them"
@@ -169,11 +174,11 @@ def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
     if settings.named:
         named, source, title = named_images(settings, loaded)
     else:
-        source, title = images_of(settings, loaded)
+        source, title, notes = images_of(settings, loaded)
 
     # Images with one class each get a whole report, all others their evaluators
     if source.target_kind == "class" and not settings.evals:
-        return report_on(Request(settings, loaded, source, title, named, device))
+        return report_on(Request(settings, loaded, source, title, named, device, notes))
     for_reports = ("against", "report", "calibrate", "real", "named", "corruptions")
     if any(getattr(settings, name) for name in for_reports):
         raise ValueError(
@@ -182,6 +187,9 @@ def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
             f"{source.target_kind!r}"
         )
     evaluators = _evaluators(settings, source)
+    if on_rank_0():
+        for sentence in notes:
+            say(printable(sentence))
     classifier = loaded.to(device).for_inference()
     # One pass over the images for each evaluator
     metrics = []
@@ -213,8 +221,8 @@ def _evaluators(settings: Evaluate, source: Source) -> Sequence[Evaluator]:
     return [EVALUATORS[name] for name in settings.evals]
 
 
-def images_of(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
-    """The images to evaluate on, and what to call them.
+def images_of(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str, tuple[str, ...]]:
+    """The images to evaluate on, with their groups; what to call them; and what to say of the groups.
 
     For the data set that a model was trained on, these are the images that its training held out.
     """
@@ -228,7 +236,19 @@ def images_of(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str
         chosen = np.arange(settings.limit) * len(source) // settings.limit
         count = f"{settings.limit:,} of {count}"
         source = subset(source, chosen)
-    return source, f"{count} of {shown_address(settings.data)}{note}"
+    title = f"{count} of {shown_address(settings.data)}{note}"
+    if settings.groups == "none":
+        return replace(source, groups=None), title, ()
+    if source.target_kind == "none":
+        return source, title, ()  # no answer is right or wrong
+    groups, notes = from_rank_0(lambda: _groups_of(source))
+    return replace(source, groups=groups), title, notes
+
+
+def _groups_of(source: Source) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """The groups of images, (N,), and what to say of them."""
+    source, notes = grouped_to_measure(source)
+    return source.groups, notes
 
 
 def _opened(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
@@ -237,6 +257,7 @@ def _opened(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
     columns = settings.columns
     if columns.target == "auto" and _predicts_numbers(classifier):
         columns = _columns_of_numbers(settings)
+    with_groups = grouped_columns(columns, settings.groups)
     note = ""
     if held_out := origin.get("held_out"):
         splits = _divided(settings.data, columns, origin)
@@ -245,16 +266,26 @@ def _opened(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
         if part and splits.made_fingerprint == held_out:
             if name == "train":
                 return part, ", the images that the model learned from"
+            if settings.groups not in ("auto", "none"):
+                part = _grouped_by(part, settings.data, with_groups)
             return part, f", the {name} part that was held out when the model was trained"
         if _is_called_so(settings.data, origin):
             note = (
                 "; the data set of this name that the model was trained on was another one, or has "
                 "changed since, so it may know some of them"
             )
-    source = source_at(settings.data, columns, settings.split, typed=True)
+    source = source_at(settings.data, with_groups, settings.split, typed=True)
     if origin.get("learned") and fingerprint(source) in origin["learned"]:
         note = ", images that the model learned from"
     return source, note
+
+
+def _grouped_by(part: Source, data: str, columns: Columns) -> Source:
+    """A part of a data set, with the groups that the columns name: it may have been divided by others."""
+    group_of = {}
+    for source in parts_at(data, columns, typed=True).sources.values():
+        group_of |= dict(zip(source.rows.tolist(), source.groups.tolist(), strict=True))
+    return replace(part, groups=np.array([group_of[row] for row in part.rows.tolist()]))
 
 
 def _is_called_so(data: str, origin: dict) -> bool:
@@ -296,7 +327,8 @@ def named_images(settings: "Evaluate", classifier: Classifier) -> tuple["Named",
         raise ValueError(
             f"--as {settings.named} says itself which classes count; leave out --on-unknown-class"
         )
-    named = open_named(settings.named, settings.data, settings.columns, settings.split, typed=True)
+    columns = grouped_columns(settings.columns, settings.groups)
+    named = open_named(settings.named, settings.data, columns, settings.split, typed=True)
     if settings.on_bad_image == "skip":
         named = named._replace(source=without_broken(named.source))
     origin = classifier.origin

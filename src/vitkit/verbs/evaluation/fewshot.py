@@ -126,12 +126,14 @@ def fewshot(settings: MeasureFewshot) -> FewshotAccuracy:
     with process_group(settings.device) as device:
         classifier = loaded_for_features(settings.model, settings.hints, device)
         answers = {}
+        groups = {}
         with autocast(device, pick_precision(settings.precision, device)):
             for data in dict.fromkeys(settings.data):
                 splits, _ = splits_to_learn_from(
                     data, settings.columns, settings.named, settings.on_bad_image
                 )
                 answers[data] = _answers(evaluator, classifier, data, splits)
+                groups[data] = (splits.test or splits.val).groups
 
     metrics = dict.fromkeys(answers, ())
     for shots in settings.shots:
@@ -142,7 +144,8 @@ def fewshot(settings: MeasureFewshot) -> FewshotAccuracy:
         if evaluator.form == "ranked" and finite:
             exponent = best_ranked(np.stack(finite))
         for data, by_shots in answers.items():
-            metrics[data] += tuple(evaluator.metrics(shots, by_shots[shots], exponent))
+            right = by_shots[shots]
+            metrics[data] += tuple(evaluator.metrics(shots, right, exponent, groups[data]))
     return FewshotAccuracy(settings, metrics)
 
 

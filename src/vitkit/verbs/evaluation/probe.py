@@ -15,6 +15,7 @@ from rich.table import Table
 from vitkit.data import Columns, Source, Splits, fingerprint, is_elsewhere, merge_parts
 from vitkit.evaluation import (
     Features,
+    Measured,
     Memory,
     Metric,
     Probe,
@@ -172,7 +173,8 @@ def probe(settings: FitProbe) -> Probed:
         with autocast(device, precision):
             learned = _features(deployed, probing, train)
             if test is not None:
-                measured[name] = _features(deployed, probing, test)
+                found = _features(deployed, probing, test)
+                measured[name] = Measured(found, test.groups)
         title = _title(settings, probing, len(train))
         if not on_rank_0():
             return Probed(settings, None, (), title, 0.0, None, False)
@@ -187,6 +189,8 @@ def probe(settings: FitProbe) -> Probed:
     fitted = probing.fit(settings.method, learned, train.groups)
     metrics = probing.qualities(fitted, learned, measured, train.groups)
     seconds = time.monotonic() - began
+    for sentence in probing.chance(fitted, learned, measured, train.groups):
+        say(sentence)
 
     # The model with it, saved if that is wanted
     made = Fitted(
@@ -285,18 +289,19 @@ def _refuse_broken(settings: FitProbe, learned: Features, source: Source) -> Non
 
 
 def _neighbours(
-    k: int, learned: Features, measured: dict[str, Features], groups: np.ndarray | None
+    k: int, learned: Features, measured: dict[str, Measured], groups: np.ndarray | None
 ) -> list[Metric]:
     """The accuracy of the neighbours' vote: of each image's among the others that are learned from,
     and of the other images'."""
     rows, classes = torch.tensor(learned.x), torch.tensor(learned.y)
+    number = None
     if groups is not None:
-        groups = torch.tensor(groups)
-    right = int((voted(rows, classes, k, groups=groups) == classes).sum())
-    metrics = [share_right("left_out/top1", right, len(classes))]
-    for name, (x, y) in measured.items():
-        answers = voted(rows, classes, k, torch.tensor(x)).numpy()
-        metrics.append(share_right(f"{name}/top1", int((answers == y).sum()), len(y)))
+        number = torch.tensor(groups)
+    right = (voted(rows, classes, k, groups=number) == classes).numpy()
+    metrics = [share_right("left_out/top1", right, groups)]
+    for name, part in measured.items():
+        answers = voted(rows, classes, k, torch.tensor(part.found.x)).numpy()
+        metrics.append(share_right(f"{name}/top1", answers == part.found.y, part.groups))
     return metrics
 
 

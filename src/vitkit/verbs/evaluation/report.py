@@ -31,6 +31,7 @@ from vitkit.evaluation import (
     check_names,
     corrupt,
     find_real,
+    group_count,
     open_imagenet_c,
     paired,
     prepare_once,
@@ -74,6 +75,8 @@ class Request:
     named: Named | None
     """The data set's own protocol, if it goes by a name."""
     device: torch.device
+    notes: tuple[str, ...] = ()
+    """What a reader should know of the images, such as which belong together."""
 
 
 def report_on(request: Request) -> Evaluation:
@@ -106,7 +109,7 @@ def report_on(request: Request) -> Evaluation:
     facts = facts_of(settings, request.classifier, request.device)
     found = report(given, request.source, word_of(settings.model), request.title, facts)
     # What a reader should know, apart from what the answers tell
-    notes = []
+    notes = list(request.notes)
     if request.named is not None:
         notes += request.named.notes
     if request.classifier.origin.get("temperature_images") == fingerprint(request.source):
@@ -225,7 +228,7 @@ def _calibrated(request: Request, found: Report, given: Answers) -> Report:
     calibrated.origin["temperature_images"] = fingerprint(request.source)
     save(calibrated, request.settings.calibrate)
     notes = found.notes
-    if len(given) < FEW:
+    if group_count(len(given), given.groups) < FEW:
         notes = (*notes, f"a temperature from {counted(len(given), 'image')} is a rough guess")
     return replace(found, notes=notes, calibration=calibration)
 

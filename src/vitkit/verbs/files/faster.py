@@ -24,6 +24,7 @@ from vitkit.acceleration import (
     library_of,
     of_data,
     of_run,
+    on_others,
     search,
     write,
     write_page,
@@ -272,6 +273,12 @@ def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
             f"it {how_much}, at 95 % confidence, by {line.tested:,} of {line.where}: there it is right "
             f"{less} (a loss of {100 * loss.low:.1f} to {100 * loss.high:.1f})"
         )
+        if not settings.at_most:
+            by_chance = 100 * on_others(loss, settings.lose / 100, line.tested)
+            yield (
+                f"that is of all images of this kind: on {line.tested:,} others, it may lose up to "
+                f"{by_chance:.1f} points by chance alone"
+            )
     if not settings.at_most:
         yield from _not_promised(settings.lose, found)
     if line.left_out:

@@ -13,7 +13,9 @@ from rich.table import Table
 from vitkit.evaluation import (
     Metric,
     agreement,
-    mcnemar,
+    exchanged,
+    groups_if_any,
+    test_of,
 )
 from vitkit.models import ViTConfig
 from vitkit.quick import (
@@ -183,7 +185,9 @@ def _other_targets(reached: Answer) -> Iterator[str]:
         return
     asked = question(photographs.target_kind, photographs.labels)
     yield f"on {counted(len(source), 'image')} to test on ({photographs.test_name}):"
-    for metric in asked.quality(photographs.test_name, reached.test_logits, targets_of(source)):
+    for metric in asked.quality(
+        photographs.test_name, reached.test_logits, targets_of(source), source.groups
+    ):
         yield f"  {metric.name} {metric.text()}"
 
 
@@ -232,9 +236,12 @@ def _why(reached: Answer) -> str:
         return sentence
     first = reached.candidates[0].scores == 1
     _, only_picked, only_first, _ = agreement(picked.scores == 1, first)
+    groups = reached.photographs.held_out.groups
+    p_value = exchanged(picked.scores == 1, first, groups)
+    test = test_of(groups_if_any(len(first), groups))
     return (
         f"{sentence}. Only {picked.name} is right on {only_picked:,} of them, only {CLOSED_FORM} on "
-        f"{only_first:,} (McNemar's exact test, p = {mcnemar(only_picked, only_first):.2g})"
+        f"{only_first:,} ({test}, p = {p_value:.2g})"
     )
 
 
