@@ -138,8 +138,8 @@ WORDS = r"\d+(?: \d+)?|N|HEIGHT WIDTH|" + "|".join(
     word for choices in (Pool, Statistics, Crop, Interpolation) for word in get_args(choices)
 )
 NAMES = "|".join(field.name for field in fields(Hints) if field.name != "part")
-PART = r"--(part)\b(?: ([\w-]+(?:\.[\w-]+)*|'[^']*'))?"
-OPTION = re.compile(rf"--({NAMES})\b(?: ({WORDS}))?|{PART}")
+PART_OPTION = r"--(part)\b(?: ([\w-]+(?:\.[\w-]+)*|'[^']*'))?"
+OPTION = re.compile(rf"--({NAMES})\b(?: ({WORDS}))?|{PART_OPTION}")
 """An option about a model, and the value that follows it."""
 
 

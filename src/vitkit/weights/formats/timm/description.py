@@ -108,7 +108,8 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 
 def _architecture(opened: Opened) -> tuple[str, Architecture | None, list[str]]:
     """timm's name for the model in config.json, and what is known of it; without a config.json what a
-    file called by such a name is, with a note. Raises ValueError for one that vitkit does not read."""
+    checkpoint says that it is, or a file called by such a name, with a note. Raises ValueError for one
+    that vitkit does not read."""
     name = architecture_name(opened.config)
     if name:
         known = architecture_called(name)
@@ -118,6 +119,16 @@ def _architecture(opened: Opened) -> tuple[str, Architecture | None, list[str]]:
                 "not read"
             )
         return name, known, []
+
+    # As timm's training and others' say in their checkpoints
+    known = architecture_called(opened.architecture)
+    if known and known.refused:
+        raise ValueError(
+            f"its checkpoint says that it is timm's {known.name}, {known.refused}, which vitkit does not "
+            "read"
+        )
+    if known:
+        return "", known, [f"architecture: timm's {known.name}, by what the checkpoint says"]
 
     named = opened.path.name
     if opened.path.name in FOLDER_FILES:
