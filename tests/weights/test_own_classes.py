@@ -2,20 +2,25 @@
 the remedy, whatever its name is."""
 
 import argparse
+import json
 
 import pytest
 import torch
 from other_libraries import TIMM, TRANSFORMERS, assert_same_outputs, randomised
-from own_classes import CLASSES, WIDTH, above, linear, loaded, timm_vit, under, written
+from own_classes import WIDTH, above, linear, loaded, timm_vit, under, written
 from timm.models import Cait
 from torch import nn
 
-from vitkit.weights import Hints, create, load, load_as, load_for
+from vitkit.data import Preprocessing
+from vitkit.models import ViTConfig
+from vitkit.weights import Hints, create, load, load_as, load_for, save
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.destination import write_model
+from vitkit.weights.files import lazy_zeros
 from vitkit.weights.files.pytorch import read_pickle
-from vitkit.weights.formats import format_of
+from vitkit.weights.formats import NATIVE, format_of
 from vitkit.weights.parts import Encoder
+from vitkit.weights.unknown import Unknown
 
 # Layers between encoder and head
 
@@ -31,6 +36,8 @@ BETWEEN = {
     "f1": lambda: nn.Linear(WIDTH, WIDTH),
     "train_bn": lambda: nn.BatchNorm1d(WIDTH),
     "loss_norm": lambda: nn.LayerNorm(WIDTH, bias=False),
+    "online_predictor": lambda: nn.GRU(WIDTH, WIDTH),
+    "projector_scale": lambda: nn.Parameter(torch.ones(WIDTH)),
     "val_conv": lambda: nn.Conv1d(1, WIDTH, WIDTH),
 }
 
@@ -38,8 +45,6 @@ BETWEEN = {
 @pytest.mark.parametrize("name", BETWEEN)
 def test_a_layer_before_the_head_is_not_dropped_by_its_name(name, tmp_path):
     layer = BETWEEN[name]()
-    if name != "val_conv":  # it reads a list of features
-        above(timm_vit(num_classes=0), **{name: layer}, classifier=linear())
     model = nn.Module()
     model.backbone = timm_vit(num_classes=0)
     setattr(model, name, layer)
@@ -353,9 +358,6 @@ def test_the_untrained_model_is_never_read_unasked(name, tmp_path, capsys):
 @pytest.mark.parametrize("format", ["native", "huggingface", "timm", "torchvision"])
 @pytest.mark.parametrize("distilled", [False, True])
 def test_the_encoder_of_a_model_that_vitkit_wrote(format, distilled, tmp_path):
-    from vitkit.data import Preprocessing
-    from vitkit.models import ViTConfig
-
     if distilled and format == "torchvision":
         pytest.skip("torchvision has no second token")
     pool = "distilled" if distilled else "token"
@@ -369,11 +371,26 @@ def test_the_encoder_of_a_model_that_vitkit_wrote(format, distilled, tmp_path):
     classifier = Classifier(model, Preprocessing(size=(32, 32)), ("a", "b", "c"))
     write_model(classifier, format_of(format, config), path)
     alone = load(path, part="encoder", quiet=True)
-    assert not alone.labels and not alone.model.config.classes
+    assert alone.unknown is None and not alone.labels and not alone.model.config.classes
     images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
     features = classifier.features(images)
     if not distilled:
         torch.testing.assert_close(alone.logits(images), features, atol=1e-5, rtol=1e-5)
+
+
+def test_limits_of_classes_go_with_the_head(tmp_path):
+    limits = Unknown(
+        means=torch.zeros(3, 4), whitening=torch.zeros(48, 4), centre=torch.zeros(48), first=0, far=1.0,
+        sure=1.0, limit=torch.ones(3).double(), least=torch.zeros(3).double(),
+    )  # fmt: skip
+    config = ViTConfig(width=48, depth=1, heads=4, mlp=80, image=(32, 32), patch=8, classes=3)
+    labels = ("a", "b", "c")
+    classifier = Classifier(
+        randomised(create(config, seed=0)), Preprocessing(size=(32, 32)), labels, unknown=limits
+    )
+    save(classifier, tmp_path / "m")
+    assert load(tmp_path / "m", quiet=True).unknown
+    assert load(tmp_path / "m", part="encoder", quiet=True).unknown is None
 
 
 # Sentences
@@ -403,8 +420,6 @@ def test_no_sentence_has_raw_or_endless_text_of_a_file(tmp_path):
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
 def test_no_sentence_has_endless_text_of_a_json_file(file, tmp_path):
     transformers = pytest.importorskip("transformers")
-    import json
-
     config = transformers.ViTConfig(**TRANSFORMERS)
     transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
     text = "x" * 10_000 + ESCAPE
@@ -444,9 +459,6 @@ def test_how_deep_was_looked_is_said(tmp_path):
 
 
 def test_an_encoder_of_a_format_without_a_head_has_shapes():
-    from vitkit.weights.files import lazy_zeros
-    from vitkit.weights.formats import NATIVE
-
     assert not NATIVE.head
     encoder = Encoder(NATIVE, (), "", {"stem.project.weight": lazy_zeros(3)})
     assert encoder.shapes() == {"stem.project.weight": (3,)}
@@ -458,4 +470,3 @@ def test_the_remedy_is_no_matter_of_words(tmp_path):
     with pytest.raises(ValueError, match=r"blocks\.0\.head") as caught:
         load_as(written(state, tmp_path), Hints(heads=4))
     assert "--part" not in str(caught.value)
-    assert CLASSES

@@ -263,7 +263,7 @@ def statistics_in(tensors: Tensors, channels: int) -> OfPixels | None:
     for name, lazy in tensors.items():
         layer, dot, leaf = name.rpartition(".")
         other = f"{layer}{dot}{DEVIATION_OF.get(leaf)}"
-        if leaf not in DEVIATION_OF or other not in tensors:
+        if leaf not in DEVIATION_OF or other not in tensors or _is_left_out(name, lazy, tensors):
             continue
         pair = (lazy, tensors[other])
         if any(not _is_of_channels(each, channels) or each.dtype not in FLOATS for each in pair):
@@ -312,7 +312,10 @@ def without_unread(
     named = [name for name, lazy in beside.items() if _is_left_out(name, lazy, beside)]
     read = _width_read(tensors, rules)
     if read and not alone:
-        layers = {name: beside[name] for name in named if not _is_count(name, beside[name])}
+        layers = {}
+        for name in named:
+            if not _is_count(name, beside[name]) and name.rpartition(".")[2] != MASK:
+                layers[name] = beside[name]
         between = _between(layers, width, read)
         named = [name for name in named if name not in between]
 
@@ -362,14 +365,13 @@ def _between(tensors: Tensors, width: int, read: int) -> Tensors:
     gives = []
     for name, lazy in tensors.items():
         shape = lazy.shape
-        if len(shape) == 1 and name.rpartition(".")[2] in OF_LAYERS and "." in name:
-            # A norm; the bias of a matrix is not asked
-            has_matrix = len(_weight_beside(name, tensors)) > 1
-            reads.append(not has_matrix and shape[0] in (width, read))
-            gives.append(not has_matrix and shape[0] == read)
+        is_of_a_matrix = len(_weight_beside(name, tensors)) > 1  # its bias
+        if len(shape) == 1 and not is_of_a_matrix:  # a norm, or factors
+            reads.append(shape[0] in (width, read))
+            gives.append(shape[0] == read)
         elif len(shape) > 1:
             reads.append(shape[1] in (width, read) or prod(shape[1:]) in (width, read))
-            gives.append(shape[0] == read)
+            gives.append(shape[0] == read or ".weight_hh_" in name)  # of gates, several a feature
     if any(reads) and any(gives):
         return tensors
     return {}

@@ -274,7 +274,10 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
         if description.objective:
             origin["objective"] = description.objective
 
-    # The model itself
+    # The model itself; limits of its classes go with a head that is left out
+    unknown = None
+    if not taken.alone:
+        unknown = read_unknown(opened.unknown, description.config.classes)
     model, unread_notes = _build_model(description.config, taken, tidied.tensors)
     classifier = Classifier(
         model=model,
@@ -284,7 +287,7 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
         origin=origin,
         license=opened.license or license_of_download(opened.path),
         pretraining=read_pretraining(opened.pretraining or tidied.pretraining),
-        unknown=read_unknown(opened.unknown, description.config.classes),
+        unknown=unknown,
     )
 
     # How it was read
@@ -338,8 +341,8 @@ def _check_type(opened: Opened, format: Format) -> None:
     if architecture_name(opened.config):  # timm's models in Transformers have both
         return
     raise ValueError(
-        f"its config.json calls it {printable_name(model_type)}, a model of Transformers, and its tensors have "
-        f"{format.name}'s names; vitkit does not read that"
+        f"its config.json calls it {printable_name(model_type)}, a model of Transformers, and its "
+        f"tensors have {format.name}'s names; vitkit does not read that"
     )
 
 

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from vitkit.system.console.text import printable_name
 from vitkit.system.storage.files import refuse_special, save_npz, whole
 from vitkit.weights.files.content import (
     CONFIG,
@@ -273,16 +274,17 @@ def _shards(index: Path) -> Tensors:
     tensors: Tensors = {}
     for name in sorted(set(file_of.values())):
         if Path(name).name != name or name in ("", ".", ".."):  # "../secret.bin"
-            raise ValueError(f"{index} names a file outside of its folder: {name!r}")
+            raise ValueError(f"{index} names a file outside of its folder: {name[:100]!r}")
         if not refuse_special(index.parent / name).is_file():
-            raise ValueError(f"{index} names {name}, which is not there; download it too")
+            called = printable_name(name)
+            raise ValueError(f"{index} names {called}, which is not there; download it too")
         shards, _, _ = _read(index.parent / name)
         shard = next(iter(shards.values()))
         tensors |= {key: lazy for key, lazy in shard.items() if file_of.get(key) == name}
     absent = file_of.keys() - tensors.keys()
     if absent:
         raise ValueError(
-            f"{index}: {len(absent)} tensors are not in their files, such as {min(absent)}"
+            f"{index}: {len(absent)} tensors are not in their files, such as {printable_name(min(absent))}"
         )
     return tensors
 

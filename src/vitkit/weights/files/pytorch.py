@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitkit.system.console.text import printable_name, some
+from vitkit.system.console.text import printable, printable_name, some
 from vitkit.weights.files.content import DAMAGE, Lazy, Parts, check_content
 
 MOST_VALUES = 10_000  # of a dictionary that a message describes
@@ -216,7 +216,7 @@ def _unpickle(file: Path) -> object:
         match = re.search(r"GLOBAL (\S+)", str(error))
         content = "more than tensors"
         if match:
-            content = f"the Python object {match[1]}"
+            content = f"the Python object {printable_name(match[1])}"
         raise ValueError(
             f"{file} cannot be loaded: it holds {content}, and vitkit runs no code from files; {SAVE}"
         ) from error
@@ -224,7 +224,7 @@ def _unpickle(file: Path) -> object:
         reason = repr(error)
         if str(error):
             reason = str(error).splitlines()[0]
-        raise ValueError(f"{file} cannot be loaded: {reason}") from error
+        raise ValueError(f"{file} cannot be loaded: {printable(reason)}") from error
 
 
 def _load(file: Path) -> object:
@@ -274,14 +274,14 @@ def _check_records(file: Path) -> None:
         for record in records:
             if record.compress_type != zipfile.ZIP_STORED or record.flag_bits & ENCRYPTED:
                 raise ValueError(
-                    f"its record {record.filename} is compressed or encrypted, and PyTorch would "
-                    "take that for the numbers themselves; save it again with torch.save"
+                    f"its record {printable_name(record.filename)} is compressed or encrypted, and PyTorch "
+                    "would take that for the numbers themselves; save it again with torch.save"
                 )
         has_checksums = any(record.CRC for record in records)
         damaged = archive.testzip() if has_checksums else None
         if damaged:
             raise ValueError(
-                f"its record {damaged} is damaged: its checksum is another; download it again"
+                f"its record {printable_name(damaged)} is damaged: its checksum is another; download it again"
             )
         for record in records:
             if record.filename.endswith(".pkl"):
