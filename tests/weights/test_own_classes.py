@@ -110,6 +110,15 @@ def test_a_projection_as_head_is_told_as_a_guess(tmp_path, capsys):
     assert any(note.startswith("GUESSED: its only linear layer") for note in notes)
 
 
+def test_a_predictor_of_several_layers_is_left_out_as_a_guess(tmp_path, capsys):
+    """BYOL's is none of the model, and a head of that name is."""
+    predictor = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 5))
+    model = above(timm_vit(num_classes=0), predictor=predictor)
+    classifier = load(written(model.state_dict(), tmp_path), heads=4)
+    assert_same_outputs(model.backbone, classifier.model)
+    assert "GUESSED: predictor." in capsys.readouterr().err
+
+
 def test_a_convolution_is_no_head(tmp_path):
     """It may answer for every patch."""
     convolution = nn.Conv2d(WIDTH, 5, 1)

@@ -27,6 +27,8 @@ PROJECTION = re.compile(
     r"|(\w+_)?(projector|predictor)\w*"
 )
 MASK = "mask_token"
+# Of these names, one that people give a head of classes too
+PREDICTOR = re.compile(r"(target_(\w+_)?head|(\w+_)?predictor)\w*")
 # Parts of an encoder that a head of somebody's own class may read, or pass by: Transformers' pooler and
 # attention pooling, DeiT's second token
 READ_OR_NOT = ("pooler.dense.weight", "head.probe", "dist_token", "embeddings.distillation_token")
@@ -337,7 +339,12 @@ def without_unread(
         elif lazy.shape not in ((width,), (read,)):
             guessed.append(name)
     notes = []
-    if left:
+    if not read and not alone and any(_may_be_head(name, beside[name], width) for name in left):
+        notes.append(
+            f"GUESSED: {gist(left)} is of pre-training by its name, beside the model and left out; if it "
+            "is the head, vitkit does not read it: its head is one linear layer"
+        )
+    elif left:
         notes.append(f"left out: {gist(left)}, beside the model")
     if guessed:
         notes.append(
@@ -347,6 +354,12 @@ def without_unread(
     unread = {*left, *guessed}
     rest = {name: lazy for name, lazy in tensors.items() if name not in unread}
     return rest, notes, [name for name in beside if name in rest]
+
+
+def _may_be_head(name: str, lazy: Lazy, width: int) -> bool:
+    """Whether a tensor is the first layer of what may be a head of several, under the name of a predictor."""
+    reads = len(lazy.shape) == 2 and lazy.shape[1] == width
+    return reads and any(PREDICTOR.fullmatch(word) for word in name.split(".")[:-1])
 
 
 def _width_read(tensors: Tensors, rules: list[Rule]) -> int:

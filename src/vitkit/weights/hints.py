@@ -58,8 +58,8 @@ class Hints:
     part: str | None = None
     """Part of a training checkpoint that is the model, such as model, model_ema, student or teacher:
     a key of the file, or a word of its tensors' names. encoder is the encoder without its head.
-    Default: an average of weights over the training if there is one, else the only or first model;
-    of several it is printed which was read."""
+    Default: an average of weights over the training if there is one, else the only, best or first
+    model; of several it is printed which was read."""
     labels: Path | None = None
     """Text file with the name of one class per line, in the order of the model's outputs.
     Default: the file's names, ImageNet-1k's for 1,000 classes, or numbers."""
