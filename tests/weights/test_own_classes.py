@@ -55,6 +55,14 @@ def test_a_layer_before_the_head_is_not_dropped_by_its_name(name, tmp_path):
     assert_same_outputs(model.backbone, loaded(path, part="backbone"))
 
 
+@pytest.mark.parametrize("name", ["loss_out", "projector", "test_calibration", "metric"])
+@pytest.mark.parametrize("layer", [nn.Linear(5, 5), nn.LayerNorm(5)])
+def test_a_layer_behind_the_head_is_not_dropped_by_its_name(name, layer, tmp_path):
+    model = above(timm_vit(num_classes=0), classifier=linear(), **{name: layer})
+    with pytest.raises(ValueError, match=rf'{name}.*part="backbone"'):
+        loaded(written(model.state_dict(), tmp_path))
+
+
 def test_a_layer_in_a_dictionary_of_its_own_is_not_dropped(tmp_path):
     layers = {"projector": nn.Linear(WIDTH, WIDTH), "classifier": linear()}
     model = above(timm_vit(num_classes=0), **layers)

@@ -296,7 +296,8 @@ def without_unread(
     Left out are counters, losses, metrics, projections of pre-training, and scalars and vectors, but
     for those of a layer: one with weight and bias, and a vector as long as the encoder is wide may be
     a norm between encoder and head, or an order of features. So may layers that read what the encoder
-    gives and give what the head reads, whatever their names. `alone`: left out is everything.
+    gives and give what the head reads, whatever their names, and layers that read the logits.
+    `alone`: left out is everything.
     """
     known = {name for rule in rules for name in rule.theirs}
     roots = {name.split(".")[0] for name in known}
@@ -312,14 +313,14 @@ def without_unread(
 
     # Of training by their names; before a head they may be layers all the same
     named = [name for name, lazy in beside.items() if _is_left_out(name, lazy, beside)]
-    read = _width_read(tensors, rules)
+    outputs, read = _sizes_of_head(tensors, rules)
     if read and not alone:
         layers = {}
         for name in named:
             if not _is_count(name, beside[name]) and name.rpartition(".")[2] != MASK:
                 layers[name] = beside[name]
-        between = _between(layers, width, read)
-        named = [name for name in named if name not in between]
+        if _may_feed_head(layers, width, read) or _may_read_logits(layers, vectors, outputs):
+            named = [name for name in named if name not in layers]
 
     left = []
     guessed = []
@@ -362,18 +363,18 @@ def _may_be_head(name: str, lazy: Lazy, width: int) -> bool:
     return reads and any(PREDICTOR.fullmatch(word) for word in name.split(".")[:-1])
 
 
-def _width_read(tensors: Tensors, rules: list[Rule]) -> int:
-    """The number of features that the head reads; 0 without one."""
+def _sizes_of_head(tensors: Tensors, rules: list[Rule]) -> tuple[int, int]:
+    """The numbers of outputs of the head, and of the features that it reads; 0 without one."""
     heads = [rule.theirs[0] for rule in rules if rule.ours.startswith("head.")]
     for name in heads:
         if name in tensors and len(tensors[name].shape) == 2:
-            return tensors[name].shape[1]
-    return 0
+            return tensors[name].shape
+    return 0, 0
 
 
-def _between(tensors: Tensors, width: int, read: int) -> Tensors:
-    """These tensors if they may be layers between an encoder and its head: if one reads as many
-    features as the encoder gives, and one gives as many as the head reads."""
+def _may_feed_head(tensors: Tensors, width: int, read: int) -> bool:
+    """Whether tensors may be layers between an encoder and its head: whether one reads as many features
+    as the encoder gives, and one gives as many as the head reads."""
     reads = []
     gives = []
     for name, lazy in tensors.items():
@@ -385,9 +386,22 @@ def _between(tensors: Tensors, width: int, read: int) -> Tensors:
         elif len(shape) > 1:
             reads.append(shape[1] in (width, read) or prod(shape[1:]) in (width, read))
             gives.append(shape[0] == read or ".weight_hh_" in name)  # of gates, several a feature
-    if any(reads) and any(gives):
-        return tensors
-    return {}
+    return any(reads) and any(gives)
+
+
+def _may_read_logits(tensors: Tensors, vectors: dict[str, set[str]], outputs: int) -> bool:
+    """Whether tensors may be layers behind a head: a matrix that reads as many outputs, or a norm of as
+    many. One vector alone is a loss's weights of classes. `vectors`: by layer, what it has."""
+    for name, lazy in tensors.items():
+        layer, _, leaf = name.rpartition(".")
+        is_matrix = leaf == "weight" and len(lazy.shape) > 1
+        if is_matrix and lazy.shape[1] == outputs:
+            return True
+        is_of_a_matrix = len(_weight_beside(name, tensors)) > 1
+        is_norm = len(vectors.get(layer, ())) > 1 and not is_of_a_matrix
+        if is_norm and lazy.shape == (outputs,):
+            return True
+    return False
 
 
 def _weight_beside(name: str, tensors: Tensors) -> tuple[int, ...]:

@@ -190,7 +190,8 @@ def is_as_its_library_saves(opened: Opened) -> bool:
     taken = take(opened)
     usual = ("", "vit.", "deit.", "vision_model.", f"{opened.config.get('model_type')}.")
     is_wrapped = any(INSERTED.search(name) for name in opened.tensors)
-    return taken.prefix in usual and not is_wrapped and not taken.notes
+    is_of_library = taken.prefix in usual and not taken.notes and taken.statistics is None
+    return is_of_library and not is_wrapped
 
 
 def _without_inserted(tensors: Tensors) -> Tensors:

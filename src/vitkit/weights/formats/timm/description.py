@@ -125,7 +125,7 @@ def _architecture(opened: Opened) -> tuple[str, Architecture | None, list[str]]:
     if known and known.refused:
         raise ValueError(
             f"its checkpoint says that it is timm's {known.name}, {known.refused}, which vitkit does not "
-            "read"
+            "read; if it is another model, save its state dict alone"
         )
     if known:
         return "", known, [f"architecture: timm's {known.name}, by what the checkpoint says"]
