@@ -12,21 +12,14 @@ import pytest
 import torch
 import torchmetrics
 from other_libraries import TIMM, TRANSFORMERS, assert_same_outputs, randomised
+from own_classes import CLASSES, WIDTH, above, linear, loaded, timm_vit, under, written
 from safetensors.torch import save_file
-from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torchvision.models import VisionTransformer as TorchvisionViT
 
 from vitkit.weights import Hints, check_reading, convert, load, load_as, load_for
 from vitkit.weights.files.pytorch import _unpickle, _Unread, read_pickle
-
-CLASSES = TIMM["num_classes"]
-WIDTH = TIMM["embed_dim"]
-
-
-def timm_vit(**settings) -> nn.Module:
-    return randomised(VisionTransformer(**{**TIMM, **settings}))
 
 
 def torchvision_vit(**settings) -> nn.Module:
@@ -38,19 +31,6 @@ def other_than(model: nn.Module) -> nn.Module:
     other = type(model)(**{**TIMM, "num_classes": model.num_classes})
     other.load_state_dict({name: 2 * tensor for name, tensor in model.state_dict().items()})
     return other.eval()
-
-
-def under(prefix: str, model: nn.Module) -> dict:
-    return {prefix + name: tensor for name, tensor in model.state_dict().items()}
-
-
-def written(content, folder: Path, name: str = "best.pth") -> Path:
-    torch.save(content, folder / name)
-    return folder / name
-
-
-def loaded(path: Path, **settings) -> nn.Module:
-    return load(path, heads=4, quiet=True, **settings).model
 
 
 @pytest.fixture
@@ -224,29 +204,6 @@ def test_that_a_scalar_changes_no_answer_is_a_guess_and_told_as_one(tmp_path, ca
 
 
 # Heads
-
-
-def above(encoder: nn.Module, **layers: nn.Module) -> nn.Module:
-    """A class of a course: an encoder without a head, and layers one after the other."""
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.backbone = encoder
-            for name, layer in layers.items():
-                setattr(self, name, layer)
-
-        def forward(self, images):
-            x = self.backbone(images)
-            for name in layers:
-                x = getattr(self, name)(x)
-            return x
-
-    return randomised(Net())
-
-
-def linear(width: int = WIDTH, **settings) -> nn.Linear:
-    return nn.Linear(width, 5, **settings)
 
 
 def with_heads(heads: nn.Module) -> nn.Module:
@@ -462,22 +419,6 @@ def test_a_head_above_a_pooler_is_not_guessed(tmp_path):
         load(tmp_path, quiet=True)
 
 
-@pytest.mark.parametrize("architecture", ["ViTModel", "ViTForImageClassification"])
-def test_a_pooler_beside_a_classifier_is_left_out_if_config_json_says_so(architecture, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    vit = transformers.ViTModel(transformers.ViTConfig(**TRANSFORMERS))
-    vit.config.architectures = [architecture]
-    vit.config.save_pretrained(tmp_path)
-    model = randomised(ClassTokenNet(vit, linear()))
-    state = {name.replace("head.", "classifier."): t for name, t in model.state_dict().items()}
-    written(state, tmp_path, "pytorch_model.bin")
-    if architecture == "ViTModel":
-        with pytest.raises(ValueError, match="nothing says which output the classifier reads"):
-            load(tmp_path, quiet=True)
-    else:
-        assert_same_outputs(model, load(tmp_path, quiet=True).model)
-
-
 def test_a_head_above_attention_pooling_is_not_guessed(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.SiglipVisionConfig(**{**TRANSFORMERS, "num_hidden_layers": 1})
@@ -644,9 +585,9 @@ def test_two_models_in_one_class_are_not_chosen_from(tmp_path):
 
 def test_of_two_checkpoints_in_one_the_first_is_read_and_said(tmp_path, capsys):
     first, second = pair()
-    path = written({"last": first.state_dict(), "best": second.state_dict()}, tmp_path)
+    path = written({"last": first.state_dict(), "other": second.state_dict()}, tmp_path)
     assert_same_outputs(first, load(path, heads=4).model)
-    assert 'part: last, the first of last and best (otherwise: part="best")' in (
+    assert 'part: last, the first of last and other (otherwise: part="other")' in (
         capsys.readouterr().err
     )
 
@@ -673,7 +614,7 @@ def test_solo_learns_online_classifier_is_the_head(tmp_path):
 
 def test_names_that_move_a_cursor_are_escaped(tmp_path, capsys):
     first, second = pair()
-    path = written({"a\nb\x1b[2J": first.state_dict(), "best": second.state_dict()}, tmp_path)
+    path = written({"a\nb\x1b[2J": first.state_dict(), "other": second.state_dict()}, tmp_path)
     load(path, heads=4)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "part: " in line]
     assert "\x1b" not in line and "the first of a" in line
@@ -717,7 +658,8 @@ def test_numpys_objects_are_not_made(module, tmp_path):
                 assert b"numpy._core.multiarray" in data
                 data = data.replace(b"numpy._core.multiarray", module)
             target.writestr(record.filename, data)
-    assert list(read_pickle(renamed)) == [("model",)]
+    parts, _ = read_pickle(renamed)
+    assert list(parts) == [("model",)]
     checkpoint = _unpickle(renamed)
     for name in ("best", "all"):
         assert isinstance(checkpoint[name], _Unread), name

@@ -183,7 +183,7 @@ def test_settings_in_a_training_checkpoint_are_no_danger(tmp_path):
         {"args": argparse.Namespace(lr=1), "model": {"w": torch.ones(2)}, "epoch": 3},
         tmp_path / "m.pth",
     )
-    parts = read_pickle(tmp_path / "m.pth")
+    parts, _ = read_pickle(tmp_path / "m.pth")
     assert list(parts) == [("model",)]
     assert torch.equal(parts["model",]["w"].read(), torch.ones(2))
 
@@ -339,8 +339,8 @@ def test_a_safetensors_file_whose_length_begins_as_a_pickle_does(length, tmp_pat
         header = int.from_bytes(file.read_bytes()[:8], "little")
         padding += 1
     assert header == length and file.read_bytes()[:1] == b"\x80"
-    parts, description = _read(file)
-    assert description == {} and list(parts[()]) == ["w"]
+    parts, description, architecture = _read(file)
+    assert description == {} and architecture == "" and list(parts[()]) == ["w"]
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ class Hints:
     part: str | None = None
     """Part of a training checkpoint that is the model, such as model, model_ema, student or teacher:
     a key of the file, or a word of its tensors' names. encoder is the encoder without its head.
-    Default: an average of weights over the training if there is one, else the only or first model;
-    of several it is printed which was read."""
+    Default: an average of weights over the training if there is one, else the only, best or first
+    model; of several it is printed which was read."""
     labels: Path | None = None
     """Text file with the name of one class per line, in the order of the model's outputs.
     Default: the file's names, ImageNet-1k's for 1,000 classes, or numbers."""
@@ -138,8 +138,8 @@ WORDS = r"\d+(?: \d+)?|N|HEIGHT WIDTH|" + "|".join(
     word for choices in (Pool, Statistics, Crop, Interpolation) for word in get_args(choices)
 )
 NAMES = "|".join(field.name for field in fields(Hints) if field.name != "part")
-PART = r"--(part)\b(?: ([\w-]+(?:\.[\w-]+)*|'[^']*'))?"
-OPTION = re.compile(rf"--({NAMES})\b(?: ({WORDS}))?|{PART}")
+PART_OPTION = r"--(part)\b(?: ([\w-]+(?:\.[\w-]+)*|'[^']*'))?"
+OPTION = re.compile(rf"--({NAMES})\b(?: ({WORDS}))?|{PART_OPTION}")
 """An option about a model, and the value that follows it."""
 
 

@@ -9,14 +9,23 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from vitkit.system.console.text import as_word, printable_name, some
-from vitkit.weights.beside import ENCODER, remedy, with_head, without_head
-from vitkit.weights.files import Opened, Parts, Tensors
+from vitkit.weights.beside import (
+    ENCODER,
+    OfPixels,
+    remedy,
+    statistics_in,
+    with_head,
+    without_head,
+)
+from vitkit.weights.files import OPTIMISERS, Opened, Parts, Tensors
 from vitkit.weights.formats import names, recognise
 from vitkit.weights.formats.format import Format, prefixes_of
 from vitkit.weights.formats.timm.config import architecture_name
 
-PART = "part: "
+READ = "part: "
 """What the line begins with that says which of several parts was read."""
+NATIVE_HEAD = "head"
+"""The name of the head in vitkit's own files, which are read as they are unless it is left out."""
 ROOT = "root"
 """What an encoder without any key or prefix is called beside others."""
 # Words that wrappers put amid the names: torch.compile, FSDP, activation checkpointing, DeepSpeed
@@ -27,6 +36,9 @@ INSERTED = re.compile(
 # BYOL) the authors' own code takes the other one.
 AVERAGE = re.compile(r"(?i)(.*_)?(ema|swa|avg|averaged?|teacher|target_encoder)(_.*)?")
 MOMENTUM = re.compile(r"(?i)(.*_)?(momentum|encoder_k|key_encoder|target)(_.*)?")
+# Words for the one of a training's models that was best, and for the one that it began with
+BEST = re.compile(r"(?i)(.*_)?best(_.*)?")
+UNTRAINED = re.compile(r"(?i)(.*_)?(init|initial|untrained)(_.*)?")
 MOST = 100  # encoders in a file
 Shapes = dict[str, tuple[int, ...]]
 
@@ -58,7 +70,8 @@ class Encoder(NamedTuple):
         shapes = {}
         for name, lazy in self.state.items():
             inner = name.removeprefix(self.prefix)
-            if name.startswith(self.prefix) and not inner.startswith(head):
+            is_of_head = head and inner.startswith(head)
+            if name.startswith(self.prefix) and not is_of_head:
                 shapes[inner] = lazy.shape
         return shapes
 
@@ -76,6 +89,8 @@ class Taken(NamedTuple):
     alone: bool
     """Whether the encoder is wanted without what is beside it."""
     notes: tuple[str, ...]
+    statistics: OfPixels | None = None
+    """Mean and standard deviation by which a class around the encoder normalises its images."""
 
     @property
     def remedy(self) -> str:
@@ -87,15 +102,17 @@ def take(opened: Opened, part: str | None = None) -> Taken:
     """The part of a file that is the model: the one that the user names, or by the rule of `_chosen`.
     Raises ValueError if there is none, or if nothing says which."""
     parts = {keys: _without_inserted(tensors) for keys, tensors in opened.parts.items()}
-    encoders = _encoders_in(parts)
+    everything = _encoders_in(parts)
+    encoders = [encoder for encoder in everything if not _is_of_optimiser(encoder)] or everything
     if not encoders:
         tensors = max(parts.values(), key=len)
         model = opened.config.get("model_type") or architecture_name(opened.config)
         called_so = ""
         if model:
-            called_so = f"; config.json calls it {model}"
+            called_so = f"; config.json calls it {printable_name(model)}"
+        listed = some([printable_name(name) for name in tensors], 3)
         raise ValueError(
-            f"its {len(tensors)} tensors ({some(list(tensors), 3)}) have the names of no Vision "
+            f"its {len(tensors)} tensors ({listed}) have the names of no Vision "
             f"Transformer, hybrid or BiT that vitkit knows{called_so}; it knows {', '.join(names())}"
         )
 
@@ -106,24 +123,39 @@ def take(opened: Opened, part: str | None = None) -> Taken:
     if part and not alone:
         around = _end_of(encoder.path, part)
         note = f"read: {part}, as you say"
-    inside, outside = _apart(encoder, encoders, around)
+    inside, outside = _apart(encoder, everything, around)
+    width, channels = _sizes(encoder, inside)
+    statistics = statistics_in({**inside, **outside}, channels)
+    if statistics:
+        inside = _without(inside, statistics.names)
+        outside = _without(outside, statistics.names)
     siblings = {}
     if not part:
-        siblings = _siblings(encoder, encoders, parts)
+        siblings = _siblings(encoder, everything, parts)
 
     # Its head
     head = encoder.format.head
+    if alone:
+        head = head or NATIVE_HEAD
     tensors, head_notes = inside, []
     if head and alone:
         tensors, head_notes = without_head(inside, outside, head, encoder.prefix)
         outside = {}
     elif head:
-        tensors, outside, head_notes = with_head(inside, outside, siblings, head, encoder.prefix)
+        tensors, outside, head_notes = with_head(
+            inside, outside, siblings, head, encoder.prefix, width
+        )
+    weight = tensors.get(f"{head}.weight")
+    if "vit" in encoder.format.kinds and weight is not None and len(weight.shape) != 2:
+        raise ValueError(
+            f"its {head}.weight has the shape {weight.shape}; {remedy(encoder.prefix)}"
+        )
     twice = [name for name in outside if name in tensors]
     if twice:
+        called = printable_name(twice[0])
         raise ValueError(
-            f"it has {twice[0]} twice, as {encoder.prefix}{twice[0]} too, and only one of them has a "
-            f"place in vitkit's model; {remedy(encoder.prefix)}"
+            f"it has {called} twice, as {printable_name(encoder.prefix)}{called} too, and only one of "
+            f"them has a place in vitkit's model; {remedy(encoder.prefix)}"
         )
     wrapper = next(reversed(encoder.keys), "")
     return Taken(
@@ -133,7 +165,23 @@ def take(opened: Opened, part: str | None = None) -> Taken:
         prefix=encoder.prefix,
         alone=alone,
         notes=tuple(text for text in (note, *head_notes) if text),
+        statistics=statistics,
     )
+
+
+def _sizes(encoder: Encoder, inside: Tensors) -> tuple[int, int]:
+    """The width of an encoder, and the channels of its images, by its first weight; 0 and 3 if that does
+    not tell them."""
+    first = inside.get(encoder.format.first)
+    if first is None or len(first.shape) < 2:
+        return 0, 3
+    if len(first.shape) == 4:
+        return first.shape[0], first.shape[1]
+    return first.shape[0], 3
+
+
+def _without(tensors: Tensors, names: tuple[str, ...]) -> Tensors:
+    return {name: lazy for name, lazy in tensors.items() if name not in names}
 
 
 def is_as_its_library_saves(opened: Opened) -> bool:
@@ -142,7 +190,8 @@ def is_as_its_library_saves(opened: Opened) -> bool:
     taken = take(opened)
     usual = ("", "vit.", "deit.", "vision_model.", f"{opened.config.get('model_type')}.")
     is_wrapped = any(INSERTED.search(name) for name in opened.tensors)
-    return taken.prefix in usual and not is_wrapped and not taken.notes
+    is_of_library = taken.prefix in usual and not taken.notes and taken.statistics is None
+    return is_of_library and not is_wrapped
 
 
 def _without_inserted(tensors: Tensors) -> Tensors:
@@ -151,8 +200,9 @@ def _without_inserted(tensors: Tensors) -> Tensors:
     for name, lazy in tensors.items():
         if ".lora_A." in name or ".lora_B." in name:
             raise ValueError(
-                f"it holds matrices of LoRA beside the weights that they change ({name}); merge them "
-                "first (model.merge_and_unload()), and save the state dict of what that returns"
+                "it holds matrices of LoRA beside the weights that they change "
+                f"({printable_name(name)}); merge them first (model.merge_and_unload()), and save the "
+                "state dict of what that returns"
             )
         plain[INSERTED.sub("", name)] = lazy
     if len(plain) < len(tensors):
@@ -175,6 +225,11 @@ def _encoders_in(parts: Parts) -> list[Encoder]:
         if len(encoders) >= MOST:
             raise ValueError(f"it holds {MOST} encoders or more; save one of them alone")
     return encoders
+
+
+def _is_of_optimiser(encoder: Encoder) -> bool:
+    """Whether an encoder's weights are an optimiser's moments, which it has for each parameter."""
+    return any(OPTIMISERS.fullmatch(word) for word in encoder.path)
 
 
 # Which one
@@ -208,7 +263,7 @@ def _named(encoders: list[Encoder], part: str | None) -> tuple[list[Encoder], bo
     wanted = [encoder for encoder in encoders if _end_of(encoder.path, part)]
     if wanted:
         return wanted, False
-    if part == ENCODER and encoders[0].format.head:
+    if part == ENCODER and (encoders[0].format.head or encoders[0].format.library == "vitkit"):
         return encoders, True
     if len(encoders) > 1:
         raise ValueError(
@@ -234,7 +289,8 @@ def _chosen(wanted: list[Encoder], encoders: list[Encoder]) -> tuple[Encoder, st
 
     1. An average over the training goes before what it is an average of, which has its shapes.
        A teacher of another architecture is none.
-    2. A trained encoder goes before its momentum encoder.
+    2. A trained encoder goes before its momentum encoder, and before the one that its training began
+       with. The best of a training goes before its others.
     3. The first state dict in a file goes before the others. Of several encoders within one, such as
        those of an ensemble, none does: ValueError.
     """
@@ -248,7 +304,9 @@ def _chosen(wanted: list[Encoder], encoders: list[Encoder]) -> tuple[Encoder, st
     is_average = [_has_word(AVERAGE, name) for name in names]
     plain = [i for i, average in enumerate(is_average) if not average]
     averages = [i for i, average in enumerate(is_average) if average]
-    averages_of = {i: [j for j in plain if _averages(shapes[i], shapes[j])] for i in averages}
+    untrained = [i for i, name in enumerate(names) if _has_word(UNTRAINED, name)]
+    trained = [i for i in plain if i not in untrained]
+    averages_of = {i: [j for j in trained if _averages(shapes[i], shapes[j])] for i in averages}
 
     # 1. Averages
     for i in averages:
@@ -256,10 +314,12 @@ def _chosen(wanted: list[Encoder], encoders: list[Encoder]) -> tuple[Encoder, st
             of = _listed([names[j] for j in averages_of[i]])
             return wanted[i], _note(wanted[i], wanted, f", by its name the average of {of}")
 
-    # 2. Momentum encoders
-    candidates = plain or averages
-    trained = [i for i in candidates if not _has_word(MOMENTUM, names[i])]
-    candidates = trained or candidates
+    # 2. Untrained and momentum encoders, and the best
+    candidates = trained or averages or plain
+    own = [i for i in candidates if not _has_word(MOMENTUM, names[i])]
+    candidates = own or candidates
+    best = [i for i in candidates if _has_word(BEST, names[i])]
+    candidates = best or candidates
     first = candidates[0]
     if len(candidates) == 1:
         others = _listed([names[i] for i in range(len(wanted)) if i != first])
@@ -292,7 +352,7 @@ def _note(chosen: Encoder, encoders: list[Encoder], why: str) -> str:
     names = _short_names(encoders)
     own = names[encoders.index(chosen)]
     other = next((name for name in names if name != own), own)
-    return f"{PART}{own}{why} (otherwise: --part {as_word(other)})"
+    return f"{READ}{own}{why} (otherwise: --part {as_word(other)})"
 
 
 def _listed(names: list[str]) -> str:

@@ -15,9 +15,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitkit.system.console.text import printable_name
 from vitkit.weights.files import FLOATS, Lazy, Tensors
 
 LISTED = 10  # faults that an error names
+
+
+class Misfit(ValueError):
+    """Tensors that do not fit the model."""
+
+    def __init__(self, message: str, names: frozenset[str] = frozenset()):
+        super().__init__(message)
+        self.names = names
+        """Of a format: those that no rule reads, that are missing, and of another shape."""
 
 
 # How a tensor of another library becomes one of vitkit's
@@ -236,16 +246,17 @@ def read(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]) ->
     """A format's tensors as vitkit's, for a model whose state dict (on meta) is `expected`.
 
     They get the dtypes of `expected`. Shapes are compared before anything is read. Raises
-    ValueError, which names what does not fit: every tensor without a rule, and the first of those
+    Misfit, which names what does not fit: every tensor without a rule, and the first of those
     with another shape.
     """
     unfilled = expected.keys() - {rule.ours for rule in rules}
     assert not unfilled, f"no rule fills {unfilled}"
     if faults := _faults(tensors, rules, expected):
-        listed = faults[:LISTED]
+        listed = list(faults)[:LISTED]
         if len(faults) > LISTED:
             listed.append(f"and {len(faults) - LISTED} more")
-        raise ValueError(f"its tensors do not fit the model: {'; '.join(listed)}")
+        names = frozenset().union(*faults.values())
+        raise Misfit(f"its tensors do not fit the model: {'; '.join(listed)}", names)
     state = {}
     for rule in rules:
         theirs = _read_tensors([tensors[name] for name in rule.theirs])
@@ -264,21 +275,24 @@ def write(state: Mapping[str, Tensor], rules: list[Rule]) -> dict[str, Tensor]:
     return written
 
 
-def _faults(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]) -> list[str]:
-    """All that does not fit: surplus tensors, missing ones, those of another shape or dtype."""
+def _faults(
+    tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]
+) -> dict[str, Sequence[str]]:
+    """All that does not fit, in words, and the names of each: surplus tensors, missing ones, those of
+    another shape or dtype."""
     known = {name for rule in rules for name in rule.theirs}
     surplus = [name for name in tensors if name not in known]
     missing = [name for rule in rules for name in rule.theirs if name not in tensors]
-    faults = []
+    faults: dict[str, Sequence[str]] = {}
     if surplus:
-        faults.append(f"unknown tensors: {gist(surplus)}")
+        faults[f"unknown tensors: {gist(surplus)}"] = surplus
     if missing:
-        faults.append(f"missing: {gist(missing)}")
+        faults[f"missing: {gist(missing)}"] = missing
     for rule in rules:
         if all(name in tensors for name in rule.theirs):
             fault = _misfit(rule, [tensors[name] for name in rule.theirs], expected)
             if fault:
-                faults.append(fault)
+                faults[fault] = rule.theirs
     return faults
 
 
@@ -337,7 +351,7 @@ def gist(names: Iterable[str]) -> str:
     described = []
     for pattern, same in alike.items():
         if len(same) == 1:
-            described.append(same[0])
+            described.append(printable_name(same[0]))
         else:
-            described.append(f"{pattern} ({len(same)} times)")
+            described.append(f"{printable_name(pattern)} ({len(same)} times)")
     return ", ".join(described)

@@ -15,6 +15,7 @@ from vitkit import models
 from vitkit.data import Interpolation, Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, named, parameters
 from vitkit.system.console.messages import say, say_detail
+from vitkit.system.console.text import printable, printable_name
 from vitkit.weights.adoption import (
     adopt,
     preprocessing_for_channels,
@@ -22,7 +23,7 @@ from vitkit.weights.adoption import (
     with_labels,
     with_new_head,
 )
-from vitkit.weights.beside import without_unread
+from vitkit.weights.beside import OfPixels, names_of_head, without_unread
 from vitkit.weights.classifier import (
     Classifier,
     Description,
@@ -41,13 +42,13 @@ from vitkit.weights.formats.format import Format, Tidied
 from vitkit.weights.formats.timm.config import architecture_name
 from vitkit.weights.hints import CREATE, Crop, Hints, Pool, Statistics, as_arguments
 from vitkit.weights.outputs import counted_classes, numbered
-from vitkit.weights.parts import PART, Taken, take
+from vitkit.weights.parts import READ, Taken, take
 from vitkit.weights.pretraining import read_pretraining
-from vitkit.weights.rules import read
+from vitkit.weights.rules import Misfit, read
 from vitkit.weights.unknown import read_unknown
 
 # How notes begin that matter where weights are taken to begin a training
-TOLD = ("left out", "GUESSED", PART, "head: ")
+TOLD = ("left out", "GUESSED", READ, "head: ")
 # Settings that a loaded model is fitted to
 FITTED = ("image", "stride", "channels", "classes", "head_bias")
 # Settings that change no weight's shape, and nothing in evaluation
@@ -160,7 +161,7 @@ def _tell(source: Path | str, account: list[str]) -> None:
     """Tell the account of a model: what was guessed and which part of a checkpoint was read, and all
     else as details."""
     for number, line in enumerate(account):
-        is_said = line.startswith(("GUESSED", PART))
+        is_said = line.startswith(("GUESSED", READ))
         tell = say_detail
         if is_said:
             tell = say
@@ -237,7 +238,7 @@ def _errors_name(source: Path | str) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, *DAMAGE) as error:
-        raise ValueError(f"{source} cannot be loaded: {error}") from error
+        raise ValueError(f"{source} cannot be loaded: {printable(str(error))}") from error
 
 
 def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Description]:
@@ -250,12 +251,19 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
     tidied = format.tidy(taken.tensors)
 
     # The architecture and all else that is no weight
-    description = _describe(opened, format, tidied, hints)
+    told = hints
+    if taken.statistics:  # which the file says, so there is nothing to guess
+        told = replace(hints, statistics=hints.statistics or "half")
+    description = _describe(opened, format, tidied, told)
+    if taken.alone:
+        description = _without_head(description)
     config = with_pool(description.config, hints.pool)
     preprocessing = description.preprocessing
     if not opened.described:  # a library's usual one, which is for colours
         preprocessing = preprocessing_for_channels(preprocessing, config.channels)
     description = description._replace(config=config, preprocessing=preprocessing)
+    if taken.statistics and not hints.statistics:
+        description = _with_statistics(description, taken.statistics)
 
     # Where it came from
     origin = description.origin
@@ -266,7 +274,10 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
         if description.objective:
             origin["objective"] = description.objective
 
-    # The model itself
+    # The model itself; limits of its classes go with a head that is left out
+    unknown = None
+    if not taken.alone:
+        unknown = read_unknown(opened.unknown, description.config.classes)
     model, unread_notes = _build_model(description.config, taken, tidied.tensors)
     classifier = Classifier(
         model=model,
@@ -276,7 +287,7 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
         origin=origin,
         license=opened.license or license_of_download(opened.path),
         pretraining=read_pretraining(opened.pretraining or tidied.pretraining),
-        unknown=read_unknown(opened.unknown, description.config.classes),
+        unknown=unknown,
     )
 
     # How it was read
@@ -296,6 +307,31 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
     return classifier, format, description._replace(notes=tuple(notes))
 
 
+def _without_head(description: Description) -> Description:
+    """The description of the encoder alone, where that of its file has a head."""
+    changes = {"classes": 0}
+    if getattr(description.config, "pool", "") == "distilled":
+        changes["pool"] = "token"
+    config = replace(description.config, **changes)
+    return description._replace(config=config, labels=None)
+
+
+def _with_statistics(description: Description, statistics: OfPixels) -> Description:
+    """The description with the mean and deviation that a class around the encoder has as buffers."""
+    mean, std = (
+        ", ".join(f"{value:.4g}" for value in values)
+        for values in (statistics.mean, statistics.std)
+    )
+    called = " and ".join(map(printable_name, statistics.names))
+    guess = (
+        f"GUESSED: images are normalised with the {called} in the file (mean {mean}; deviation {std}); "
+        "otherwise: --statistics imagenet, or half"
+    )
+    guesses = [text for text in (description.guess, guess) if text]
+    preprocessing = replace(description.preprocessing, mean=statistics.mean, std=statistics.std)
+    return description._replace(preprocessing=preprocessing, guess="\n  ".join(guesses))
+
+
 def _check_type(opened: Opened, format: Format) -> None:
     """Raises ValueError for a model of Transformers' whose tensors happen to have another library's names,
     as those of many larger models have."""
@@ -305,8 +341,8 @@ def _check_type(opened: Opened, format: Format) -> None:
     if architecture_name(opened.config):  # timm's models in Transformers have both
         return
     raise ValueError(
-        f"its config.json calls it {model_type}, a model of Transformers, and its tensors have "
-        f"{format.name}'s names; vitkit does not read that"
+        f"its config.json calls it {printable_name(model_type)}, a model of Transformers, and its "
+        f"tensors have {format.name}'s names; vitkit does not read that"
     )
 
 
@@ -361,9 +397,9 @@ def _build_model(config: ModelConfig, taken: Taken, tensors: Tensors) -> tuple[M
         tensors, notes, beside = without_unread(tensors, rules, width, taken.prefix, taken.alone)
     try:
         state = read(tensors, rules, model.state_dict())
-    except ValueError as error:
-        about_head = head and f"{head.split('.')[0]}." in str(error)
-        if beside or about_head:
+    except Misfit as error:
+        # The remedy helps if all that does not fit goes with the head
+        if head and error.names <= {*beside, *names_of_head(error.names, head)}:
             raise ValueError(f"{error}; {taken.remedy}") from error
         raise
     check_finite(state)

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from vitkit.system.console.text import printable_name
 from vitkit.system.storage.files import refuse_special, save_npz, whole
 from vitkit.weights.files.content import (
     CONFIG,
@@ -73,6 +74,8 @@ class Opened:
     """preprocessor_config.json beside it, or the same object in processor_config.json."""
     described: dict = field(default_factory=dict)
     """vitkit's own description of the model."""
+    architecture: str = ""
+    """What a training checkpoint calls the architecture, in its own words: "vit_tiny_patch16_224"."""
     wrapper: str = ""
     """The key of a training checkpoint under which the model was, such as "model" or "teacher";
     `weights/parts.py` fills it in."""
@@ -119,7 +122,7 @@ def is_written_by_vitkit(path: Path) -> bool:
         file = refuse_special(path)
         if path.is_dir():
             file = _file_of(path, path)
-        _, description = _read(file)
+        _, description, _ = _read(file)
     except (SafetensorError, *DAMAGE):
         return False
     return "model" in description
@@ -152,16 +155,17 @@ def _open(file: Path, folder: Path | None) -> Opened:
     """A file, and what is beside it in its folder."""
     # What the weights say of themselves
     inside = {}
+    architecture = ""
     try:
         if file.name.endswith(".index.json"):
             parts = {(): _shards(file)}
         else:
-            parts, inside = _read(file)
+            parts, inside, architecture = _read(file)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
     if folder is None:
         license = license_of_file(license_text(file), inside.get("license"))
-        return Opened(file, parts, described=inside, license=license)
+        return Opened(file, parts, described=inside, architecture=architecture, license=license)
 
     # What lies beside them, unless it was written beside other weights
     config = _beside(folder, "config.json", CONFIG)
@@ -189,6 +193,7 @@ def _open(file: Path, folder: Path | None) -> Opened:
         config,
         preprocessor,
         described,
+        architecture,
         license=license,
         notes=notes,
         pretraining=pretraining,
@@ -236,8 +241,9 @@ def _image_processor(folder: Path) -> dict:
     )
 
 
-def _read(file: Path) -> tuple[Parts, dict]:
-    """The state dicts in a file, and vitkit's description inside it.
+def _read(file: Path) -> tuple[Parts, dict, str]:
+    """The state dicts in a file, vitkit's description inside it, and what a checkpoint calls the
+    architecture.
 
     The kind of file is known by its first bytes: an archive (.npz, .pth), a pickle, or the length
     of a safetensors header and the header's brace.
@@ -251,11 +257,12 @@ def _read(file: Path) -> tuple[Parts, dict]:
     is_bare_pickle = start[:1] == b"\x80" and not has_header
     if is_archive and is_npz(file):
         tensors, description = read_npz(file)
-        return {(): tensors}, description
+        return {(): tensors}, description, ""
     if is_archive or is_bare_pickle:
-        return read_pickle(file), read_comment(file)
+        parts, architecture = read_pickle(file)
+        return parts, read_comment(file), architecture
     tensors, description = read_safetensors(file)
-    return {(): tensors}, description
+    return {(): tensors}, description, ""
 
 
 def _shards(index: Path) -> Tensors:
@@ -267,16 +274,17 @@ def _shards(index: Path) -> Tensors:
     tensors: Tensors = {}
     for name in sorted(set(file_of.values())):
         if Path(name).name != name or name in ("", ".", ".."):  # "../secret.bin"
-            raise ValueError(f"{index} names a file outside of its folder: {name!r}")
+            raise ValueError(f"{index} names a file outside of its folder: {name[:100]!r}")
         if not refuse_special(index.parent / name).is_file():
-            raise ValueError(f"{index} names {name}, which is not there; download it too")
-        shards, _ = _read(index.parent / name)
+            called = printable_name(name)
+            raise ValueError(f"{index} names {called}, which is not there; download it too")
+        shards, _, _ = _read(index.parent / name)
         shard = next(iter(shards.values()))
         tensors |= {key: lazy for key, lazy in shard.items() if file_of.get(key) == name}
     absent = file_of.keys() - tensors.keys()
     if absent:
         raise ValueError(
-            f"{index}: {len(absent)} tensors are not in their files, such as {min(absent)}"
+            f"{index}: {len(absent)} tensors are not in their files, such as {printable_name(min(absent))}"
         )
     return tensors
 

@@ -17,13 +17,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitkit.system.console.text import printable_name, some
+from vitkit.system.console.text import printable, printable_name, some
 from vitkit.weights.files.content import DAMAGE, Lazy, Parts, check_content
 
 MOST_VALUES = 10_000  # of a dictionary that a message describes
 DEEPEST = 8  # dictionaries within dictionaries, of which one may hold itself
 # What an optimiser keeps: some have a tensor for each parameter, by the parameters' names
-NO_MODEL = re.compile(r"(?i)opt|optims?|.*optimi[sz]er.*|.*sched.*|.*scaler.*|grads?|gradients?")
+OPTIMISERS = re.compile(
+    r"(?i)opt|optims?|.*optimi[sz]er.*|.*sched.*|.*scaler.*|grads?|gradients?"
+    r"|(max_)?exp_(avg|inf)(_\w+)?|(square|grad|acc)_(avg|delta)|momentum_buffers?|moments?(_\w+)?|adam_\w+"
+)
+# Where trainers write the name of the architecture, and what they call it there
+SETTINGS = ("args", "config", "cfg", "hyper_parameters", "hparams")
+ARCHITECTURE = ("arch", "model", "model_name")
+LONGEST_NAME = 200  # characters of an architecture's name
 HEADER = 30  # bytes before a record's name; the last four are the lengths of what follows
 ENCRYPTED = 1  # bit of a record's flags
 # How a pickle spells bytearray(n), which torch's restricted unpickler calls: n bytes of memory for
@@ -56,7 +63,7 @@ class _UnreadDtype(_Unread):
     def __init__(self, name: str, *arguments: object):
         if not isinstance(name, str) or not DTYPES.fullmatch(name):
             raise ValueError(
-                f"it holds a NumPy dtype {name!r}, which is not one of numbers; {SAVE}"
+                f"it holds a NumPy dtype {str(name)[:100]!r}, which is not one of numbers; {SAVE}"
             )
 
 
@@ -67,7 +74,7 @@ def _plain_dict(factory: object = None) -> dict:
 
 DTYPES = re.compile(r"[biufcSUVmM]\d{1,6}")
 NUMPY = ("numpy._core.multiarray", "numpy.core.multiarray")  # since NumPy 2, and before
-UNREAD = [
+ALLOWED = [
     (_UnreadDtype, "numpy.dtype"),
     (_UnreadArray, "numpy.ndarray"),
     *[(_Unread, f"{module}.scalar") for module in NUMPY],
@@ -84,9 +91,9 @@ UNREAD = [
 ]
 
 
-def read_pickle(file: Path) -> Parts:
-    """Every state dict in a file but those of optimisers, outer ones first. Raises ValueError if there
-    is none."""
+def read_pickle(file: Path) -> tuple[Parts, str]:
+    """Every state dict in a file but those of optimisers, outer ones first; and what the file calls the
+    architecture, "" if it does not say. Raises ValueError if there is no state dict."""
     checkpoint = _unpickle(file)
     parts = {}
     try:
@@ -95,7 +102,7 @@ def read_pickle(file: Path) -> Parts:
             for name, value in state.items():
                 if isinstance(value, Tensor):
                     dtype = str(value.dtype).removeprefix("torch.")
-                    _check_storage(str(name), value)
+                    _check_storage(printable_name(str(name)), value)
                     # detach: a checkpoint may hold a Parameter, or a tensor that wants a gradient
                     tensors[str(name)] = Lazy(tuple(value.shape), dtype, read=value.detach)
             parts[keys] = tensors
@@ -105,7 +112,27 @@ def read_pickle(file: Path) -> Parts:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
     if not parts:
         raise ValueError(f"{file} cannot be loaded: it holds {_described(checkpoint)}; {SAVE}")
-    return parts
+    return parts, _architecture(checkpoint)
+
+
+def _architecture(checkpoint: object) -> str:
+    """The name of the architecture, as trainers write it: timm's {"arch": ..., "args": Namespace(model=...)},
+    or among the settings of others."""
+    if not isinstance(checkpoint, dict):
+        return ""
+    places = [checkpoint]
+    for key in SETTINGS:
+        place = checkpoint.get(key)
+        if isinstance(place, argparse.Namespace):
+            place = vars(place)
+        if isinstance(place, dict):
+            places.append(place)
+    for place in places:
+        for key in ARCHITECTURE:
+            name = place.get(key)
+            if isinstance(name, str) and name and len(name) <= LONGEST_NAME:
+                return name
+    return ""
 
 
 def _state_dicts(checkpoint: object) -> Iterator[tuple[tuple[str, ...], dict]]:
@@ -122,7 +149,7 @@ def _state_dicts(checkpoint: object) -> Iterator[tuple[tuple[str, ...], dict]]:
             if any(isinstance(each, Tensor) for each in value.values()):
                 yield keys, value
             for key, each in value.items():
-                if isinstance(key, str) and not NO_MODEL.fullmatch(key):
+                if isinstance(key, str) and not OPTIMISERS.fullmatch(key):
                     inner.append(((*keys, key), each))
         level = inner
 
@@ -137,7 +164,43 @@ def _described(checkpoint: object) -> str:
         if any(isinstance(value, _UnreadArray) for value in values):
             return "NumPy arrays, not tensors (torch.from_numpy makes one of each)"
         level = [value for value in values if isinstance(value, dict)]
-    return f"a dictionary without a model's tensors ({some([printable_name(str(key)) for key in checkpoint])})"
+    keys = some([printable_name(str(key)) for key in checkpoint])
+    return f"a dictionary without a model's tensors ({keys}){_not_looked_into(checkpoint)}"
+
+
+def _not_looked_into(checkpoint: dict) -> str:
+    """Where tensors are that no state dict was looked for in, as the rest of a sentence; "" if there are
+    none."""
+    level: list[tuple[str, object]] = [("", checkpoint)]
+    seen = set()
+    for depth in range(2 * DEEPEST):
+        inner = []
+        for reason, value in level[:MOST_VALUES]:
+            if isinstance(value, Tensor) and reason:
+                return f"; there are tensors {reason}"
+            if not isinstance(value, dict | list | tuple) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, dict):
+                children = list(value.items())
+            else:
+                children = [("", each) for each in value]
+                reason = reason or "in a list"
+            if depth >= DEEPEST:
+                reason = reason or f"more than {DEEPEST} dictionaries deep"
+            inner += [(reason or _why_not(key), each) for key, each in children]
+        level = inner
+    return ""
+
+
+def _why_not(key: object) -> str:
+    """Why what is under this key was not looked into; "" if it was."""
+    called = printable_name(str(key))
+    if not isinstance(key, str):
+        return f"under {called}, which is no text"
+    if OPTIMISERS.fullmatch(key):
+        return f"under {called}, which is the name of an optimiser's state"
+    return ""
 
 
 def _unpickle(file: Path) -> object:
@@ -145,7 +208,7 @@ def _unpickle(file: Path) -> object:
     try:
         # Whatever torch warns of becomes our own sentence below
         with (
-            torch.serialization.safe_globals(UNREAD),
+            torch.serialization.safe_globals(ALLOWED),
             warnings.catch_warnings(action="ignore"),
         ):
             return _load(file)
@@ -153,7 +216,7 @@ def _unpickle(file: Path) -> object:
         match = re.search(r"GLOBAL (\S+)", str(error))
         content = "more than tensors"
         if match:
-            content = f"the Python object {match[1]}"
+            content = f"the Python object {printable_name(match[1])}"
         raise ValueError(
             f"{file} cannot be loaded: it holds {content}, and vitkit runs no code from files; {SAVE}"
         ) from error
@@ -161,7 +224,7 @@ def _unpickle(file: Path) -> object:
         reason = repr(error)
         if str(error):
             reason = str(error).splitlines()[0]
-        raise ValueError(f"{file} cannot be loaded: {reason}") from error
+        raise ValueError(f"{file} cannot be loaded: {printable(reason)}") from error
 
 
 def _load(file: Path) -> object:
@@ -211,14 +274,14 @@ def _check_records(file: Path) -> None:
         for record in records:
             if record.compress_type != zipfile.ZIP_STORED or record.flag_bits & ENCRYPTED:
                 raise ValueError(
-                    f"its record {record.filename} is compressed or encrypted, and PyTorch would "
-                    "take that for the numbers themselves; save it again with torch.save"
+                    f"its record {printable_name(record.filename)} is compressed or encrypted, and PyTorch "
+                    "would take that for the numbers themselves; save it again with torch.save"
                 )
         has_checksums = any(record.CRC for record in records)
         damaged = archive.testzip() if has_checksums else None
         if damaged:
             raise ValueError(
-                f"its record {damaged} is damaged: its checksum is another; download it again"
+                f"its record {printable_name(damaged)} is damaged: its checksum is another; download it again"
             )
         for record in records:
             if record.filename.endswith(".pkl"):

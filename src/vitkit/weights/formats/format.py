@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitkit.models import WITHOUT_PARAMETERS, Backbone, ModelConfig, ViTConfig
+from vitkit.system.console.text import printable_name
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.hints import Hints
@@ -37,6 +38,9 @@ class Tidied(NamedTuple):
     as it was."""
     pretraining: Tensors = MappingProxyType({})
     """What pre-training added to the model, under the names of vitkit's learner."""
+    passed_by: tuple[str, ...] = ()
+    """Tensors of the encoder that its classifier passes by, as its library computes it; they are left
+    out."""
 
 
 class Elsewhere(NamedTuple):
@@ -139,7 +143,9 @@ def without_prefix(
         for theirs, ours in renamed.items():
             name = re.sub(theirs, ours, name)
         if name in plain:
-            raise ValueError(f"two of its tensors have the name {name}, as vitkit reads names")
+            raise ValueError(
+                f"two of its tensors have the name {printable_name(name)}, as vitkit reads names"
+            )
         plain[name] = lazy
     return plain
 

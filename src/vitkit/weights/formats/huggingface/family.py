@@ -78,8 +78,8 @@ class Family:
     tidy: Callable[[Tensors], Tidied] = Tidied
     """What is left to do when the names are those of `names`: parts that no classifier reads go, and
     layers become one that are one of vitkit's."""
-    check: Callable[[dict, Sequence[str]], None] = lambda config, notes: None
-    """Raises ValueError for what config.json and the notes of `tidy` say together."""
+    check: Callable[[dict, Tidied], None] = lambda config, tidied: None
+    """Raises ValueError for what config.json and the tensors say together."""
     vision_json: Callable[[dict], dict] = lambda json: json
     """The part of config.json that is about images."""
     of_types: Mapping[str, dict] = field(default_factory=dict)
@@ -147,12 +147,14 @@ class Family:
         registers = tensors.get(self.names.registers)
         if registers is not None and registers.shape[1:2] == (0,):  # num_register_tokens: 0
             del tensors[self.names.registers]
-        tensors, notes, _, pretraining = self.tidy(tensors)
+        tidied = self.tidy(tensors)
+        tensors = tidied.tensors
         biases_note = []
         if "qkv_bias" in self.has and _have_biases(tensors, self.names):
             tensors, biases_note = with_biases(tensors, self.names.block.qkv)
-        notes = (*notes, *mask_note, *biases_note)
-        return Tidied(tensors, notes, pretraining={**mask, **pretraining})
+        notes = (*tidied.notes, *mask_note, *biases_note)
+        pretraining = {**mask, **tidied.pretraining}
+        return tidied._replace(tensors=tensors, notes=notes, pretraining=pretraining)
 
     def _describe(self, opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         """What the JSON files say, and what only tensors tell. Shapes are checked when those are read."""
@@ -165,11 +167,11 @@ class Family:
             )
         if model_type not in self.types:
             raise ValueError(
-                f"it has the names of {self.title} and a config.json of type {model_type!r}; "
+                f"it has the names of {self.title} and a config.json of type {str(model_type)[:100]!r}; "
                 f"vitkit reads {', '.join(self.types)}"
             )
 
-        self.check(opened.config, tidied.notes)
+        self.check(opened.config, tidied)
         json = {**self.of_types.get(model_type, {}), **self.vision_json(opened.config)}
         tensors = tidied.tensors
         registers = 0

@@ -11,6 +11,7 @@ import re
 from math import isfinite
 
 from vitkit.data import Preprocessing, squarest
+from vitkit.system.console.text import printable_name, some
 from vitkit.weights.formats.shapes import IMAGENET, STATISTICS
 from vitkit.weights.hints import MOST_TOKENS
 
@@ -102,7 +103,7 @@ REFUSED = {
 }
 # What a class never does, whatever its file says
 NO_PADDING = {"do_pad": False}
-UNREAD = {
+NEVER_DONE = {
     "Beit": NO_PADDING,
     "ConvNext": NO_PADDING,
     "DINOv3ViT": NO_PADDING,
@@ -265,7 +266,7 @@ def _with_defaults(json: dict, model_type: str) -> tuple[str, dict]:
     written = {
         field: value for field, value in json.items() if value is not None or field in OFF_IF_NULL
     }
-    fields = {**EVERY_CLASS, **DEFAULTS[family], **written, **UNREAD.get(family, {})}
+    fields = {**EVERY_CLASS, **DEFAULTS[family], **written, **NEVER_DONE.get(family, {})}
     for field, effect in REFUSED.get(family, {}).items():
         if fields.get(field):
             raise ValueError(
@@ -283,9 +284,9 @@ def _unknown_class(name: str, json: dict) -> str:
     own = sorted(field for field, value in json.items() if field not in known and value)
     beside = ""
     if own:
-        beside = f", with {', '.join(own)}"
+        beside = f", with {some([printable_name(field) for field in own])}"
     return (
-        f"its preprocessor's image_processor_type is {name!r}{beside}, and vitkit does not know what "
+        f"its preprocessor's image_processor_type is {name[:100]!r}{beside}, and vitkit does not know what "
         "that does with pixels; if it prepares images as one of "
         f"{', '.join(f'{family}ImageProcessor' for family in DEFAULTS)} does, name that one in "
         "preprocessor_config.json"

@@ -43,8 +43,10 @@ def _tower_alone(tensors: Tensors) -> Tidied:
 
     # SiglipForImageClassification, and that of SigLIP 2, reads the mean, and keeps a MAP head that nobody reads
     unread = [name for name in tidied if name.startswith("head.")]
+    passed_by = ()
     if unread and "classifier.weight" in tidied:
         tidied = {name: lazy for name, lazy in tidied.items() if name not in unread}
+        passed_by = tuple(unread)
         notes.append(
             f"left out: {gist(unread[:1])} and the rest of its MAP head: its classifier reads the mean"
         )
@@ -53,7 +55,19 @@ def _tower_alone(tensors: Tensors) -> Tidied:
     )
     if not has_pool:
         notes.append("pooling: there is no MAP head in the file, so the mean of the patches")
-    return Tidied(tidied, tuple(notes))
+    return Tidied(tidied, tuple(notes), passed_by=passed_by)
+
+
+def _check_classifier(config: dict, tidied: Tidied) -> None:
+    """Raises ValueError for a classifier and a MAP head of which config.json does not say that they are
+    Transformers' own: somebody's class may read either output."""
+    architectures = config.get("architectures")
+    if tidied.passed_by and "ForImageClassification" not in str(architectures):
+        raise ValueError(
+            f"it has a classifier and a MAP head, config.json calls it {str(architectures)[:100]}, and "
+            "nothing says which output the classifier reads; if it is the mean of the patches, save the "
+            "file again without the MAP head. To read the encoder without the classifier: --part encoder"
+        )
 
 
 def _vision_json(json: dict) -> dict:
@@ -166,6 +180,7 @@ TOWERS = Family(
     has=("embedding_norm",),
     cannot=_lacks,
     tidy=_tower_alone,
+    check=_check_classifier,
     vision_json=_vision_json,
     of_types={"clip": CLIPS_DEFAULTS, "clip_vision_model": CLIPS_DEFAULTS},
     prefix="vision_model.",
@@ -259,6 +274,7 @@ NAFLEX = Family(
     more_fields=_naflex_fields,
     cannot=_naflex_lacks,
     tidy=_tower_alone,
+    check=_check_classifier,
     vision_json=_vision_json,
     classifier_nests="vision_config",
     prefix="vision_model.",

@@ -4,7 +4,6 @@ and ViT-MSN.
 Transformers' code: modeling_vit.py.
 """
 
-from collections.abc import Sequence
 from math import prod
 
 from vitkit.models import ViTConfig
@@ -44,24 +43,9 @@ QKV = ("attention.attention.query", "attention.attention.key", "attention.attent
 PATCHES = "embeddings.patch_embeddings.projection"
 
 
-POOLER_LEFT_OUT = "left out: the pooler"
-
-
-def _check_classifier(config: dict, notes: Sequence[str]) -> None:
-    """Raises ValueError for a classifier and a pooler of which config.json does not say that they are
-    Transformers' own: somebody's class may read either output."""
-    architectures = config.get("architectures")
-    is_of_transformers = not architectures or "ForImageClassification" in str(architectures)
-    if not is_of_transformers and any(note.startswith(POOLER_LEFT_OUT) for note in notes):
-        raise ValueError(
-            f"it has a classifier and a pooler, config.json calls it {str(architectures)[:100]}, and nothing "
-            "says which output the classifier reads; if it is the class token "
-            "(last_hidden_state[:, 0]), save the file again without the pooler"
-        )
-
-
 def _without_unread_parts(tensors: Tensors) -> Tidied:
-    """ViT-MAE's decoder is kept aside, and a pooler that the classifier does not read is left out."""
+    """ViT-MAE's decoder is kept aside. Raises ValueError for a classifier beside a pooler, which no class of
+    Transformers' has: that of somebody's own may read either output."""
     tidied = {}
     decoder = {}
     for name, lazy in tensors.items():
@@ -73,10 +57,10 @@ def _without_unread_parts(tensors: Tensors) -> Tidied:
     if decoder and not notes:
         notes = [f"left out: decoder.{min(decoder)}, which predicts from no state of vitkit's"]
     if "pooler.dense.weight" in tidied and classifiers_in(tidied):
-        tidied = {name: lazy for name, lazy in tidied.items() if not name.startswith("pooler.")}
-        notes.append(
-            f"{POOLER_LEFT_OUT}; the classifier reads the class token, as in Transformers' "
-            "ForImageClassification"
+        raise ValueError(
+            "it has a classifier and a pooler, as no class of Transformers' has, and nothing says which "
+            "output the classifier reads; if it is the class token (last_hidden_state[:, 0]), save the "
+            "file again without the pooler. To read the encoder without the classifier: --part encoder"
         )
     return Tidied(tidied, tuple(notes), pretraining=pretraining)
 
@@ -194,7 +178,6 @@ VIT = Family(
     has=("qkv_bias", "rectangles"),
     cannot=_lacks,
     tidy=_without_unread_parts,
-    check=_check_classifier,
     position_table=_position_table,
     pooler_is_optional=True,
 )

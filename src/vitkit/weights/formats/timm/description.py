@@ -38,13 +38,13 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     json = opened.config
     arguments = json.get("model_args") or {}
     check_arguments(arguments)
-    name, known = _architecture(opened)
+    name, known, where = _architecture(opened)
 
     # From the image to the tokens
     settings = settings_of(tensors, NAMES)
     name_note = []
     if known and not name:
-        known, name_note = _if_it_fits(known, tensors, settings)
+        known, name_note = _if_it_fits(known, where, tensors, settings)
     settings, tiling = with_stem(settings, tensors, (RESNET, ROOT_ALONE), DIALECTS["timm"])
     prefix = settings["class_token"] + settings["registers"]
     grid, positions, positions_note = _positions(opened, tensors, known, prefix, tiling.size, hints)
@@ -112,9 +112,10 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     return Description(config, preprocessing, labels, notes, guess="\n  ".join(guesses))
 
 
-def _architecture(opened: Opened) -> tuple[str, Architecture | None]:
-    """timm's name for the model in config.json, and what is known of it; without a config.json "" and
-    what a file called by such a name may be. Raises ValueError for one that vitkit does not read."""
+def _architecture(opened: Opened) -> tuple[str, Architecture | None, str]:
+    """timm's name for the model in config.json, and what is known of it; without a config.json "", what a
+    checkpoint says that it is, or a file called by such a name may be, and where that is from. Raises
+    ValueError for one that vitkit does not read."""
     name = architecture_name(opened.config)
     if name:
         known = architecture_called(name)
@@ -123,7 +124,17 @@ def _architecture(opened: Opened) -> tuple[str, Architecture | None]:
                 f"its config.json says that it is timm's {name[:100]}, {known.refused}, which vitkit does "
                 "not read"
             )
-        return name, known
+        return name, known, "config.json"
+
+    # As timm's training and others' say in their checkpoints
+    known = architecture_called(opened.architecture)
+    if known and known.refused:
+        raise ValueError(
+            f"its checkpoint says that it is timm's {known.name}, {known.refused}, which vitkit does not "
+            "read; if it is another model, save its state dict alone"
+        )
+    if known:
+        return "", known, "what the checkpoint says"
 
     named = opened.path.name
     if opened.path.name in FOLDER_FILES:
@@ -134,19 +145,19 @@ def _architecture(opened: Opened) -> tuple[str, Architecture | None]:
             f"it is called like timm's {known.name}, {known.refused}, which vitkit does not read; "
             "rename it if it is another model"
         )
-    return "", known
+    return "", known, "its name"
 
 
 def _if_it_fits(
-    known: Architecture, tensors: Tensors, settings: dict
+    known: Architecture, where: str, tensors: Tensors, settings: dict
 ) -> tuple[Architecture | None, list[str]]:
-    """The architecture that a file's name tells, if its tensors may be of such a model, with a note; else
+    """The architecture that a file's name tells, or its checkpoint, if its tensors may be of such a model, with a note; else
     None, with a note too."""
     told = (known.width, known.patch, known.class_token, known.pool == "map")
     has_pool = "attn_pool.latent" in tensors
     found = (settings["width"], settings["patch"][0], settings["class_token"], has_pool)
     if told == found:
-        return known, [f"architecture: timm's {known.name}, by its name"]
+        return known, [f"architecture: timm's {known.name}, by {where}"]
     return None, [
         f"architecture: not timm's {known.name}, which its name tells: its tensors are others"
     ]

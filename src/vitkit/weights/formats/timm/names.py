@@ -51,12 +51,9 @@ NAMES = Names(
     head="head",
     distilled=("head", "head_dist"),  # VisionTransformerDistilled (timm/models/deit.py)
 )
-# What training needs and no classifier reads: MAE's decoder, the projection heads of DINO and
-# others.
-NOT_READ = re.compile(
-    r"(.*\.)?(decoder_.*|mask_token|head\.(mlp|last_layer)\..*"
-    r"|dino_head\..*|ibot_head\..*|projector\..*|predictor\..*)"
-)
+# What training needs and no classifier reads: MAE's decoder, and DINO's projection in place of a head. Of
+# projections beside a head weights/beside.py decides.
+NOT_READ = re.compile(r"(.*\.)?(decoder_.*|mask_token|head\.(mlp|last_layer)\..*)")
 # Other models have the same names for most of their tensors. Where they differ -> what they are.
 OTHER_MODELS = {
     r"blocks\.\d+\.mlp\.norm\.": "a norm within the MLP (EVA-02)",
