@@ -30,6 +30,7 @@ from vitkit.weights.formats.timm.names import NAMES, RESNET, ROOT_ALONE
 from vitkit.weights.hints import Hints
 
 GUESSED = "GUESSED: "
+NAME = "its name"  # where an architecture is known from, without a config.json
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
@@ -43,8 +44,10 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     # From the image to the tokens
     settings = settings_of(tensors, NAMES)
     name_note = []
-    if known and not name:
-        known, name_note = _if_it_fits(known, where, tensors, settings)
+    if known and where == NAME:
+        known, name_note = _if_it_fits(known, tensors, settings)
+    elif known and not name:
+        name_note = [f"architecture: timm's {known.name}, by {where}"]
     settings, tiling = with_stem(settings, tensors, (RESNET, ROOT_ALONE), DIALECTS["timm"])
     prefix = settings["class_token"] + settings["registers"]
     grid, positions, positions_note = _positions(opened, tensors, known, prefix, tiling.size, hints)
@@ -145,21 +148,21 @@ def _architecture(opened: Opened) -> tuple[str, Architecture | None, str]:
             f"it is called like timm's {known.name}, {known.refused}, which vitkit does not read; "
             "rename it if it is another model"
         )
-    return "", known, "its name"
+    return "", known, NAME
 
 
 def _if_it_fits(
-    known: Architecture, where: str, tensors: Tensors, settings: dict
+    known: Architecture, tensors: Tensors, settings: dict
 ) -> tuple[Architecture | None, list[str]]:
-    """The architecture that a file's name tells, or its checkpoint, if its tensors may be of such a model, with a note; else
+    """The architecture that a file's name tells, if its tensors may be of such a model, with a note; else
     None, with a note too."""
     told = (known.width, known.patch, known.class_token, known.pool == "map")
     has_pool = "attn_pool.latent" in tensors
     found = (settings["width"], settings["patch"][0], settings["class_token"], has_pool)
     if told == found:
-        return known, [f"architecture: timm's {known.name}, by {where}"]
+        return known, [f"architecture: timm's {known.name}, by {NAME}"]
     return None, [
-        f"architecture: not timm's {known.name}, which its name tells: its tensors are others"
+        f"architecture: not timm's {known.name}, which {NAME} tells: its tensors are others"
     ]
 
 
