@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from fuzzing.attempt import attempts
 from pictures import encoded
 from safetensors import safe_open
@@ -140,6 +141,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     photographs(folder)
     network = create(vit("mu/8", image=(16, 16), depth=1, classes=2), seed=0)
+    torch.nn.init.normal_(network.head.weight, std=0.1)
     save(Classifier(network, Preprocessing(size=(16, 16)), ("blue", "red")), folder / "start")
     train = (
         "train scratch photos --workdir run --length 4 --model.image 16 16 "

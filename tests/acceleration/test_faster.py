@@ -436,10 +436,16 @@ def test_a_page_of_somebodys_is_found_before_the_search(place, tmp_path, capsys)
 
 @pytest.mark.slow
 def test_without_images_to_judge_by_it_is_a_sentence(place, tmp_path, capsys):
-    assert main(["faster", str(place / "mu")]) == 1
+    # A model that answers; the one beside the run has a head of zeros
+    classifier = load(place / "mu", quiet=True)
+    torch.nn.init.normal_(classifier.model.head.weight)
+    save(classifier, tmp_path / "answers")
+    assert main(["faster", str(tmp_path / "answers")]) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "is no run, so there are no images that it has not learned from" in said
     assert "--data" in said
+    assert main(["faster", str(place / "mu")]) == 1
+    assert "head is all zeros" in " ".join(capsys.readouterr().err.split())
 
     for number in range(4):
         image = Image.new("RGB", (32, 32), (number, 0, 0))

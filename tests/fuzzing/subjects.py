@@ -35,7 +35,7 @@ from vitkit.data import (
     picture_for_people,
 )
 from vitkit.data.sources.stores import read_file
-from vitkit.models import Backbone, ResNetConfig, ViTConfig, create, vit
+from vitkit.models import Backbone, Model, ModelConfig, ResNetConfig, ViTConfig, create, vit
 from vitkit.prediction.predictions import Item, predict
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, train
@@ -109,11 +109,18 @@ def _sharded(folder: Path) -> None:
     (folder / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def _answering(config: ModelConfig) -> Model:
+    """A new model whose head is not of zeros."""
+    model = create(config, seed=0)
+    torch.nn.init.normal_(model.head.weight, std=0.1)
+    return model
+
+
 def _resnet(folder: Path) -> None:
     """A BiT under native names."""
     config = ResNetConfig(Backbone(units=(1,), width=0.5), image=(32, 32), classes=3)
     preprocessing = Preprocessing(size=(32, 32))
-    save(Classifier(create(config), preprocessing, ("a", "b", "c")), folder / "model")
+    save(Classifier(_answering(config), preprocessing, ("a", "b", "c")), folder / "model")
 
 
 def _load(folder: Path, heads: int | None = 2) -> None:
@@ -132,9 +139,8 @@ def _load(folder: Path, heads: int | None = 2) -> None:
 def _native(folder: Path) -> None:
     """A model that no other library has: kept under native names."""
     config = replace(SMALL, positions="rotary", pool="gap", registers=1)
-    save(
-        Classifier(create(config), Preprocessing(size=(16, 16)), ("a", "b", "c")), folder / "model"
-    )
+    model = _answering(config)
+    save(Classifier(model, Preprocessing(size=(16, 16)), ("a", "b", "c")), folder / "model")
 
 
 # Images

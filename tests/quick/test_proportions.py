@@ -101,7 +101,7 @@ def test_the_record_says_what_the_chosen_model_reads(name, weights, tmp_path, mo
     """The solved head whole images, and the fine-tuned model, which reads images of one size, the crop."""
     data = photographs(tmp_path / "wide", (20, 60), spot=(0.02, 0.88))
 
-    def chosen(tried, weights):  # whichever is better
+    def chosen(tried, *_):  # whichever is better
         return next(each for each in tried if each.name == name)
 
     monkeypatch.setattr("vitkit.quick.from_folder.best", chosen)
@@ -121,7 +121,7 @@ def test_a_head_on_naflex_opens_in_transformers_and_is_said_to(tmp_path, monkeyp
     model = create(replace(config, class_token=False, resample="siglip2"), seed=0)
     weights = save(Classifier(model, preprocessing, ("a", "b")), tmp_path / "weights")
     data = photographs(tmp_path / "wide", (20, 60), spot=(0.02, 0.88))
-    monkeypatch.setattr("vitkit.quick.from_folder.best", lambda tried, weights: tried[0])
+    monkeypatch.setattr("vitkit.quick.from_folder.best", lambda tried, *_: tried[0])
     words = ["finetune", str(weights), data, "--portable", "--workdir", str(tmp_path / "run")]
     short = "--length 1steps --precision float32 --device cpu --data.workers 0".split()
     assert main([*words, *short]) == 0

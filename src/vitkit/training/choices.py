@@ -107,7 +107,13 @@ def as_decided(recipe: Recipe, run_dir: Path) -> Recipe:
     earlier = earlier_call(run_dir)
     if not earlier.trained or "data" not in earlier.recipe:
         return recipe
-    return _with(recipe, Augmentation(**earlier.recipe["data"]["augmentation"]))
+    try:
+        decided = Augmentation(**earlier.recipe["data"]["augmentation"])
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"{run_dir}: the augmentation in recipe.json is damaged ({error}); choose another --workdir"
+        ) from None
+    return _with(recipe, decided)
 
 
 def with_augmentation(recipe: Recipe, data: RunData, device: torch.device, say: Say) -> Recipe:
