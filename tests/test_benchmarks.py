@@ -236,14 +236,15 @@ def test_the_variants_of_the_loader_differ_in_what_they_say(loader, tmp_path):
 
 @pytest.mark.slow
 def test_the_queue_of_what_needs_a_gpu_works_at_toy_size_on_a_cpu(tmp_path):
-    """All pieces but `correctness`, which is tests/test_device.py, and what other tests run here."""
+    """All pieces but `correctness`, which is tests/test_device.py, `large`, which is run_step of other models,
+    and what other tests run here."""
     for part, count in (("train", 24), ("test", 8)):
         for i in range(count):
             path = tmp_path / "images" / part / "ab"[i % 2] / f"{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(encoded(photograph(32, 32, i), "PNG"))
     images = str(tmp_path / "images")
-    pieces = ["run_step", "large", "sharding", "attention", "loader", "cifar10", "tiny_imagenet"]
+    pieces = ["run_step", "sharding", "attention", "loader", "cifar10", "tiny_imagenet"]
     command = ["bash", str(BENCHMARKS / "gpu.sh"), "--device", "cpu"]
     command += ["--results", str(tmp_path / "results"), *pieces]
     environment = os.environ | {"CIFAR10": images, "TINY_IMAGENET": images}
@@ -259,7 +260,7 @@ def test_the_queue_of_what_needs_a_gpu_works_at_toy_size_on_a_cpu(tmp_path):
     assert ended.stdout.count("done already") == len(pieces)
     written = {path.name for path in (tmp_path / "results").glob("*.json*")}
     assert written == {
-        *("run-step.json", "step-large.json", "sharding.json", "attention.json", "loader.json"),
+        *("run-step.json", "sharding.json", "attention.json", "loader.json"),
         *("cifar10.jsonl", "tiny-imagenet.jsonl"),
     }
 
