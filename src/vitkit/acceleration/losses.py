@@ -238,8 +238,8 @@ def limit_by_probabilities(evidence: Evidence, times: float = 1.0, share: float 
 
 
 def on_others(loss: Loss, lose: float, images: int) -> float:
-    """What a model that loses a share `lose` of all images of a kind may be seen to lose on so many others of
-    them, in 95 % of cases: an image changes the loss only if the answers differ."""
+    """The largest loss that other images may show by chance, in 95 % of cases, if the true loss is `lose`;
+    `images` is their number. An image changes the loss only if the two answers differ."""
     return lose + Z * math.sqrt(loss.differing / images)
 
 

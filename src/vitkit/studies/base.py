@@ -72,7 +72,7 @@ def side_of(splits: Splits) -> int:
 
 
 def on_other_images(recipe: Recipe, source: str) -> Recipe:
-    """The same run on another data set, whose own classes are asked what they survive."""
+    """The same run on another data set, which decides anew which augmentations keep its classes."""
     augmentation = replace(recipe.data.augmentation, auto=True)
     return replace(recipe, data=replace(recipe.data, source=source, augmentation=augmentation))
 

@@ -26,7 +26,7 @@ class Line(NamedTuple):
     is_mean: bool = False
     """Whether it is a mean over tasks."""
     published: tuple[float, ...] = ()
-    """What others have published of the same tasks, in percent; empty for a suite without such figures."""
+    """Published accuracies of other models, in percent; empty for a suite without them."""
 
 
 def columns(outcome: Outcome) -> list[str]:
@@ -78,7 +78,7 @@ def lines(outcome: Outcome) -> list[Line]:
 
 
 def _published(tasks: Sequence[Task]) -> tuple[float, ...]:
-    """The mean of what others have published of the same tasks."""
+    """The mean of the published accuracies over these tasks; empty if a task has none."""
     figures = [task.published for task in tasks if task.published]
     if len(figures) < len(tasks):
         return ()

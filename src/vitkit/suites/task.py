@@ -86,7 +86,7 @@ class Task:
     asks_real: bool = False
     """Whether ReaL's labels count."""
     published: tuple[float, ...] = ()
-    """The figures of models that somebody has published, in percent, as `Suite.published` lists them."""
+    """Published accuracies of the models in `Suite.published`, in their order, in percent."""
 
     @property
     def heading(self) -> str:

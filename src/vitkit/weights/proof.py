@@ -14,6 +14,8 @@ from torch import nn
 
 from vitkit.data import Preprocessing, open_image
 from vitkit.models import Model
+from vitkit.system.console.messages import say_detail
+from vitkit.system.console.text import printable
 from vitkit.system.storage.files import temporary_folder
 from vitkit.weights.classifier import Classifier, has_head_of_zeros
 from vitkit.weights.destination import check_destination, write_model
@@ -83,9 +85,10 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> Reading |
     try:
         elsewhere = format.open_elsewhere(classifier, path)
         largest, scale = _compare_logits(classifier, classifier.model, elsewhere.model.float())
-    except (
-        Exception
-    ):  # whatever another library raises, of a directory or of images that it refuses
+    except Exception as error:
+        # Whatever another library raises, of a directory or of images that it does not take
+        reason = printable(f"{type(error).__name__}: {error}".splitlines()[0], 200)
+        say_detail(f"not compared with {format.library}'s own reading of {source}: {reason}")
         return None
     if isfinite(largest) and largest > tolerance * max(scale, 1):
         raise ValueError(

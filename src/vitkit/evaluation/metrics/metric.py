@@ -301,7 +301,7 @@ def share_interval(right: np.ndarray, groups: np.ndarray | None = None) -> tuple
 
 
 def student(units: int) -> float:
-    """Student's quantile for 95 % of what is estimated of so many independent images or groups."""
+    """Student's t quantile for a 95 % interval, from the number of independent images or groups."""
     from scipy.special import stdtrit
 
     return float(stdtrit(max(units - 1, 1), 0.975))
@@ -382,8 +382,8 @@ def with_intervals(
 
 
 def interval_of(values: np.ndarray, units: int) -> tuple[float, float] | None:
-    """The interval of R values resampled from so many independent images or groups; None if all are the
-    same, as those of a single image or of answers that are all right: then they say nothing about other
+    """The interval of R resampled values; `units` is the number of independent images or groups. None if all
+    values are the same, as those of a single image or of answers that are all right: then they say nothing about other
     images. None, too, if any is no number, as the R² of equal targets."""
     if not np.isfinite(values).all() or np.ptp(values) < SAME:
         return None
@@ -393,8 +393,8 @@ def interval_of(values: np.ndarray, units: int) -> tuple[float, float] | None:
 def widened(
     unit: Unit, value: float, interval: tuple[float, float] | None, times: float
 ) -> tuple[float, float] | None:
-    """The interval of a value with its ends so many times as far away: of an error in proportion to it, of
-    a correlation in proportion to what is missing to 1, so that no end is where the number cannot be."""
+    """The interval of a value with both ends `times` as far from it: an error's on a logarithmic scale, and a
+    correlation's on that of its distance from 1, so that the interval stays within the possible values."""
     if interval is None:
         return None
     far = []
@@ -412,8 +412,7 @@ def widened(
 
 
 def percentiles(values: np.ndarray, units: int) -> tuple[float, float]:
-    """The interval of 95 % confidence of R values that were resampled from so many independent images or
-    groups.
+    """The 95 % interval of R resampled values; `units` is the number of independent images or groups.
 
     Of many it is the middle 95 % of the values. Resampling a few gives values that vary too little, so
     that more of them are inside (Hesterberg 2015, "What teachers should know about the bootstrap", the

@@ -171,7 +171,7 @@ def groups_if_any(images: int, groups: np.ndarray | None) -> int:
 
 
 def test_of(groups: int) -> str:
-    """What the test of two models on so many groups of images is called; 0 if each image is alone."""
+    """The name of the paired test, from the number of groups of images; 0 if each image is alone."""
     if not groups:
         return "McNemar's exact test"
     return f"McNemar's exact test on {counted(groups, 'group')} of images"

@@ -233,6 +233,6 @@ def conformal_limit(values: Tensor, share: float) -> float:
 
 
 def conformal_rank(count: int, share: float) -> int:
-    """Which of so many values, from the least, 1, a further one does not exceed with this
-    probability; more than there are if none can be."""
+    """The rank, from 1 for the smallest, of the value among `count` that a further one does not exceed with
+    probability `share`; above `count` if there is none."""
     return math.ceil((count + 1) * share - 1e-9)
