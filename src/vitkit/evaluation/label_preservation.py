@@ -90,24 +90,24 @@ class Survival:
     trials: tuple[Trial, ...]
 
 
-class Eyes(Protocol):
-    """What looks at images for the heads."""
+class FeatureExtractor(Protocol):
+    """Computes the features that the heads learn from."""
 
     preprocessing: Preprocessing
     """How images are prepared for it."""
 
-    def see(self, pixels: Tensor) -> Seen:
+    def extract(self, pixels: Tensor) -> Seen:
         """Prepared images (B, C, h, w), of the preprocessing's values -> what heads read of them."""
 
 
-class ModelEyes:
+class ModelFeatures:
     """A pre-trained model."""
 
     def __init__(self, classifier: Classifier):
         self.classifier = classifier
         self.preprocessing = classifier.preprocessing
 
-    def see(self, pixels: Tensor) -> Seen:
+    def extract(self, pixels: Tensor) -> Seen:
         """What the model's head reads, and its middle states in parts of the image."""
         model = self.classifier.model
         with recording(model, attention=False) as record:
@@ -117,13 +117,13 @@ class ModelEyes:
         return read.cpu(), F.adaptive_avg_pool2d(where, PARTS).flatten(1).cpu()
 
 
-class PixelEyes:
+class PixelFeatures:
     """No model: a picture of THUMBNAIL x THUMBNAIL pixels, and the edges in parts of it."""
 
     def __init__(self, preprocessing: Preprocessing):
         self.preprocessing = preprocessing
 
-    def see(self, pixels: Tensor) -> Seen:
+    def extract(self, pixels: Tensor) -> Seen:
         """The small picture, and how much brightness rises and falls to the right and downwards in parts
         of it."""
         images = self.preprocessing.normalise(pixels)
@@ -147,7 +147,7 @@ def surviving_in_pixels(
     shifts = asked.crop == "pad_crop"
     if shifts:
         asked = replace(asked, crop="none")
-    survival = _surviving(PixelEyes(preprocessing), source, asked)
+    survival = _surviving(PixelFeatures(preprocessing), source, asked)
     crop = (
         {}
         if shifts
@@ -167,13 +167,13 @@ def surviving(classifier: Classifier, source: Source, augmentation: Augmentation
     classifier: the pre-trained model; the size of its preprocessing decides how long it takes.
     Raises BadImage.
     """
-    return _surviving(ModelEyes(classifier), source, augmentation)
+    return _surviving(ModelFeatures(classifier), source, augmentation)
 
 
-def _surviving(eyes: Eyes, source: Source, augmentation: Augmentation) -> Survival:
+def _surviving(extractor: FeatureExtractor, source: Source, augmentation: Augmentation) -> Survival:
     images = random_subset(source, min(len(source), IMAGES), seed=0, by_class=True)
     classes = torch.from_numpy(images.targets)
-    seen, mirrored = _whole_and_mirrored(eyes, images, augmentation.flip)
+    seen, mirrored = _whole_and_mirrored(extractor, images, augmentation.flip)
     scales = [_scale(part) for part in seen]
     whole = _joined(seen, scales)
     groups = images.groups
@@ -187,7 +187,7 @@ def _surviving(eyes: Eyes, source: Source, augmentation: Augmentation) -> Surviv
         return Trial(change, *counts, p_value, survives=p_value > level)
 
     def drawn(alone: Augmentation) -> Tensor:
-        return _joined(_drawn(eyes, images, alone), scales)
+        return _joined(_drawn(extractor, images, alone), scales)
 
     # Mirrored images, beside the others
     trials = []
@@ -203,7 +203,7 @@ def _surviving(eyes: Eyes, source: Source, augmentation: Augmentation) -> Surviv
         trials.append(trial(CROPS[alone.crop], drawn(alone)))
         if trials[-1].survives:
             break
-        augmentation = _smaller_crop(augmentation, eyes.preprocessing)
+        augmentation = _smaller_crop(augmentation, extractor.preprocessing)
 
     # All else
     for name, (change, value) in OTHERS.items():
@@ -253,17 +253,19 @@ def _joined(seen: Seen, scales: Sequence[float]) -> Tensor:
     return torch.cat([part / scale for part, scale in zip(seen, scales, strict=True)], -1)
 
 
-def _whole_and_mirrored(eyes: Eyes, images: Source, mirrors: bool) -> tuple[Seen, Seen]:
+def _whole_and_mirrored(
+    extractor: FeatureExtractor, images: Source, mirrors: bool
+) -> tuple[Seen, Seen]:
     """Images as they are and, with `mirrors`, mirrored: (N, ...) each."""
     workers = default_workers(images)
     whole = []
     mirrored = []
     indices = []
-    for batch in eval_batches(images, eyes.preprocessing, BATCH, workers):
+    for batch in eval_batches(images, extractor.preprocessing, BATCH, workers):
         pixels = batch.images[batch.real]
-        whole.append(eyes.see(pixels))
+        whole.append(extractor.extract(pixels))
         if mirrors:
-            mirrored.append(eyes.see(pixels.flip(-1)))
+            mirrored.append(extractor.extract(pixels.flip(-1)))
         indices.append(batch.indices[batch.real])
     order = torch.cat(indices).argsort()
     plain, turned = (
@@ -277,12 +279,12 @@ def _together(batches: Sequence[Seen]) -> Seen:
     return torch.cat(read), torch.cat(where)
 
 
-def _drawn(eyes: Eyes, images: Source, augmentation: Augmentation) -> Seen:
+def _drawn(extractor: FeatureExtractor, images: Source, augmentation: Augmentation) -> Seen:
     """VIEWS draws of every image: (N, V, ...)."""
     made = train_batches(
         images,
         augmentation,
-        eyes.preprocessing,
+        extractor.preprocessing,
         len(images),
         seed=0,
         after=0,
@@ -291,7 +293,7 @@ def _drawn(eyes: Eyes, images: Source, augmentation: Augmentation) -> Seen:
     views = []
     with closing(made) as batches:
         for batch in islice(batches, VIEWS):  # a batch is an epoch
-            seen = [eyes.see(pixels) for pixels in batch.images.split(BATCH)]
+            seen = [extractor.extract(pixels) for pixels in batch.images.split(BATCH)]
             order = batch.indices.argsort()
             views.append([part[order] for part in _together(seen)])
     read, where = zip(*views, strict=True)

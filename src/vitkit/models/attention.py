@@ -23,16 +23,26 @@ them, and a bias to add to their logits, (B, H, T, T), or None."""
 
 class Attention(nn.Module):
     """Multi-head self-attention, MSA of Eq. 8. Its dense layers have biases, as in the official
-    code; the equations have none, and `qkv_bias` leaves those of Eq. 5 out."""
+    code; the equations have none, and `qkv_bias` leaves those of Eq. 5 out. `head_norm` makes a norm of
+    a given width, for the queries of a head and for its keys (ViTConfig.qk_norm)."""
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0, qkv_bias: bool = True):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        dropout: float = 0.0,
+        qkv_bias: bool = True,
+        head_norm: Callable[[int], nn.Module] | None = None,
+    ):
         super().__init__()
         self.heads = heads
         # U_qkv of all heads in one layer, whose rows make the queries, then the keys, then the values
         self.qkv = Dense(width, 3 * width, qkv_bias)
-        # Norms of each head's queries and keys, which a Block sets (ViTConfig.qk_norm)
-        self.q_norm: nn.Module | None = None
-        self.k_norm: nn.Module | None = None
+        self.q_norm = None
+        self.k_norm = None
+        if head_norm is not None:
+            self.q_norm = head_norm(width // heads)
+            self.k_norm = head_norm(width // heads)
         self.attend = ScaledDotProduct(dropout)
         self.out = Dense(width, width)  # U_msa
 

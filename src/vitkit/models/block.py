@@ -39,18 +39,19 @@ class Block(nn.Module):
     def __init__(self, config: ViTConfig, drop_rate: float):
         super().__init__()
         # Eq. 2
-        self.norm1 = build_norm(config.width, config.eps, config.rms_norm)
+        norm = partial(build_norm, eps=config.eps, rms=config.rms_norm)
+        self.norm1 = norm(config.width)
         self.attention = Attention(
-            config.width, config.heads, config.attention_dropout, config.qkv_bias
+            config.width,
+            config.heads,
+            config.attention_dropout,
+            config.qkv_bias,
+            head_norm=norm if config.qk_norm else None,
         )
-        if config.qk_norm:
-            head_width = config.width // config.heads
-            self.attention.q_norm = build_norm(head_width, config.eps, config.rms_norm)
-            self.attention.k_norm = build_norm(head_width, config.eps, config.rms_norm)
         self.dropout = nn.Dropout(config.dropout)
 
         # Eq. 3
-        self.norm2 = build_norm(config.width, config.eps, config.rms_norm)
+        self.norm2 = norm(config.width)
         if config.swiglu:
             self.mlp = SwiGlu(config.width, config.mlp, config.dropout)
         else:

@@ -84,13 +84,17 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> Reading |
         return None
     try:
         elsewhere = format.open_elsewhere(classifier, path)
+        if elsewhere is None:
+            return None
         largest, scale = _compare_logits(classifier, classifier.model, elsewhere.model.float())
     except Exception as error:
         # Whatever another library raises, of a directory or of images that it does not take
         reason = printable(f"{type(error).__name__}: {error}".splitlines()[0], 200)
         say_detail(f"not compared with {format.library}'s own reading of {source}: {reason}")
         return None
-    if isfinite(largest) and largest > tolerance * max(scale, 1):
+    if not isfinite(largest):
+        return None
+    if largest > tolerance * max(scale, 1):
         raise ValueError(
             f"{source} is read otherwise than {elsewhere.library} reads it: the logits differ by "
             f"{largest:.1e} (the largest is {scale:.3g}). Either its config.json belongs to other weights, "
