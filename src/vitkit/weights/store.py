@@ -39,6 +39,7 @@ from vitkit.weights.files.hub import fetch, license_of_download
 from vitkit.weights.fitting import apply_hints, check_heads, with_pool
 from vitkit.weights.formats import cannot, format_of
 from vitkit.weights.formats.format import Format, Tidied
+from vitkit.weights.formats.timm.architectures import check_architecture
 from vitkit.weights.formats.timm.config import architecture_name
 from vitkit.weights.hints import CREATE, Crop, Hints, Pool, Statistics, as_arguments
 from vitkit.weights.outputs import counted_classes, numbered
@@ -244,6 +245,7 @@ def _errors_name(source: Path | str) -> Iterator[None]:
 def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Description]:
     """The model of a file, its format, and its description with all notes on how it was read."""
     # The part that is the model, its format by the tensors' names, and its head
+    check_architecture(opened.config)
     taken = take(opened, hints.part)
     opened = taken.opened
     format = taken.format

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from vitkit.weights.formats.timm.config import architecture_name
+
 FILE = Path(__file__).with_name("architectures.csv")
 
 
@@ -61,3 +63,15 @@ def architecture_called(name: str) -> Architecture | None:
     """The architecture of this name, with or without the tag of its weights behind a dot; None if timm had
     none when the file was written, or if it resembles no Vision Transformer."""
     return _known().get(name.partition(".")[0])
+
+
+def check_architecture(json: dict) -> None:
+    """Raises ValueError for a config.json that names an architecture of timm's that vitkit does not read,
+    whatever its tensors look like."""
+    name = architecture_name(json)
+    known = architecture_called(name)
+    if known and known.refused:
+        raise ValueError(
+            f"its config.json says that it is timm's {name[:100]}, {known.refused}, which vitkit does not "
+            "read"
+        )

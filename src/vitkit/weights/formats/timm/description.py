@@ -121,13 +121,7 @@ def _architecture(opened: Opened) -> tuple[str, Architecture | None, str]:
     ValueError for one that vitkit does not read."""
     name = architecture_name(opened.config)
     if name:
-        known = architecture_called(name)
-        if known and known.refused:
-            raise ValueError(
-                f"its config.json says that it is timm's {name[:100]}, {known.refused}, which vitkit does "
-                "not read"
-            )
-        return name, known, "config.json"
+        return name, architecture_called(name), "config.json"
 
     # As timm's training and others' say in their checkpoints
     known = architecture_called(opened.architecture)
