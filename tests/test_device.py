@@ -77,7 +77,11 @@ def test_a_compiled_model_gives_the_same_gradients(name):
     model = random_model(FAMILY[name]).to(DEVICE)
     images = batch_for(FAMILY[name]).to(DEVICE)
     loss, gradients = loss_and_gradients(model, images)
-    model.compile()
+    # What is vitkit's is the graph; minutes of C++ compilation of its loops add little on a CPU
+    if DEVICE.type == "cpu" and name != "ViT":
+        model.compile(backend="aot_eager")
+    else:
+        model.compile()
     compiled_loss, compiled_gradients = loss_and_gradients(model, images)
     torch.testing.assert_close(compiled_loss, loss, rtol=1e-4, atol=1e-5)
     for name, gradient in gradients.items():

@@ -2,6 +2,7 @@
 library's own, or a refusal that names it; and what config.json and a file's name say beyond the tensors."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from other_libraries import TRANSFORMERS, assert_same_outputs, edit, randomised
 from safetensors.torch import save_file
 
+from vitkit.models import vit
 from vitkit.weights import all_published, check_reading, load
 from vitkit.weights.formats.timm.architectures import architecture_called
 
@@ -56,30 +58,57 @@ def test_another_architecture_is_refused_by_its_name(name, script):
     assert outcome.result == "refused" and f"timm's {name}, " in outcome.detail
 
 
+SIZES = "7b tiny wee xsmall little small medium mediumd betwixt base so150m so150m2 large so400m huge giant giantopt gigantic"
+
+
+def family(name):
+    """An architecture's name without sizes of any kind: vit_patch_siglip_gap."""
+    words = [word for word in name.split("_") if word not in SIZES.split() and not word.isdigit()]
+    return "_".join(re.sub(r"^(patch|reg)\d+$", r"\1", word) for word in words)
+
+
 @pytest.mark.slow
 def test_every_architecture_of_timm_is_the_same_or_refused(script):
-    outcomes = [script.check_timm(name) for name in script.of_timm()]
-    assert [outcome for outcome in outcomes if outcome.result == "DIFFERS"] == []
-    equal = {outcome.name for outcome in outcomes if outcome.result == "equal"}
-    refused = [outcome for outcome in outcomes if outcome.result == "refused"]
-    assert [each for each in refused if f"timm's {each.name}, " not in each.detail] == []
-    # The file of architectures says so too, and each published model is one that is read
-    described = {outcome.name: architecture_called(outcome.name) for outcome in outcomes}
-    assert equal == {name for name, known in described.items() if not known.refused}
+    """The settings of each are those of timm's function. The narrowest of every family computes the same;
+    `python benchmarks/library_architectures.py timm` computes with all."""
+    names = script.of_timm()
+    known = {name: architecture_called(name) for name in names}
+    assert [name for name in names if script.described(name) != known[name]] == []
+    refused = [name for name in names if known[name].refused]
+    outcomes = [script.check_timm(name) for name in refused]
+    assert [
+        each
+        for each in outcomes
+        if each.result != "refused" or f"timm's {each.name}, " not in each.detail
+    ] == []
+
+    narrowest = {}
+    for name in sorted(set(names) - set(refused), key=lambda name: (known[name].width, name)):
+        narrowest.setdefault(family(name), name)
+    outcomes = [script.check_timm(name) for name in narrowest.values()]
+    assert [each for each in outcomes if each.result != "equal"] == []
+    assert len(narrowest) > 30
+
+    # Each published model is one that is read
     rows = [row.name.removeprefix("timm/") for row in all_published() if row.library == "timm"]
     of_patches = {name.partition(".")[0] for name in rows if not name.startswith("resnetv2")}
-    assert of_patches <= equal and len(equal) > 180
+    assert of_patches <= set(names) - set(refused) and len(names) - len(refused) > 180
 
 
 @pytest.mark.slow
 def test_every_published_model_of_transformers_is_the_same_and_other_types_are_refused(script):
-    outcomes = [script.check_type(name) for name in script.of_transformers()]
-    outcomes += [script.check_published(row) for row in script.on_hub()]
-    assert [outcome for outcome in outcomes if outcome.result == "DIFFERS"] == []
-    results = {outcome.name: outcome.result for outcome in outcomes}
-    for row in all_published():
-        if row.library == "transformers":
-            assert results[row.name] == "equal"
+    """Of models that differ in size alone, the smallest: `python benchmarks/library_architectures.py
+    transformers` computes with all."""
+    types = [script.check_type(name) for name in script.of_transformers()]
+    assert [outcome for outcome in types if outcome.result == "DIFFERS"] == []
+    results = {outcome.name: outcome.result for outcome in types}
+
+    smallest = {}
+    for row in sorted(script.on_hub(), key=lambda row: vit(row.shape).width):
+        smallest.setdefault((row.kind, row.family, row.own), row)
+    for row in smallest.values():
+        assert script.check_published(row).result == "equal", row.name
+    assert {row.kind for row in smallest.values()} == {row.kind for row in script.on_hub()}
     assert results["hiera"] == results["beit"] == results["qwen3_vl_vision"] == "refused"
 
 
