@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitkit.evaluation import SHARE, Metric
@@ -167,36 +167,37 @@ def draw_comparison(comparison: SuiteComparison) -> Figure:
     axes.grid(axis="y", alpha=0.25)
     axes.set_axisbelow(True)
     measured = count - len(comparison.suite.published)
-    scale = SHARE.scale
     for number, name in enumerate(comparison.models):
         colour = f"C{number}"
         if number >= measured:
             colour = GREYS[number - measured]
-        xs = []
-        heights = []
-        ends = []
-        for place, row in enumerate(comparison.rows):
-            metric = row.values[number]
-            if metric is None:
-                continue
-            low, high = metric.interval or (metric.value, metric.value)
-            xs.append(place * step + number)
-            heights.append(scale * metric.value)
-            ends.append((scale * (metric.value - low), scale * (high - metric.value)))
-        if not xs:
-            continue
-        axes.bar(xs, heights, 0.9, color=colour, label=name)
-        below_and_above = np.array(ends).T  # (2, number of bars)
-        axes.errorbar(xs, heights, below_and_above, fmt="none", ecolor="black", capsize=2)
-        for x, height in zip(xs, heights, strict=True):
-            axes.text(x, 1.5, f"{height:.1f}", rotation=90, ha="center", color="white", fontsize=8)
+        xs = [row * step + number for row in range(len(comparison.rows))]
+        _draw_bars(axes, xs, [row.values[number] for row in comparison.rows], name, colour)
     places = [row * step + (count - 1) / 2 for row in range(len(comparison.rows))]
     axes.set_xticks(places, [_tick(row) for row in comparison.rows], fontsize=8)
     axes.tick_params(axis="x", length=0)
-    axes.set_ylim(0, 100)
+    axes.set_ylim(0, 112)  # with room for the number above a bar
+    axes.set_yticks(range(0, 101, 20))
     axes.set_ylabel(f"{comparison.metric}, {SHARE.axis}")
     figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=8)
     return figure
+
+
+def _draw_bars(
+    axes: Axes, xs: Sequence[float], metrics: Sequence[Metric | None], name: str, colour: str
+) -> None:
+    """Bars of one model, with their intervals and numbers; none where it has no figure."""
+    there = [(x, metric) for x, metric in zip(xs, metrics, strict=True) if metric is not None]
+    heights = [SHARE.scale * metric.value for _, metric in there]
+    axes.bar([x for x, _ in there], heights, 0.9, color=colour, label=name)
+    for (x, metric), height in zip(there, heights, strict=True):
+        top = height
+        if metric.interval is not None:
+            low, top = (SHARE.scale * end for end in metric.interval)
+            ends = [[height - low], [top - height]]
+            axes.errorbar([x], [height], ends, fmt="none", ecolor="black", capsize=2)
+        text = f"{height:.1f}"
+        axes.text(x, top + 1.5, text, rotation=90, ha="center", va="bottom", fontsize=7)
 
 
 def _tick(row: ComparedRow) -> str:
