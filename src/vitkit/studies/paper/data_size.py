@@ -135,7 +135,7 @@ def _table(results: Results) -> Table:
                 by_seed = runs.get((name, images), {})
                 row.append(cell_text(list(by_seed.values())))
             rows.append(tuple(row))
-    notes = notes_about(on_each) + _chosen(results)
+    notes = notes_about(on_each, on_each) + _chosen(results)
     if results.ask.targets:
         for name, theirs in FIGURE_3.items():
             text = ", ".join(f"{value:.2f} % with {n / 1e6:g}M" for n, value in theirs.items())

@@ -37,11 +37,14 @@ def metrics_of(runs: Runs) -> dict[tuple, list[Metric]]:
     return {setting: list(by_seed.values()) for setting, by_seed in runs.items()}
 
 
-def notes_about(on_each: dict[str, Runs]) -> list[str]:
-    """Whether chance explains the differences between the runs, and the laws that are drawn."""
+def notes_about(on_each: dict[str, Runs], settings: dict[str, Runs]) -> list[str]:
+    """Whether chance explains the differences between the runs, and the laws that are drawn.
+
+    settings: The runs on each target by the settings that a sentence names.
+    """
     notes = []
     for title, runs in on_each.items():
-        sentences = best_and_worst(runs, families=len(on_each))
+        sentences = best_and_worst(settings[title], families=len(on_each))
         if title in drawn(on_each):
             sentences += [law_text(kind, fitted) for kind, fitted in _fits(runs).items()]
         notes += _of_a_target(title, sentences)
