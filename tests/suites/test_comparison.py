@@ -135,6 +135,7 @@ def test_the_command_compares_what_each_model_has_alone(tmp_path, monkeypatch, c
     assert cli.main(words) == 0
     out = capsys.readouterr().out
     assert "all models, linear in percent" in out and "mean of 1, natural" in out
+    assert "the models answered the same test images" in " ".join(out.split())
     first = tmp_path / "runs/own-features-one.v1"
     assert (first / "comparison.png").stat().st_size > 5000
     text = (first / "comparison.md").read_text()

@@ -155,6 +155,8 @@ class SuiteTable:
         if self.comparison is not None:
             yield f"all models, {self.comparison.metric} in percent"
             yield _compared(self.comparison)
+            for sentence in self.comparison.sentences:
+                yield printable(sentence)
             files += ["comparison.md", "comparison.png"]
         yield f"wrote {', '.join(files[:-1])} and {files[-1]} in {self.workdir}"
         yield _next(self.settings, self.outcome.suite)
