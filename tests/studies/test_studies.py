@@ -36,7 +36,7 @@ from vitkit.studies.base import (
 from vitkit.studies.budget import Budget, plan
 from vitkit.studies.drawing import write_figure
 from vitkit.studies.grid import _check_cells, most_shards, of_shard
-from vitkit.studies.paper import STUDIES, scaling
+from vitkit.studies.paper import STUDIES, compute, data_size
 from vitkit.studies.rows import Row
 from vitkit.studies.study import (
     Ask,
@@ -406,7 +406,7 @@ def test_a_broken_image_is_named_before_anything_runs(ask, photographs, tmp_path
 def test_shares_of_few_images_that_are_the_same_are_one(ask, tmp_path, monkeypatch):
     few = subset(open_splits("digits").train, range(10))
     monkeypatch.setattr(
-        scaling, "splits_at", lambda data, typed: Splits(few, None, None, (), (), None)
+        data_size, "splits_at", lambda data, typed: Splits(few, None, None, (), (), None)
     )
     cells = STUDIES["data-size"].cells(replace(ask, seeds=1), 20, tmp_path)
     assert sorted({cell.settings["images"] for cell in cells}) == [
@@ -418,8 +418,8 @@ def test_shares_of_few_images_that_are_the_same_are_one(ask, tmp_path, monkeypat
 
 
 def test_the_models_of_compute_are_of_three_families(ask):
-    families = [family for family, _ in scaling.families(ask.recipe.model)]
-    assert [families.count(name) for name in scaling.FAMILIES] == [3, 2, 3]
+    families = [family for family, _ in compute.families(ask.recipe.model)]
+    assert [families.count(name) for name in compute.FAMILIES] == [3, 2, 3]
 
 
 def test_the_laws_answer_questions(ask, tmp_path):

@@ -43,7 +43,7 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
         "how": ("as NAME", "on-bad-image skip", "image SIDE", "precision NAME", "device NAME"),
     },
     "suite": {
-        "what": ("data DIR", "from-hub", "protocol NAME", "tasks NAME..."),
+        "what": ("data DIR", "from-hub", "protocol NAME", "tasks NAME...", "against MODEL..."),
         "how": (
             "rates RATE...",
             "steps N",

@@ -22,15 +22,19 @@ from vitkit.system.storage.files import MARK, write_whole
 MARKERS = "osD^vPX*<>"
 
 
-def panels(titles: Sequence[str], height: float = 3.4) -> tuple[Figure, list[Axes]]:
-    """A figure with panels side by side."""
-    figure = Figure(figsize=(4.6 * len(titles), height), layout="constrained")
-    row = figure.subplots(1, len(titles), squeeze=False)[0]
-    for axes, title in zip(row, titles, strict=True):
+def panels(titles: Sequence[str], height: float = 3.4, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side, in rows of equal length.
+
+    height: Of a row, in inches.
+    """
+    columns = len(titles) // rows
+    figure = Figure(figsize=(4.6 * columns, height * rows), layout="constrained")
+    every = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes, title in zip(every, titles, strict=True):
         axes.set_title(title, fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-    return figure, list(row)
+    return figure, list(every)
 
 
 def line(

@@ -5,9 +5,10 @@ robustness suite another; users write their own suites as TOML files.
 from vitkit.system.lazy import lazily
 
 _FILES = {
+    "comparison": "SuiteComparison compare_models comparison_markdown draw_comparison",
     "robustness": "ROBUSTNESS",
     "running": "FINE_TUNING Outcome run_suite",
-    "table": "cells columns lines markdown sentences",
+    "table": "cell cells columns lines markdown sentences",
     "task": "Suite Task read_suite",
     "vtab": "VTAB",
 }

@@ -112,6 +112,8 @@ class Suite:
     """Groups whose tasks have the same images, so that their errors are no independent ones."""
     published: tuple[str, ...] = ()
     """The models whose published figures stand beside one's own in table.md."""
+    published_deviations: tuple[float, ...] = ()
+    """The published standard deviations of their means over all tasks, of three runs each, in percent."""
     remarks: "Callable[[Outcome], list[str]] | None" = None
     """What else the results tell, a sentence each."""
 

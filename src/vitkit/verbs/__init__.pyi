@@ -1384,6 +1384,7 @@ def suite(
     suite: str | Path,
     model: str | Path | Classifier,
     *,
+    against: str | Sequence[str] = ...,
     data: str = '',
     from_hub: bool = False,
     protocol: Literal['features', 'paper', 'light'] = 'features',
@@ -1412,8 +1413,9 @@ def suite(
     quiet: bool = False,
     progress: Callable[[str | Progress], Any] | None = None,
 ) -> SuiteTable:
-    """Measure a model on many tasks: VTAB, robustness, or your own. An interrupted suite
-    continues. Raises ValueError if the suite does not exist, or if its images are missing."""
+    """Measure a model on many tasks: VTAB, robustness, or your own; or several models, and compare them.
+    An interrupted suite continues. Raises ValueError if the suite does not exist, or if its images are
+    missing."""
 
 
 def teach(

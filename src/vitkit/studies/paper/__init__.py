@@ -3,15 +3,16 @@
 from vitkit.studies.paper import (
     ablations,
     architecture,
+    compute,
+    data_size,
     image_size,
     pretraining,
-    scaling,
 )
 from vitkit.studies.study import Study
 
 _ALL = (
-    scaling.DATA_SIZE,
-    scaling.COMPUTE,
+    data_size.DATA_SIZE,
+    compute.COMPUTE,
     architecture.SHAPE,
     ablations.POOLING,
     ablations.POSITIONS,

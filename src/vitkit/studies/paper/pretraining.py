@@ -1,7 +1,6 @@
 """What pre-training gives: models and pre-training sets, transferred to other data (Tables 2 and 5,
-Figure 3, Section 4.2), and masked patch prediction as a first training (Section 4.6)."""
+Section 4.2), and masked patch prediction as a first training (Section 4.6)."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,9 +20,9 @@ from vitkit.studies.base import (
 from vitkit.studies.drawing import axis_title, beside_the_paper, dots, panels
 from vitkit.studies.grid import Cell
 from vitkit.studies.study import Ask, Results, Study, Table
+from vitkit.studies.targets import check_names, data_name, fine_tuning
 from vitkit.studies.uncertainty import best_and_worst, cell_text
-from vitkit.system.span import Span
-from vitkit.training import Optim, Recipe, run_name
+from vitkit.training import Recipe
 
 # Transfer
 
@@ -53,9 +52,9 @@ def _transfer_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     if ask.model:
         for target in ask.targets:
             recipe = for_steps(finetune(ask.model, target), max(steps // 2, 1))
-            settings = {"model": PUBLISHED, "pre-training": PUBLISHED, "target": _name(target)}
+            settings = {"model": PUBLISHED, "pre-training": PUBLISHED, "target": data_name(target)}
             for seed in range(ask.seeds):
-                folder = f"{PUBLISHED}/{_name(target)}/seed-{seed}"
+                folder = f"{PUBLISHED}/{data_name(target)}/seed-{seed}"
                 grid.append(Cell(folder, replace(recipe, seed=seed), settings | {"seed": seed}))
     return grid
 
@@ -67,9 +66,9 @@ def _pre_trainings(ask: Ask, recipe: Recipe) -> dict[str, Recipe]:
         return {name: on_a_share(recipe, share, 0) for name, share in SHARES.items()}
     recipes = {}
     for source in (ask.data, *ask.pretrain):
-        recipes[_name(source)] = recipe
+        recipes[data_name(source)] = recipe
         if source != ask.data:
-            recipes[_name(source)] = on_other_images(recipe, source)
+            recipes[data_name(source)] = on_other_images(recipe, source)
     return recipes
 
 
@@ -81,28 +80,20 @@ def _targets(
     first: str = "",
     study_dir: Path | None = None,
 ) -> list[Cell]:
-    """The runs on every target: fine-tuned by SGD as Table 4 has it from the model of the cell
-    `first`, else from scratch as the pre-training was. Half as long."""
+    """The runs on every target, from the model of the cell `first`, else from scratch."""
     grid = []
-    tuned = for_steps(recipe, max(steps // 2, 1))
+    pretrained = None
     if first:
-        few = tuned.length.n // 10
-        optim = Optim("sgd", lr=0.03, warmup=Span(few))
-        tuned = replace(tuned, optim=optim, init=str(study_dir / first))
+        pretrained = study_dir / first
     for target in ask.targets:
+        tuned = fine_tuning(recipe, target, steps, pretrained)
         for seed in range(ask.seeds):
-            changed = replace(on_other_images(tuned, target), seed=seed)
             pre_training = settings["pre-training"].replace(" ", "-")  # "a tenth"
-            folder = f"{settings['model']}/{pre_training}/{_name(target)}/seed-{seed}"
-            own = settings | {"target": _name(target), "seed": seed}
-            grid.append(Cell(folder, changed, own, after=first))
+            name = data_name(target)
+            folder = f"{settings['model']}/{pre_training}/{name}/seed-{seed}"
+            own = settings | {"target": name, "seed": seed}
+            grid.append(Cell(folder, replace(tuned, seed=seed), own, after=first))
     return grid
-
-
-def _name(source: str) -> str:
-    """What a data set is called, in the table and as a folder: as a run on it is. That of "." is the
-    name of the folder that it stands for."""
-    return run_name(source, "")
 
 
 def _transfer_check(ask: Ask) -> None:
@@ -110,35 +101,22 @@ def _transfer_check(ask: Ask) -> None:
     sets whose results could not be told apart by their names."""
     if not isinstance(ask.recipe.model, ViTConfig):
         raise ValueError("transfer compares Vision Transformers; choose a --recipe that has one")
-    _check_names(ask.targets, "targets")
+    check_names(ask.targets, "targets")
     if ask.pretrain:
         sources = (ask.data, *ask.pretrain)
-        _check_names(sources, "sets to pre-train on")
+        check_names(sources, "sets to pre-train on")
         for source in sources:
-            if _name(source) == NONE:
+            if data_name(source) == NONE:
                 raise ValueError(
                     f"{source} cannot be a row of its own: {NONE!r} is what the table calls training from "
                     "scratch; rename it"
                 )
 
 
-def _check_names(sources: Sequence[str], kind: str) -> None:
-    """Raises ValueError for two data sets of one name."""
-    by_name: dict[str, str] = {}
-    for source in sources:
-        name = _name(source)
-        if name in by_name:
-            raise ValueError(
-                f"two {kind} are called {name!r}, {by_name[name]} and {source}; the table could not tell "
-                "them apart: leave one out, or rename it"
-            )
-        by_name[name] = source
-
-
 def _transfer_table(results: Results) -> Table:
     """Accuracy by model, pre-training and target: mean and standard deviation of the seeds."""
     groups = results.group("model", "pre-training", "target")
-    targets = [_name(target) for target in results.ask.targets]
+    targets = [data_name(target) for target in results.ask.targets]
     rows = []
     for model, pre_training in dict.fromkeys((m, p) for m, p, _ in groups):
         texts = [cell_text(groups.get((model, pre_training, target), [])) for target in targets]
@@ -155,7 +133,7 @@ def _transfer_table(results: Results) -> Table:
 def _transfer_draw(results: Results) -> Figure:
     """Accuracy on each target, a panel each."""
     groups = results.group("model", "pre-training", "target")
-    targets = [_name(target) for target in results.ask.targets]
+    targets = [data_name(target) for target in results.ask.targets]
     figure, several = panels(targets)
     rows = list(dict.fromkeys((model, pre_training) for model, pre_training, _ in groups))
     for axes, target in zip(several, targets, strict=True):
@@ -167,7 +145,7 @@ def _transfer_draw(results: Results) -> Figure:
 
 TRANSFER = Study(
     name="transfer",
-    summary="models and pre-training sets, transferred to other data (Tables 2 and 5, Figure 3)",
+    summary="models and pre-training sets, transferred to other data (Tables 2 and 5)",
     measures=(
         "A Vision Transformer and a ResNet, pre-trained on --data and on each of --pretrain, or "
         "without --pretrain on a tenth and on all images of --data, then fine-tuned on each of "

@@ -70,7 +70,8 @@ class RunStudy:
     """More data sets to pre-train on, beside DATA, for the study transfer. Without any, it
     pre-trains on a tenth and on all of DATA."""
     targets: tuple[str, ...] = ()
-    """Data sets to transfer to, for the study transfer."""
+    """Data sets to fine-tune on, for the studies transfer, data-size and compute. For the last two, the
+    first takes the place of ImageNet."""
     model: str = ""
     """Published weights to begin with, for the studies resolution and transfer."""
     models: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""A model on every task of VTAB, of the robustness suite, or of one's own."""
+"""A model on every task of VTAB, of the robustness suite, or of one's own; or several, side by side."""
 
 import json
 import re
@@ -12,13 +12,20 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from vitkit.studies import write_figure
 from vitkit.suites import (
     FINE_TUNING,
     ROBUSTNESS,
     VTAB,
     Outcome,
+    Suite,
+    SuiteComparison,
+    cell,
     cells,
     columns,
+    compare_models,
+    comparison_markdown,
+    draw_comparison,
     lines,
     markdown,
     read_suite,
@@ -37,6 +44,7 @@ from vitkit.verbs.arguments import (
     name_on_disk,
     pick_precision,
     read_shard,
+    short_name,
 )
 from vitkit.verbs.definition import alone, result, verb
 from vitkit.weights import Hints
@@ -55,6 +63,9 @@ class RunSuite:
         arg(metavar="SUITE", help="vtab, robustness, or a TOML file (docs/evaluation.md)."),
     ]
     model: Model
+    against: Annotated[tuple[str, ...], arg(metavar="MODEL...")] = ()
+    """More models to measure in the same way. A table and a picture compare all of them by groups of
+    tasks, as in the paper's Figure 2."""
     data: str = ""
     """Folder with the images of all tasks, in a folder or file named after each task. Default: the
     folder of the TOML file."""
@@ -83,7 +94,8 @@ class RunSuite:
     shard: str = ""
     """Which of several processes that share the suite this one is: 1/4 to 4/4 for four."""
     workdir: Path | None = None
-    """Directory of the results. Default: runs/SUITE-PROTOCOL-MODEL, or runs/robustness-MODEL."""
+    """Directory of the results. Default: runs/SUITE-PROTOCOL-MODEL, or runs/robustness-MODEL. The results
+    of the models of --against are beside it: in their own defaults, or in WORKDIR-MODEL."""
     precision: Precision = "float32"
     """Arithmetic of the matrix products in measurements without training. Default: float32, so that
     they do not depend on the machine. Runs of the protocols paper and light use float32, as in the
@@ -103,7 +115,10 @@ class SuiteTable:
     outcome: Outcome
     """The result of each task, and the means."""
     workdir: Path
-    """Directory of the results: table.md and results.parquet."""
+    """Directory of the results: table.md and results.parquet, and if models were compared, comparison.md
+    and comparison.png."""
+    comparison: SuiteComparison | None = None
+    """The models side by side, if there are several."""
 
     def rows(self) -> list[dict]:
         """A row for each task, and for each mean."""
@@ -119,7 +134,11 @@ class SuiteTable:
         for line in lines(self.outcome):
             values = {metric.name: metric.to_json() for metric in line.values if metric is not None}
             rows.append({"name": line.name, "group": line.group, "mean": line.is_mean, **values})
-        return {"suite": self.outcome.suite.name, "lines": rows, "remarks": sentences(self.outcome)}
+        values = {"suite": self.outcome.suite.name, "lines": rows}
+        values["remarks"] = sentences(self.outcome)
+        if self.comparison is not None:
+            values["comparison"] = _comparison_json(self.comparison)
+        return values
 
     def shown(self) -> Iterator[str | Table]:
         """The table, or JSON."""
@@ -132,40 +151,67 @@ class SuiteTable:
         else:
             yield f"{title}, in percent"
         yield _table(self.outcome)
-        yield f"wrote {self.workdir / 'table.md'} and {self.workdir / 'results.parquet'}"
+        files = ["table.md", "results.parquet"]
+        if self.comparison is not None:
+            yield f"all models, {self.comparison.metric} in percent"
+            yield _compared(self.comparison)
+            for sentence in self.comparison.sentences:
+                yield printable(sentence)
+            files += ["comparison.md", "comparison.png"]
+        yield f"wrote {', '.join(files[:-1])} and {files[-1]} in {self.workdir}"
         yield _next(self.settings, self.outcome.suite)
 
 
 @verb
 @alone
 def suite(settings: RunSuite) -> SuiteTable:
-    """Measure a model on many tasks: VTAB, robustness, or your own. An interrupted suite
-    continues. Raises ValueError if the suite does not exist, or if its images are missing."""
+    """Measure a model on many tasks: VTAB, robustness, or your own; or several models, and compare them.
+    An interrupted suite continues. Raises ValueError if the suite does not exist, or if its images are
+    missing."""
     shard = read_shard(settings.shard)
     chosen, folder = _suite(settings)
-    workdir = settings.workdir or Path("runs") / _name(settings, chosen)
+    protocol = _protocol(settings, chosen)
+    workdirs = _workdirs(settings, chosen)
+    outcomes = {}
     with process_group(settings.device) as device:
-        outcome = run_suite(
-            chosen,
-            settings.model,
-            folder,
-            workdir,
-            _protocol(settings, chosen),
-            settings.tasks,
-            settings.seeds,
-            settings.hints,
-            settings.device,
-            shard,
-            settings.from_hub,
-            pick_precision(settings.precision, device),
-        )
-        if on_rank_0():
-            with whole(workdir / "table.md") as new:
-                new.write_bytes(as_utf8(markdown(outcome)))
-            if not settings.json:
-                for sentence in _remarks(outcome):
-                    say(sentence)
-    return SuiteTable(settings, outcome, workdir)
+        precision = pick_precision(settings.precision, device)
+        for model, workdir in workdirs.items():
+            if len(workdirs) > 1:
+                say(f"{model}, in {workdir}")
+            outcome = run_suite(
+                chosen,
+                model,
+                folder,
+                workdir,
+                protocol,
+                settings.tasks,
+                settings.seeds,
+                settings.hints,
+                settings.device,
+                shard,
+                settings.from_hub,
+                precision,
+            )
+            outcomes[model] = outcome
+            if on_rank_0():
+                with whole(workdir / "table.md") as new:
+                    new.write_bytes(as_utf8(markdown(outcome)))
+                if not settings.json:
+                    for sentence in _remarks(outcome):
+                        say(sentence)
+
+        # Side by side
+        workdir = next(iter(workdirs.values()))
+        comparison = None
+        if len(outcomes) > 1:
+            comparison = compare_models(
+                {_model_name(model): each for model, each in outcomes.items()}
+            )
+            if on_rank_0():
+                with whole(workdir / "comparison.md") as new:
+                    new.write_bytes(as_utf8(comparison_markdown(comparison)))
+                write_figure(workdir / "comparison.png", draw_comparison(comparison))
+    return SuiteTable(settings, next(iter(outcomes.values())), workdir, comparison)
 
 
 def _suite(settings: RunSuite):
@@ -190,16 +236,48 @@ def _suite(settings: RunSuite):
     return read_suite(path), settings.data or str(path.parent)
 
 
-def _name(settings: RunSuite, chosen) -> str:
-    """What the results are called: the suite, the protocol if it has several, and the model."""
-    path = Path(name_on_disk(settings.model, "suite"))
-    model = path.stem
+def _workdirs(settings: RunSuite, chosen: Suite) -> dict[str, Path]:
+    """The directory of the results of each model, by what was typed. Raises ValueError for two models
+    that have one name."""
+    models = [name_on_disk(model, "suite") for model in (settings.model, *settings.against)]
+    workdirs: dict[str, Path] = {}
+    by_name: dict[str, str] = {}
+    for model in models:
+        name = _model_name(model)
+        if name in by_name:
+            raise ValueError(
+                f"two models are called {name!r}, {by_name[name]} and {model}: a table could not tell them "
+                "apart; leave one out, or rename it"
+            )
+        by_name[name] = model
+        workdir = Path("runs") / _name(settings, chosen, name)
+        if settings.workdir is not None:
+            workdir = settings.workdir
+            if model != models[0]:
+                workdir = workdir.with_name(_as_folder(f"{workdir.name}-{name}"))
+        workdirs[model] = workdir
+    return workdirs
+
+
+def _model_name(model: str) -> str:
+    """The name of a model in tables and folders: that of its file or folder, or of its run."""
+    path = Path(model)
     if path.name == "model" and path.parent.name:
-        model = path.parent.name
+        return short_name(path.parent.name)
+    return short_name(model)
+
+
+def _name(settings: RunSuite, chosen: Suite, model: str) -> str:
+    """The name of a directory of results: the suite, the protocol if it has several, and the model."""
     parts = [chosen.name.lower(), settings.protocol, model]
     if not chosen.learns:
         parts.remove(settings.protocol)
-    return re.sub(r"[^\w.-]+", "-", "-".join(parts))
+    return _as_folder("-".join(parts))
+
+
+def _as_folder(name: str) -> str:
+    """A name without what a folder's name should not have."""
+    return re.sub(r"[^\w.-]+", "-", name)
 
 
 def _protocol(settings: RunSuite, chosen):
@@ -254,6 +332,37 @@ def _table(outcome: Outcome) -> Table:
             name += f", {heading}"
         table.add_row(name, *cells(line, len(names)))
     return table
+
+
+def _compared(comparison: SuiteComparison) -> Table:
+    """A row for each mean, with the figures of all models."""
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("", overflow="fold", min_width=TASK_WIDTH)
+    for model in comparison.models:
+        table.add_column(escape(printable(model)), justify="right", overflow="fold")
+    for row in comparison.rows:
+        name = row.name
+        if row.group:
+            name += f", {row.group}"
+        table.add_row(escape(printable(name)), *map(cell, row.values))
+    return table
+
+
+def _comparison_json(comparison: SuiteComparison) -> dict:
+    """The comparison as plain values: each row with the figure of each model, null if it has none."""
+    rows = []
+    for row in comparison.rows:
+        values = {}
+        for model, metric in zip(comparison.models, row.values, strict=True):
+            values[model] = None
+            if metric is not None:
+                values[model] = metric.to_json()
+        rows.append({"name": row.name, "group": row.group, "values": values})
+    return {
+        "metric": comparison.metric,
+        "rows": rows,
+        "remarks": list(comparison.sentences),
+    }
 
 
 def _next(settings: RunSuite, chosen) -> str:
