@@ -58,6 +58,13 @@ class Columns:
     group: str | None = None
     """Name of a column that says which images belong together, such as those of one plant or one
     patient: vitkit keeps them on the same side of every split that it makes."""
+    level: int = 0
+    """Of a folder of images: which folder is the class, 1 the first, as in cats/1.jpg, 2 the one below
+    it, as in 2022/cats/1.jpg and train/cats/1.jpg. 0 finds out from the names of the folders."""
+
+    def __post_init__(self):
+        if self.level < 0:
+            raise ValueError(f"level is {self.level}; it is a number of folders, 1 or more, or 0")
 
 
 class Table(NamedTuple):
