@@ -42,7 +42,8 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
     """Every image below a folder, as sorted relative names with "/", and what was left out: kind ->
     how many.
 
-    Links are followed, each folder once, under its own name before that of a link. Raises ValueError for a folder that may not be read.
+    Links are followed, each folder once, under its own name before that of a link. Raises ValueError
+    for a folder that may not be read.
     """
     names = []
     arrays = []
@@ -175,7 +176,7 @@ def read_folder(where: str, columns: Columns) -> Table | None:
     if labelled:
         row_labels = np.array([path[depth - 1] for path in inside], dtype=object)
         if columns.target in ("classes", "number"):
-            row_labels = as_row_labels(row_labels, str(root), columns.target)
+            row_labels = as_row_labels(row_labels, str(root), columns.target, columns.separator)
         empty = _empty_folders(root, {"/".join(path[:depth]) for path in inside}, depth)
         if empty:
             notes += (f"folders without an image: {some(empty)}",)
@@ -183,7 +184,12 @@ def read_folder(where: str, columns: Columns) -> Table | None:
         notes += (f"{root} has no class folders that are read, so its images are unlabelled",)
     read = {path[0] for path in paths}
     for link in sorted(root.iterdir()):
-        if link.is_symlink() and link.is_dir() and link.name not in read and not is_left_out(link.name):
+        if (
+            link.is_symlink()
+            and link.is_dir()
+            and link.name not in read
+            and not is_left_out(link.name)
+        ):
             notes += (f"{link.name} is a link to a folder that is read already, so it is left out",)
     files = Files.of(root, ["/".join(path) for path in inside])
     return Table(files, row_labels, np.array(parts, dtype=object), None, notes)
@@ -286,6 +292,11 @@ def _empty_folders(root: Path, full: set[str], depth: int) -> list[str]:
     for path in root.glob("/".join("*" * depth)):
         inner = path.relative_to(root)
         left_out = any(is_left_out(name) for name in inner.parts)
-        if path.is_dir() and not _is_linked(root, inner) and not left_out and inner.as_posix() not in full:
+        if (
+            path.is_dir()
+            and not _is_linked(root, inner)
+            and not left_out
+            and inner.as_posix() not in full
+        ):
             empty.append(inner.as_posix())
     return sorted(empty)
