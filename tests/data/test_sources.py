@@ -382,7 +382,8 @@ def test_rows_without_an_image_are_named(write):
 
 @pytest.mark.parametrize(("content", "message"), [
     (lambda: table(pa.array([], pa.binary()), pa.array([], pa.int64())), "has no rows"),
-    (lambda: table(["a.jpg"], [0]), "column 'image' holds string; expected the images' bytes"),
+    (lambda: table(["a.jpg"], [0]), "x.parquet row 0 names 'a.jpg', and there is no such file"),
+    (lambda: table([2.5], [0]), "column 'image' holds double; expected the images' bytes"),
     (lambda: table([[[1, 2]]], [0]), "column 'image' holds list"),
     (lambda: table(pictures(2), [0, None]), "row 1 has no label"),
     (lambda: table(pictures(2), [0.5, float("nan")]), "row 1 has the label nan"),

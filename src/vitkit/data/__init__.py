@@ -11,7 +11,7 @@ _FILES = {
     "augmentation.mixing": "mix uniforms",
     "augmentation.settings": "Augmentation square_before_crop",
     "formats": "DATA_SUFFIXES read_table",
-    "formats.folder": "IMAGE_SUFFIXES find_images",
+    "formats.folder": "IMAGE_SUFFIXES find_images is_left_out",
     "formats.index": "index_beside write_index",
     "formats.manifest": "MANIFEST_SUFFIXES SUFFIX write_selection",
     "formats.tar": "CLASSES",

@@ -13,6 +13,7 @@ from vitkit.data.formats import DATA_SUFFIXES as DATA_SUFFIXES
 from vitkit.data.formats import read_table as read_table
 from vitkit.data.formats.folder import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from vitkit.data.formats.folder import find_images as find_images
+from vitkit.data.formats.folder import is_left_out as is_left_out
 from vitkit.data.formats.index import index_beside as index_beside
 from vitkit.data.formats.index import write_index as write_index
 from vitkit.data.formats.manifest import MANIFEST_SUFFIXES as MANIFEST_SUFFIXES

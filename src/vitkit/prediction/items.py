@@ -17,7 +17,7 @@ import numpy as np
 
 from vitkit.data import DATA_SUFFIXES as DATA_SETS
 from vitkit.data import IMAGE_SUFFIXES as IMAGES
-from vitkit.data import BadImage, Names, RowRanges, Source, find_images, read_file
+from vitkit.data import BadImage, Names, RowRanges, Source, find_images, is_left_out, read_file
 from vitkit.system.console.text import as_word, counted_kind
 from vitkit.system.storage.addresses import MASK, shown_address, without_credentials_of
 from vitkit.system.storage.deadline import Deadline
@@ -225,6 +225,12 @@ def _files_of_pattern(pattern: str, leave_out: Sequence[Path]) -> list[str]:
     """The image files that a pattern matches; "**" stands for any folders."""
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 as the user wrote it, absolute or not
     files = [name for name in matches if suffix(name) in IMAGES and Path(name).is_file()]
+    typed = Path(pattern).parts
+    files = [
+        name
+        for name in files
+        if not any(is_left_out(part) for part in Path(name).parts[:-1] if part not in typed)
+    ]
     outside = _outside(sorted(files), leave_out)
     if outside:
         return outside

@@ -178,8 +178,9 @@ def left_out_sentences(
         repeated = int(look_alikes(learned.x, groups=groups).sum())
     if repeated:
         sentences.append(
-            f"to the model {counted(repeated, 'image')} to learn from and another look the same: if they "
-            "are, this is too good"
+            f"to the model, {counted(repeated, 'image')} to learn from {'looks' if repeated == 1 else 'look'} "
+            "exactly like another one: if these are copies, the accuracy above is too high (vitkit data stats "
+            "lists copies, and those with two labels)"
         )
     return sentences
 
@@ -218,8 +219,8 @@ def test_sentences(asked: Probing, metric: Metric, learned: Features, given: Fea
     alike = int(look_alikes(learned.x, given.x).sum())
     if alike:
         sentences.append(
-            f"to the model {counted(alike, 'image')} of these and one to learn from look the same: if "
-            "they are, that is too good"
+            f"to the model, {counted(alike, 'image')} of these {'looks' if alike == 1 else 'look'} exactly like "
+            "one to learn from: if these are copies, this accuracy is too high (vitkit data stats lists copies)"
         )
     return sentences
 

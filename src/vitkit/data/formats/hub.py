@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vitkit.data.formats.class_columns import ClassColumns, label_columns
 from vitkit.data.formats.manifest import relative_path
 from vitkit.data.images.pixels import BadImage
 from vitkit.data.sources.recorded import HUB
@@ -107,7 +108,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     features = first.features.to_dict()
     names = list(features)
     try:
-        image, label = find_columns(names, features, columns)
+        image, label, of_classes = find_columns(names, features, columns)
         group = group_column(columns, names)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
@@ -126,12 +127,28 @@ def read_hub(where: str, columns: Columns) -> Table | None:
         values = [value for split in splits.values() for value in split[group][:]]
         groups = np.array([*values, None], dtype=object)[:-1]  # values may be lists
 
+    numbers = [name for name in of_classes if _is_number(features[name])]
+    classes = ClassColumns(numbers, columns, where)
+    if numbers:
+        rows = (row for split in splits.values() for row in split.select_columns(numbers))
+        for number, row in enumerate(rows):
+            classes.add(number, row)
+    if classes:
+        row_labels, note = classes.row_labels()
+        return Table(store, row_labels, part_of_row, None, (*notes, note), groups)
     if label is None:
+        label_column(columns, names)  # raises ValueError if labels were asked for
         notes += note_unlabelled(where, names, columns)
         return Table(store, None, part_of_row, None, notes, groups)
     values = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
-    row_labels = as_row_labels(concatenate_values(values), where, columns.target)
+    row_labels = as_row_labels(concatenate_values(values), where, columns.target, columns.separator)
     return Table(store, row_labels, part_of_row, class_names(features[label]), notes, groups)
+
+
+def _is_number(feature: Any) -> bool:
+    """Whether a column holds numbers or booleans, as `datasets` describes it."""
+    dtype = feature.get("dtype") if isinstance(feature, dict) else None
+    return str(dtype).startswith(("bool", "int", "uint", "float"))
 
 
 def _load(datasets, where: str) -> dict[str, Any]:
@@ -177,16 +194,18 @@ def _names_in(file: Path, key: str) -> list[str]:
 # Columns of arrow tables, and how `datasets` describes them: here and in parquet files
 
 
-def find_columns(names: list[str], features: dict, columns: Columns) -> tuple[str, str | None]:
-    """The columns of the images and of the labels, the latter None if there is none. Raises
-    ValueError if they cannot be found.
+def find_columns(
+    names: list[str], features: dict, columns: Columns
+) -> tuple[str, str | None, tuple[str, ...]]:
+    """The columns of the images and of the labels, the latter None if there is none; then those that may
+    be one for each class. Raises ValueError if they cannot be found.
 
     features: how `datasets` describes some of the columns.
     """
     images = [name for name in names if _holds(features.get(name), "Image")]
     classes = [name for name in names if _holds(features.get(name), "ClassLabel")]
     image = image_column(columns, names, IMAGE, images)
-    return image, label_column(columns, names, classes)
+    return image, *label_columns(columns, names, image, classes)
 
 
 def column_labels(column) -> np.ndarray | Lists | list:

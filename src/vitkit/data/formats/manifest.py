@@ -21,9 +21,12 @@ import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path, PurePath
+from typing import Any
 
 import numpy as np
 
+from vitkit.data.formats.class_columns import ClassColumns, label_columns
+from vitkit.data.formats.folder import find_images
 from vitkit.data.sources.recorded import refuse_recorded
 from vitkit.data.sources.stores import Files
 from vitkit.data.sources.tables import (
@@ -38,6 +41,7 @@ from vitkit.data.sources.tables import (
     note_unlabelled,
 )
 from vitkit.data.sources.targets import as_row_labels
+from vitkit.system.console.text import counted
 from vitkit.system.storage.files import cache_dir, parse_json, write_whole
 from vitkit.system.storage.remote import is_pattern
 
@@ -70,7 +74,7 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
     try:
         json_lines = path.suffix.lower() in (".jsonl", ".ndjson")
         rows = _json_rows(path) if json_lines else _csv_rows(path)
-        return _table(path, rows, columns)
+        return table_of_rows(path, rows, columns)
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
@@ -79,10 +83,10 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
-    """The table of a manifest's rows.
+def table_of_rows(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
+    """The table of a manifest's rows, whose paths start from the manifest's folder.
 
-    Of every row only path, label, split and group stay in memory: dictionaries of millions of rows would
+    Of every row only path, labels, split and group stay in memory: dictionaries of millions of rows would
     be gigabytes.
     """
     first = next(rows, None)
@@ -93,7 +97,7 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     present = list(first)
     try:
         image = image_column(columns, present, PATH)
-        label = label_column(columns, present)
+        label, of_classes = label_columns(columns, present, image)
         group = group_column(columns, present)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
@@ -104,25 +108,23 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     values = []
     splits = []
     groups = []
+    classes = ClassColumns(of_classes, columns, str(path))
     for number, row in enumerate(chain([first], rows)):
         if image not in row or (label is not None and label not in row):
             raise ValueError(
                 f"{path} row {number} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}"
             )
-        names.append(relative_path(row[image], path.parent, f"{path} row {number}"))
+        names.append(row[image])
         if label is not None:
             values.append(_interned(row[label]))
         if split is not None:
             splits.append(_interned(row.get(split)))
         if group is not None:
             groups.append(_interned(row.get(group)))
-    if not Path(path.parent, names[0]).exists():
-        raise ValueError(
-            f"{path} row 0 names {names[0]!r}, and there is no such file in {path.parent or '.'}; "
-            f"paths start there"
-        )
+        classes.add(number, row)
 
     # The files, their parts and their labels.
+    names, notes = _relative_paths(names, path)
     files = Files.of(path.parent, names)
     parts = np.full(len(names), "", dtype=object)
     if split is not None:
@@ -130,11 +132,68 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     row_groups = None
     if group is not None:
         row_groups = np.array(groups, dtype=object)
+    row_labels = None
     if label is not None:
-        row_labels = as_row_labels(values, str(path), columns.target)
-        return Table(files, row_labels, parts, None, (), row_groups)
-    notes = note_unlabelled(str(path), present, columns)
-    return Table(files, None, parts, None, notes, row_groups)
+        row_labels = as_row_labels(values, str(path), columns.target, columns.separator)
+        notes += _note_repeated(names, values)
+    elif classes:
+        row_labels, note = classes.row_labels()
+        notes += (note,)
+    else:
+        label_column(columns, present)  # raises ValueError if labels were asked for
+        notes += note_unlabelled(str(path), present, columns)
+    return Table(files, row_labels, parts, None, notes, row_groups)
+
+
+def _note_repeated(names: list[str], values: list) -> tuple[str, ...]:
+    """A note on images that have several rows with other labels."""
+    first: dict[str, Any] = {}
+    several = {
+        name
+        for name, value in zip(names, values, strict=True)
+        if first.setdefault(name, value) != value
+    }
+    if not several:
+        return ()
+    return (
+        f"{counted(len(several), 'image')} with several rows and other labels in each, such as "
+        f"{min(several)}: each row counts as an image of its own; if these images are of several classes, "
+        'put them into one row, as "cat;dog"',
+    )
+
+
+def _relative_paths(texts: list, path: Path) -> tuple[list[str], tuple[str, ...]]:
+    """The paths of a manifest's images from its folder. Those that another system wrote are looked for:
+    with its separators ("sub\\1.jpg") and with endings in other letters (".JPG")."""
+    notes = ()
+    folder = path.parent
+    first = next((text for text in texts if isinstance(text, str) and "\\" in text), None)
+    if first is not None and not (folder / first).exists():
+        texts = [text.replace("\\", "/") if isinstance(text, str) else text for text in texts]
+    names = [
+        relative_path(text, folder, f"{path} row {number}") for number, text in enumerate(texts)
+    ]
+    if (folder / names[0]).exists():
+        return names, notes
+    there, _ = find_images(folder)
+    by_letters: dict[str, list[str]] = {}
+    for name in there:
+        by_letters.setdefault(name.casefold(), []).append(name)
+    known = set(there)
+    changed = 0
+    for number, name in enumerate(names):
+        found = by_letters.get(name.casefold(), [])
+        if name not in known and len(found) == 1:
+            names[number] = found[0]
+            changed += 1
+    if not (folder / names[0]).exists():
+        raise ValueError(
+            f"{path} row 0 names {names[0]!r}, and there is no such file in {folder or '.'}; paths start "
+            "there"
+        )
+    return names, (
+        f"{counted(changed, 'path')} found in other capital letters than in {path.name}",
+    )
 
 
 def _interned(value):
@@ -223,7 +282,7 @@ def read_lists(where: str, columns: Columns) -> Table | None:
         if len(names) == before:
             raise ValueError(f"{folder / file} names no image")
     files = Files.of(folder, names)
-    row_labels = as_row_labels(values, str(folder), columns.target)
+    row_labels = as_row_labels(values, str(folder), columns.target, columns.separator)
     return Table(files, row_labels, np.array(parts, dtype=object), None, ())
 
 

@@ -1,7 +1,7 @@
 """Parquet files of images, as Hugging Face's `datasets` writes and names them."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitkit.data.formats.class_columns import ClassColumns
 from vitkit.data.formats.hub import class_names, column_labels, find_columns
+from vitkit.data.formats.manifest import table_of_rows
 from vitkit.data.images.pixels import BadImage
 from vitkit.data.loading.workers import Crashed, in_child
 from vitkit.data.sources.stores import ChunkCache, RowRanges, titles
@@ -19,6 +21,7 @@ from vitkit.data.sources.tables import (
     Table,
     as_parts,
     group_column,
+    label_column,
     note_unlabelled,
 )
 from vitkit.data.sources.targets import Values, as_row_labels, concatenate_values
@@ -120,6 +123,8 @@ class _File(NamedTuple):
     """All of them."""
     groups: list
     """What belongs together, of every row; empty without such a column."""
+    of_classes: list[dict]
+    """The columns that may be one for each class, of every row; empty with a column of labels."""
 
 
 def read_parquet(files: dict[str, str], columns: Columns) -> Table:
@@ -131,8 +136,11 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     what is missing, malformed, or differs between files.
     """
     # What the files say, which must be the same of all.
-    opened = _open_all(list(files), columns)
     paths = list(map(Path, files))
+    try:
+        opened = _open_all(list(files), columns)
+    except HoldsPaths:
+        return _read_paths(files, columns)
     image, label, names = opened[0].schema
     for path, file in zip(files, opened, strict=True):
         if file.schema != opened[0].schema:
@@ -180,10 +188,39 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     title = ", ".join(path.name for path in paths)
     if label is not None:
         values = concatenate_values([file.labels for file in opened])
-        row_labels = as_row_labels(values, title, columns.target)
+        row_labels = as_row_labels(values, title, columns.target, columns.separator)
         return Table(store, row_labels, parts, names, (), groups)
+    rows = [row for file in opened for row in file.of_classes]
+    classes = ClassColumns(list(rows[0]) if rows else (), columns, title)
+    for number, row in enumerate(rows):
+        classes.add(number, row)
+    if classes:
+        row_labels, note = classes.row_labels()
+        return Table(store, row_labels, parts, None, (note,), groups)
+    label_column(columns, opened[0].columns)  # raises ValueError if labels were asked for
     notes = note_unlabelled(title, opened[0].columns, columns)
     return Table(store, None, parts, None, notes, groups)
+
+
+class HoldsPaths(ValueError):
+    """The images of a parquet file are paths, not bytes."""
+
+
+def _read_paths(files: dict[str, str], columns: Columns) -> Table:
+    """The table of parquet files whose images are paths, which start from their folder."""
+    import pyarrow.parquet as pq
+
+    def rows() -> Iterator[dict]:
+        for file, part in files.items():
+            for batch in pq.ParquetFile(file).iter_batches():
+                for row in batch.to_pylist():
+                    if isinstance(row.get(image), dict):
+                        row[image] = row[image].get("path")
+                    yield row | {"split": row.get("split", part)} if part else row
+
+    names = pq.ParquetFile(next(iter(files))).schema_arrow.names
+    image, *_ = find_columns(names, {}, columns)
+    return table_of_rows(Path(next(iter(files))), rows(), replace(columns, image=image))
 
 
 def _open_all(files: list[str], columns: Columns) -> list[_File]:
@@ -235,8 +272,10 @@ def _open(file: str, columns: Columns) -> _File:
         with remote.parquet_file(file) as opened:
             schema = opened.schema_arrow
             features = _features(schema.metadata or {})
-            image, label = _columns(schema, features, columns)
+            image, label, of_classes = _columns(schema, features, columns)
             groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
+            if not remote.is_address(file) and _has_paths(schema.field(image).type, groups, image):
+                raise HoldsPaths(f"column {image!r} holds paths")
             sizes = [_column_size(group, image) for group in groups]
             split = next((name for name in schema.names if name.lower() == "split"), None)
             group = group_column(columns, schema.names)
@@ -251,11 +290,17 @@ def _open(file: str, columns: Columns) -> _File:
             row_groups = []
             if group is not None:
                 row_groups = read.column(group).to_pylist()
+            of_classes = [name for name in of_classes if _may_be_a_class(schema.field(name).type)]
+            class_rows = []
+            if of_classes:
+                class_rows = opened.read(columns=of_classes).to_pylist()
     except (pa.ArrowException, OSError) as error:
         if remote.is_address(file) and isinstance(error, OSError):
             raise  # its message says all
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"{file} is not a readable parquet file: {reason}") from None
+    except HoldsPaths:
+        raise
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
     return _File(
@@ -266,6 +311,7 @@ def _open(file: str, columns: Columns) -> _File:
         group_sizes=sizes,
         columns=schema.names,
         groups=row_groups,
+        of_classes=class_rows,
     )
 
 
@@ -301,18 +347,44 @@ def _features(metadata: dict[bytes, bytes]) -> dict:
         return {}
 
 
-def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None]:
-    """The image and the label column. Raises ValueError if they cannot be found, or hold something
-    else."""
+def _has_paths(kind, groups: list, image: str) -> bool:
+    """Whether the images of a file are paths: text, or {bytes, path} without any bytes."""
     import pyarrow.types as types
 
-    image, label = find_columns(schema.names, features, columns)
+    if types.is_string(kind) or types.is_large_string(kind):
+        return True
+    if not types.is_struct(kind) or kind.get_field_index("path") < 0:
+        return False
+    if types.is_null(kind.field("bytes").type):
+        return True
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    chunks = [chunk for chunk in chunks if chunk.path_in_schema == f"{image}.bytes"]
+    known = [chunk.statistics for chunk in chunks if chunk.statistics is not None]
+    if not chunks or len(known) < len(chunks):
+        return False
+    return all(each.num_values == 0 and each.null_count > 0 for each in known)
+
+
+def _may_be_a_class(kind) -> bool:
+    """Whether a column of this type may hold 0 and 1."""
+    import pyarrow.types as types
+
+    return types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
+
+
+def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None, tuple[str, ...]]:
+    """The image and the label column; without the latter, those that may be one for each class. Raises
+    ValueError if they cannot be found, or hold something else."""
+    import pyarrow.types as types
+
+    image, label, of_classes = find_columns(schema.names, features, columns)
     kind = schema.field(image).type
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type
-    if not (types.is_binary(kind) or types.is_large_binary(kind)):
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    if not (types.is_binary(kind) or types.is_large_binary(kind) or is_text or types.is_null(kind)):
         raise ValueError(
             f"column {image!r} holds {schema.field(image).type}; "
             f"expected the images' bytes, plain or as {{bytes, path}}"
         )
-    return image, label
+    return image, label, of_classes

@@ -165,7 +165,7 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
             "--data.columns.label"
         )
     labels = [values[text] for text in texts]
-    row_labels = as_row_labels(labels, shards[0], columns.target)
+    row_labels = as_row_labels(labels, shards[0], columns.target, columns.separator)
     return Table(store, row_labels, parts, _class_names(shards[0]), notes)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -37,13 +37,26 @@ class Index(NamedTuple):
 
 
 def read_index(file: str, columns: Columns) -> Index:
-    """Read a shard from its beginning to its end. Raises ValueError."""
+    """Read a shard from its beginning to its end. Raises ValueError.
+
+    Where no example has an image, names have dots of their own ("cat.v2.jpg"): their extension is what
+    follows the last one.
+    """
+    index = _read_index(file, columns, "first")
+    if index.labels or not index.left_out["examples without an image"]:
+        return index
+    by_last_dot = _read_index(file, columns, "last")
+    return by_last_dot if by_last_dot.labels else index
+
+
+def _read_index(file: str, columns: Columns, dot: Literal["first", "last"]) -> Index:
+    """The same, with extensions that begin at this dot of a name."""
     offsets = []
     sizes = []
     names = []
     labels = []
     left_out = Counter()
-    by_key = groupby(_members(file, left_out), key=lambda member: member.key)
+    by_key = groupby(_members(file, left_out, dot), key=lambda member: member.key)
     for key, group in by_key:
         members = {}
         for member in group:
@@ -85,7 +98,9 @@ class _Member(NamedTuple):
     """What a small member holds that is not an image; empty for all others."""
 
 
-def _members(file: str, left_out: Counter) -> Iterator[_Member]:
+def _members(
+    file: str, left_out: Counter, dot: Literal["first", "last"] = "first"
+) -> Iterator[_Member]:
     """Each plain file, in the order of the shard. Raises ValueError for a damaged shard."""
     try:
         with (
@@ -98,7 +113,7 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
                     left_out["members other than plain files"] += not info.isdir()
                     continue
                 folder, _, name = info.name.rpartition("/")
-                stem, _, extension = name.partition(".")
+                stem, _, extension = name.partition(".") if dot == "first" else name.rpartition(".")
                 extension = extension.lower()
                 if name.startswith(".") or not extension:
                     left_out["hidden or suffixless members"] += 1

@@ -20,6 +20,7 @@ from vitkit.data.sources.targets import (
     RowLabels,
     TargetKind,
     as_number,
+    separator_of_names,
 )
 from vitkit.system.console.text import counted_kind, some
 
@@ -52,12 +53,23 @@ class Columns:
     """Name of the column with the labels."""
     target: Literal["auto", "class", "classes", "number", "none"] = "auto"
     """Meaning of a label: class, the name or number of one class; classes, several classes as a
-    list, as "cat|dog" or as "cat;dog"; number, a number to predict; none, labels are not read. auto
-    reads lists as several classes, and text too if splitting it gives fewer classes, and reads
-    fractions as numbers to predict."""
+    list, as "cat|dog", "cat;dog", "cat, dog" or "['cat', 'dog']"; number, a number to predict; none,
+    labels are not read. auto reads lists as several classes, and text too if splitting it gives fewer
+    classes, and reads fractions as numbers to predict."""
+    separator: str | None = None
+    """What stands between several classes in a cell of text, such as "/" in "cat/dog"."""
     group: str | None = None
     """Name of a column that says which images belong together, such as those of one plant or one
     patient: vitkit keeps them on the same side of every split that it makes."""
+    level: int = 0
+    """Of a folder of images: which folder is the class, 1 the first, as in cats/1.jpg, 2 the one below
+    it, as in 2022/cats/1.jpg and train/cats/1.jpg. 0 finds out from the names of the folders."""
+
+    def __post_init__(self):
+        if self.level < 0:
+            raise ValueError(f"level is {self.level}; it is a number of folders, 1 or more, or 0")
+        if self.separator == "":
+            raise ValueError("separator is empty; give what stands between classes, such as '/'")
 
 
 class Table(NamedTuple):
@@ -345,6 +357,22 @@ def _look_otherwise(values: np.ndarray) -> list[str]:
         notes.append(
             f"classes are called {some(joined[:3], 10)}: if these are several each, say "
             "--data.columns.target classes"
+        )
+    separator = separator_of_names(names)
+    if separator is not None:
+        joined = [name for name in names if separator in name]
+        notes.append(
+            f"classes are called {some(joined[:3], 10)}, and their parts are classes of their own: if "
+            f"these are several each, say --data.columns.separator {separator!r}"
+        )
+    by_letters: dict[str, list[str]] = {}
+    for name in names:
+        by_letters.setdefault(name.casefold(), []).append(name)
+    alike = [" and ".join(spellings) for spellings in by_letters.values() if len(spellings) > 1]
+    if alike:
+        notes.append(
+            f"classes differ in capital letters alone, and are read as different ones: {some(alike)}; if "
+            "they are one, give it one name"
         )
     return notes
 

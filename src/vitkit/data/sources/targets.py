@@ -6,6 +6,7 @@ Legend: N examples, B batch, K classes, M classes of all examples together.
 """
 
 import re
+from ast import literal_eval
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +18,14 @@ from vitkit.system.storage.files import parse_json
 TargetKind = Literal["class", "classes", "number", "none"]
 NO_TARGET = -1  # what a batch holds for an example without a target: no class has this number
 LARGEST = float(np.finfo(np.float32).max)  # number that a batch can hold
-SEPARATORS = ("|", ";")  # between the classes of one image in a cell of a manifest
+SEPARATORS = ("|", ";", ",")  # between the classes of one image in a cell of a manifest
+OTHER_SEPARATORS = (
+    "/",
+    "+",
+    "&",
+    " ",
+)  # which are in the names of classes too: only if somebody says so
+LONGEST_LIST = 10_000  # characters of a cell that is a list as Python writes it
 
 
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -105,11 +113,14 @@ Values = Sequence | np.ndarray | Lists
 RowLabels = np.ndarray | Lists | None
 
 
-def as_row_labels(values: Values, where: str, target: str = "auto") -> RowLabels:
+def as_row_labels(
+    values: Values, where: str, target: str = "auto", separator: str | None = None
+) -> RowLabels:
     """The label of each row, all of one kind, from the values of a table.
 
     where: what errors call the file that they come from.
     target: which kind, as Columns.target has it.
+    separator: what stands between several classes in a cell of text, as Columns.separator has it.
     Raises ValueError, with the row, for a label that is missing or of another kind.
     """
     if target == "none":
@@ -119,9 +130,12 @@ def as_row_labels(values: Values, where: str, target: str = "auto") -> RowLabels
             values = values.astype(np.int64)
         else:
             values = values.tolist()
+    if isinstance(values, list) and all(isinstance(value, bool) for value in values):
+        values = [str(value) for value in values]  # as CSV has them
     # Text is a list if somebody says so, or if nothing else explains it
-    if target == "classes" or (target == "auto" and _recurs(values)):
-        values = _split_cells(values)
+    is_split = target == "classes" or (target == "auto" and separator is not None)
+    if is_split or (target == "auto" and (_are_lists(values) or _recurs(values, SEPARATORS))):
+        values = _split_cells(values, separator)
     kind = target
     if kind == "auto":
         kind = _likely_kind(values)
@@ -226,7 +240,17 @@ def _numbers(values: Values, where: str) -> np.ndarray:
     return np.array(numbers, dtype=np.float64)
 
 
-def _recurs(values: Values) -> bool:
+def _are_lists(values: Values) -> bool:
+    """Whether all cells of text are lists as JSON or Python writes them, or empty."""
+    if isinstance(values, Lists | np.ndarray) or not len(values):
+        return False
+    if not all(isinstance(value, str) for value in values):
+        return False
+    cells = set(values) - {""}
+    return bool(cells) and all(isinstance(_as_list(cell), list) for cell in cells)
+
+
+def _recurs(values: Values, separators: Sequence[str]) -> bool:
     """Whether cells of text are lists of classes: taken apart, as in "cat;dog", "dog" and
     "cat;cow", there are fewer classes than different cells."""
     if isinstance(values, Lists | np.ndarray):
@@ -234,28 +258,40 @@ def _recurs(values: Values) -> bool:
     if not all(isinstance(value, str) for value in values):
         return False
     cells = set(values)
-    separator = _separator(cells)
+    separator = _separator(cells, separators)
     if separator is None:
         return False
     classes = {name for cell in cells for name in _split_cell(cell, separator)}
     return len(classes) < len(cells)
 
 
-def _separator(cells: Iterable[str]) -> str | None:
-    """What separates the classes in cells of text: the first of SEPARATORS that occurs; None if
+def separator_of_names(names: Sequence[str]) -> str | None:
+    """What seems to stand between several classes in the names of classes, of OTHER_SEPARATORS, as in
+    "cat/dog", "cat" and "dog": of some names all parts are classes of their own. None if nothing does."""
+    known = set(names)
+    for separator in OTHER_SEPARATORS:
+        parts = [_split_cell(name, separator) for name in names if separator in name]
+        if parts and all(known.issuperset(each) for each in parts):
+            return separator
+    return None
+
+
+def _separator(cells: Iterable[str], separators: Sequence[str] = SEPARATORS) -> str | None:
+    """What separates the classes in cells of text: the first of the separators that occurs; None if
     none does."""
-    for separator in SEPARATORS:
+    for separator in separators:
         if any(separator in cell for cell in cells):
             return separator
     return None
 
 
-def _split_cells(values: Values) -> Sequence | Lists:
-    """Cells like "cat|dog", "cat;dog" and '["cat", "dog"]' as lists; an empty cell is an empty
-    list."""
+def _split_cells(values: Values, separator: str | None = None) -> Sequence | Lists:
+    """Cells like "cat|dog", "cat;dog", "cat, dog" and '["cat", "dog"]' as lists; an empty cell is an
+    empty list."""
     if isinstance(values, Lists):
         return values
-    separator = _separator({value for value in values if isinstance(value, str)})
+    if separator is None:
+        separator = _separator({value for value in values if isinstance(value, str)})
     lists: dict[str, list] = {}  # by text: a cell that comes a million times is split once
     result = []
     for value in values:
@@ -269,15 +305,31 @@ def _split_cells(values: Values) -> Sequence | Lists:
 
 
 def _split_cell(text: str, separator: str | None) -> list:
-    if text.lstrip().startswith("["):
-        try:
-            return parse_json(text)
-        except ValueError:
-            pass  # a name that begins with a bracket
+    listed = _as_list(text)
+    if listed is not None:
+        return listed
     names = [text]
     if separator is not None:
         names = text.split(separator)
     return [name.strip() for name in names if name.strip()]
+
+
+def _as_list(text: str) -> list | None:
+    """The list that a text is as JSON or Python writes it; None for anything else, such as a name that
+    begins with a bracket."""
+    if not text.strip().startswith("["):
+        return None
+    try:
+        return parse_json(text)
+    except ValueError:
+        pass
+    if len(text) > LONGEST_LIST:
+        return None
+    try:
+        value = literal_eval(text.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    return value if isinstance(value, list) else None
 
 
 def _lists(values: Values, where: str) -> Lists:
