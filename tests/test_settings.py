@@ -153,7 +153,9 @@ CHANGES = {
         "image": Change("picture"),
         "label": Change("kind"),
         "target": Change("number", {"label": "size"}),
+        "separator": Change("v", {"label": "kind"}),  # even: e, en
         "group": Change("kind"),
+        "level": Change(1),
     },
     Optim: {
         "name": Change("sgd"),
@@ -423,7 +425,8 @@ def observe_columns(columns, folder) -> str:
     groups = source.groups
     if groups is not None:
         groups = groups.tolist()
-    return json.dumps([source.target_kind, source.labels, names, answers, groups])
+    of_folders = open_source(str(folder), Columns(level=columns.level)).labels
+    return json.dumps([source.target_kind, source.labels, names, answers, groups, of_folders])
 
 
 def observe_optim(optim, folder) -> str:
