@@ -32,7 +32,6 @@ from sklearn.preprocessing import StandardScaler
 
 from vitkit.data import merge_parts, open_parts
 from vitkit.evaluation import Probe, features, fit_unknown, left_out_quality, probe
-from vitkit.system.machine import autocast
 from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
@@ -54,10 +53,11 @@ class Images(NamedTuple):
 
 def main(argv: list[str] | None = None) -> dict:
     options = arguments().parse_args(argv)
+    about = record.about(__doc__.partition("\n")[0], PACKAGES)
     classifier = load(options.model, quiet=True).for_inference()
     if options.shots_of or options.numbers_of:
         results = in_groups(classifier, options)
-        content = {**record.about(__doc__.partition("\n")[0], PACKAGES), **results}
+        content = {**about, **results}
         record.write(content, options.output)
         return content
     results = {"balanced": [], "rare": [], "noise": list(noise(options.draws))}
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> dict:
         for result in rare(every, options.draws):
             results["rare"].append({"data": Path(data).name, **result})
             show(results["rare"][-1])
-    content = {**record.about(__doc__.partition("\n")[0], PACKAGES), **results}
+    content = {**about, **results}
     record.write(content, options.output)
     return content
 
@@ -118,7 +118,7 @@ def images_of(classifier, data: str) -> Images:
     every = sources[0]
     for source in sources[1:]:
         every = merge_parts(every, source)
-    with autocast(torch.device("cpu"), "auto"):
+    with record.computing():
         return Images(*features(classifier, every))
 
 

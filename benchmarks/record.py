@@ -1,4 +1,4 @@
-"""What a results file says beside its numbers: the command, the date, the machine and the versions.
+"""What a results file says beside its numbers: the command, the date, the commit, the machine and the versions.
 
 This is no benchmark of its own: the scripts import it.
 """
@@ -7,12 +7,19 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
+from contextlib import AbstractContextManager
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+
+from vitkit import __version__
+from vitkit.system.machine import autocast, pick_precision
+
+CODE = ("src", "benchmarks/*.py")  # what a results file depends on
 
 
 def parser(doc: str) -> argparse.ArgumentParser:
@@ -32,13 +39,17 @@ def model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def about(measures: str, packages: tuple[str, ...], device: str = "cpu") -> dict:
-    """The beginning of a result: what is measured, how, when, where, and with which versions."""
+    """The beginning of a result: what is measured, how, when, where, and with which versions.
+
+    Ask before measuring: files may be changed while a benchmark runs.
+    """
     return {
         "measures": measures,
         "command": command(),
         "date": today(),
+        "commit": commit(),
         "machine": machine(device),
-        "versions": versions(packages),
+        "versions": versions(packages) | {"vitkit": __version__},
     }
 
 
@@ -61,13 +72,40 @@ def today() -> str:
     return date.today().isoformat()
 
 
+def commit() -> str | None:
+    """The commit of the code that runs, as "3b18599f", and "3b18599f+changes" if files of it differ;
+    None without git, or outside of a repository."""
+    try:
+        number = _git("rev-parse", "--short=8", "HEAD")
+        changes = _git("status", "--porcelain", "--", *CODE)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    if changes:
+        return f"{number}+changes"
+    return number
+
+
+def _git(*words: str) -> str:
+    root = Path(__file__).parents[1]
+    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def computing(precision: str = "auto", device: str = "cpu") -> AbstractContextManager:
+    """A context that computes as vitkit's commands do, whose --precision is "auto"."""
+    where = torch.device(device)
+    return autocast(where, pick_precision(precision, where).precision)
+
+
 def machine(device: str = "cpu") -> dict:
-    """What the benchmark runs on: CPU, cores, system, Python, and the GPU if it uses one."""
+    """What the benchmark runs on: CPU, cores, system, Python, the precision that vitkit's commands pick
+    there, and the GPU if it uses one."""
     facts = {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "system": platform.system(),
         "python": platform.python_version(),
+        "precision": pick_precision("auto", torch.device(device)).precision,
     }
     if device.startswith("cuda"):
         facts["gpu"] = torch.cuda.get_device_name(device)
