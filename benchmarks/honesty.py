@@ -295,5 +295,46 @@ def noise(draws: int) -> Iterator[dict]:
         }
 
 
+# The tables of docs/accuracy.md
+
+
+def table_rows(results: dict) -> list[str]:
+    """The rows of the page's tables, in Markdown."""
+    rows = []
+    for each in results["balanced"]:
+        rows.append(
+            f"| `{name_of(each)}` | {each['images a class']} | {each['accuracy']:.1f} % | {difference(each)} "
+            f"| {each['interval holds']:.0f} % | {each['covered, worst class']:.0f} % "
+            f"| {each['called unknown, worst class']:.1f} % "
+            f"| {each['possible classes']:.1f} of {each['classes']} |"
+        )
+    for each in results["rare"]:
+        heads = []
+        for head in ("vitkit", *METHODS):
+            recall = f"{each[f'{head}: recall']:.0f} %"
+            if head == "vitkit":
+                recall = f"**{recall}**"
+            heads.append(f"{recall}, {each[f'{head}: balanced accuracy']:.1f} %")
+        rows.append(
+            f"| `{name_of(each)}` | {each['classes']} x {each['common']} | {difference(each)} "
+            f"| {each['interval holds']:.0f} % | {' | '.join(heads)} |"
+        )
+    for each in results["noise"]:
+        rows.append(
+            f"| {each['classes']} x {each['images a class']} "
+            f"| {each['printed']:.2f} ± {each['standard error']:.2f} % | {each['chance']:.2f} % |"
+        )
+    return rows
+
+
+def name_of(row: dict) -> str:
+    """A data set without the end of its files' names."""
+    return row["data"].removesuffix("-*.parquet")
+
+
+def difference(row: dict) -> str:
+    return f"{row['difference']:+.1f} ± {row['standard error']:.1f}"
+
+
 if __name__ == "__main__":
     main()

@@ -19,6 +19,7 @@ import torch
 from vitkit import __version__
 from vitkit.system.machine import autocast, pick_precision
 
+ROOT = Path(__file__).parents[1]
 CODE = ("src", "benchmarks/*.py")  # what a results file depends on
 
 
@@ -76,8 +77,8 @@ def commit() -> str | None:
     """The commit of the code that runs, as "3b18599f", and "3b18599f+changes" if files of it differ;
     None without git, or outside of a repository."""
     try:
-        number = _git("rev-parse", "--short=8", "HEAD")
-        changes = _git("status", "--porcelain", "--", *CODE)
+        number = git("rev-parse", "--short=8", "HEAD")
+        changes = git("status", "--porcelain", "--", *CODE)
     except (OSError, subprocess.CalledProcessError):
         return None
     if changes:
@@ -85,9 +86,14 @@ def commit() -> str | None:
     return number
 
 
-def _git(*words: str) -> str:
-    root = Path(__file__).parents[1]
-    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
+def git(*words: str) -> str:
+    """What git prints in this repository.
+
+    Raises:
+        OSError: If there is no git.
+        subprocess.CalledProcessError: If git fails, as outside of a repository.
+    """
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
@@ -136,6 +142,11 @@ def versions(packages: tuple[str, ...]) -> dict[str, str]:
 def load() -> float:
     """How many processes want a core, over the last minute: more than a few tell of other work."""
     return round(os.getloadavg()[0], 2)
+
+
+def read(file: Path) -> dict:
+    """A results file."""
+    return json.loads(file.read_text())
 
 
 def write(result: dict, output: Path | None) -> None:
