@@ -46,11 +46,13 @@ MEASURED = {
     "heads": ("quick/candidates.py", "quick/head_inputs.py", *_CLOSED_FORM),
     "honesty": ("weights/unknown.py", "evaluation/metrics", *_CLOSED_FORM),
     "inspection": ("inspection/figures", "models"),
+    "inspected": ("inspection/figures", "models"),
     "label": ("labelling", *_CLOSED_FORM),
     "load": ("weights", "models"),
     "loader": _LOADING,
     "mutants": ("", "../../tests"),
     "near_copies": ("curation/duplicates.py", "curation/statistics.py", "data/images"),
+    "precision": ("models", "system/machine.py", "data/images"),
     "predict": ("prediction", "runtimes", "models", "data/images"),
     "pretraining": ("objectives", "training", "models", *_LOADING),
     "proportions": ("models", "data/images"),
@@ -65,6 +67,7 @@ MEASURED = {
     "small": _LOADING,
     "soak": ("serving", "prediction", "system"),
     "step": _STEP,
+    "teaching": ("evaluation/probes",),
     "unknown": ("weights/unknown.py", *_CLOSED_FORM),
 }
 
