@@ -28,7 +28,7 @@ from sklearn.datasets import load_digits, load_sample_images
 DOCS = Path(__file__).parent
 ADDRESS = re.compile(r"http://\S+")
 DIGITS = "zero one two three four five six seven eight nine".split()
-LABELLED = 700  # digits to label
+LABELLED = 400  # digits to label
 SETTLED = 1_500  # milliseconds after which a page no longer moves
 
 
@@ -141,12 +141,14 @@ def inspect_page(gallery: Gallery) -> None:
 
 
 def run_reports(gallery: Gallery) -> None:
-    """The pages of two finished runs, and the upper part of one as a picture."""
+    """The pages of two finished runs, the upper part of one as a picture, and a sheet of its answers."""
     for run in (gallery.digits(), gallery.satellites()):
         shutil.copy(run / "report.html", DOCS / f"report-{run.name}.html")
-    with gallery.page((DOCS / "report-digits.html").as_uri(), 780, 1988) as page:
+    with gallery.page((DOCS / "report-digits.html").as_uri(), 960, 2145) as page:
         page.screenshot(path=DOCS / "run-report.png")
     fewer_colours(DOCS / "run-report.png")
+    sheet = DOCS / "digits.png"
+    vitkit("predict", gallery.digits(), "digits", "--limit", "32", "--sheet", sheet)
 
 
 def evaluation_report(gallery: Gallery) -> None:
