@@ -6,7 +6,7 @@ WEIGHTS is AugReg's ViT-Ti/16, a file; EUROSAT a data set of satellite images wi
 photographs with the model's classes (of which no picture is shown). All photographs that are shown come with
 scikit-image and scikit-learn (README.md has the credits), or are EuroSAT's (MIT). It needs playwright for Python,
 Chromium, node_modules/onnxruntime-web in this folder or one above, and vitkit[app,export]. Runs are kept in
---workdir, and used again.
+--workdir, and used again. The pages show file names as they are given, so give relative ones.
 """
 
 import argparse
@@ -29,6 +29,7 @@ DOCS = Path(__file__).parent
 ADDRESS = re.compile(r"http://\S+")
 DIGITS = "zero one two three four five six seven eight nine".split()
 LABELLED = 400  # digits to label
+ANSWERED = 40  # single digits before the picture of one
 SETTLED = 1_500  # milliseconds after which a page no longer moves
 
 
@@ -104,8 +105,10 @@ def serving(*words: str | Path) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if found := ADDRESS.search(line):
-                yield found[0]
                 break
+        else:
+            raise RuntimeError(f"vitkit {words[0]} has printed no address")
+        yield found[0]
         process.terminate()
 
 
@@ -143,18 +146,20 @@ def inspect_page(gallery: Gallery) -> None:
 def run_reports(gallery: Gallery) -> None:
     """The pages of two finished runs, the upper part of one as a picture, and a sheet of its answers."""
     for run in (gallery.digits(), gallery.satellites()):
+        vitkit("report", run)  # with everything
         shutil.copy(run / "report.html", DOCS / f"report-{run.name}.html")
     with gallery.page((DOCS / "report-digits.html").as_uri(), 960, 2145) as page:
         page.screenshot(path=DOCS / "run-report.png")
     fewer_colours(DOCS / "run-report.png")
-    sheet = DOCS / "digits.png"
+    sheet = gallery.folder / "digits.png"
     vitkit("predict", gallery.digits(), "digits", "--limit", "32", "--sheet", sheet)
+    shutil.copy(sheet, DOCS)
 
 
 def evaluation_report(gallery: Gallery) -> None:
     file = gallery.folder / "report.html"
     vitkit("evaluate", gallery.weights, gallery.imagenet, "--report", file)
-    with gallery.page(file.as_uri(), 780, 1160) as page:
+    with gallery.page(file.as_uri(), 860, 1400) as page:
         page.screenshot(path=DOCS / "report.png")
     fewer_colours(DOCS / "report.png")
 
@@ -206,9 +211,10 @@ def label(gallery: Gallery) -> None:
         name = f"{number:04}.png"
         ink.resize((128, 128), Image.Resampling.BICUBIC).save(folder / name)
         truth[name] = DIGITS[found.target[number]]
-    words = ("label", folder, gallery.weights, "--workdir", gallery.folder / "labels")
+    words = ("label", folder, "--model", gallery.weights, "--workdir", gallery.folder / "labels")
     with serving(*words) as address, gallery.page(address, 1100, 700) as page:
         has_one = has_screen = False
+        answered = 0
         while not (has_one and has_screen):
             wait_for_question(page)
             asked = page.evaluate("question")
@@ -222,10 +228,10 @@ def label(gallery: Gallery) -> None:
                     has_screen = True
                 page.locator("#confirm").click()
                 continue
-            is_late = page.evaluate("classes.length") == len(DIGITS) and len(asked["guesses"]) > 1
-            if is_late and not has_one:
+            if answered >= ANSWERED and truth[names[0]] == "seven" and not has_one:
                 saved_as_jpeg(page, "label-one.jpg")
                 has_one = True
+            answered += 1
             page.locator("#label").fill(truth[names[0]])
             page.locator("#label").press("Enter")
 
