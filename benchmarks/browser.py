@@ -58,6 +58,7 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--openings", type=int, default=5)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(argv)
+    about = record.about(__doc__.partition("\n")[0], PACKAGES)
 
     classifier = load(options.model, quiet=True).for_inference()
     rows = pq.read_table(options.images).column("image").to_pylist()
@@ -77,7 +78,7 @@ def main(argv: list[str] | None = None) -> dict:
             results.append(result)
             print(sentence(result), flush=True)
         content = {
-            **record.about(__doc__.partition("\n")[0], PACKAGES),
+            **about,
             "browser": f"Chromium {browser.version}",
             "webgpu": has_webgpu(browser, options.page[0]),
             "photographs": len(files),

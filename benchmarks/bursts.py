@@ -27,7 +27,6 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from vitkit.data import Source, find_bursts, merge_parts, open_image, open_parts, open_splits
 from vitkit.evaluation import Features, Probing, features
-from vitkit.system.machine import autocast
 from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "scipy", "vitkit")
@@ -57,13 +56,14 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(argv)
+    about = record.about(__doc__.partition("\n")[0], PACKAGES)
     if options.copied:
         results = []
         for data in options.copied:
             for how in ("mirrored and turned", "cut at edges too", *ANGLES):
                 results.append({"data": Path(data).name, "copies": how, **copied(data, how)})
                 print(results[-1], flush=True)
-        content = record.about(__doc__.partition("\n")[0], PACKAGES) | {"copied": results}
+        content = about | {"copied": results}
         record.write(content, options.output)
         return content
     classifier = load(options.model, quiet=True).for_inference()
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> dict:
     for data in options.plain:
         plain.append({"data": Path(data).name, **grouped(data)})
         print(plain[-1], flush=True)
-    content = record.about(__doc__.partition("\n")[0], PACKAGES)
+    content = about
     content |= {"planted": planted, "plain": plain}
     record.write(content, options.output)
     return content
@@ -130,7 +130,7 @@ def everything(data: str) -> Source:
 def trial(classifier, data: str, labels: str, named: str, seed: int) -> dict[str, float]:
     """One draw: what is found, and what is printed and true, in percent."""
     objects = drawn(data, labels, seed)
-    with tempfile.TemporaryDirectory() as folder, autocast(torch.device("cpu"), "auto"):
+    with tempfile.TemporaryDirectory() as folder, record.computing():
         truth = plant(Path(folder), objects, named, seed)
         new = features(classifier, objects.source).x[objects.new]  # from the cache
         whole = open_parts(folder).sources[""]

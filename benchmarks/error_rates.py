@@ -32,6 +32,7 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--draws", type=int, default=2000, help="of each case; a fifth for laws")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(argv)
+    about = record.about(__doc__.partition("\n")[0], PACKAGES)
 
     results = {}
     of_part = {"studies": studies, "laws": laws, "exports": exports}
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> dict:
         for row in of_part[part](draws[part]):
             results[part].append(row)
             print(part, *(f"{name} {value}" for name, value in row.items()), flush=True)
-    content = record.about(__doc__.partition("\n")[0], PACKAGES) | {"results": results}
+    content = about | {"results": results}
     record.write(content, options.output)
     return content
 

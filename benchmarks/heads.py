@@ -42,7 +42,6 @@ from vitkit.quick import (
     solved,
     widest_of,
 )
-from vitkit.system.machine import autocast
 from vitkit.weights import Classifier, fitted_to, load
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
@@ -60,12 +59,13 @@ class Split(NamedTuple):
 
 def main(argv: list[str] | None = None) -> dict:
     options = arguments().parse_args(argv)
+    about = record.about(__doc__.partition("\n")[0], PACKAGES)
     results = {}
     for data in options.data:
         name = Path(data).name
         splits = 1 if name in options.one_split else options.splits
         results[name] = measured(options.model, data, splits)
-        content = {**record.about(__doc__.partition("\n")[0], PACKAGES), "heads": results}
+        content = {**about, "heads": results}
         record.write(content, options.output)
     return content
 
@@ -99,7 +99,7 @@ def measured(model: str, data: str, splits: int) -> dict:
     of_all = widest_of(kinds)
     widest = replace(published.model.config, pool=of_all.pool, read_blocks=of_all.blocks)
     classifier, _ = fitted_to(published, replace(widest, classes=0), test.labels)
-    with autocast(torch.device("cpu"), "auto"):
+    with record.computing():
         began = time.perf_counter()
         every = features(classifier.for_inference(), learned)
         seconds = time.perf_counter() - began

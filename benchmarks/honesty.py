@@ -32,7 +32,6 @@ from sklearn.preprocessing import StandardScaler
 
 from vitkit.data import merge_parts, open_parts
 from vitkit.evaluation import Probe, features, fit_unknown, left_out_quality, probe
-from vitkit.system.machine import autocast
 from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
@@ -54,10 +53,11 @@ class Images(NamedTuple):
 
 def main(argv: list[str] | None = None) -> dict:
     options = arguments().parse_args(argv)
+    about = record.about(__doc__.partition("\n")[0], PACKAGES)
     classifier = load(options.model, quiet=True).for_inference()
     if options.shots_of or options.numbers_of:
         results = in_groups(classifier, options)
-        content = {**record.about(__doc__.partition("\n")[0], PACKAGES), **results}
+        content = {**about, **results}
         record.write(content, options.output)
         return content
     results = {"balanced": [], "rare": [], "noise": list(noise(options.draws))}
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> dict:
         for result in rare(every, options.draws):
             results["rare"].append({"data": Path(data).name, **result})
             show(results["rare"][-1])
-    content = {**record.about(__doc__.partition("\n")[0], PACKAGES), **results}
+    content = {**about, **results}
     record.write(content, options.output)
     return content
 
@@ -118,7 +118,7 @@ def images_of(classifier, data: str) -> Images:
     every = sources[0]
     for source in sources[1:]:
         every = merge_parts(every, source)
-    with autocast(torch.device("cpu"), "auto"):
+    with record.computing():
         return Images(*features(classifier, every))
 
 
@@ -293,6 +293,47 @@ def noise(draws: int) -> Iterator[dict]:
             "chance": round(100 / classes, 2),
             "standard error": round(float(np.std(shares, ddof=1) / np.sqrt(draws)), 2),
         }
+
+
+# The tables of docs/accuracy.md
+
+
+def table_rows(results: dict) -> list[str]:
+    """The rows of the page's tables, in Markdown."""
+    rows = []
+    for each in results["balanced"]:
+        rows.append(
+            f"| `{name_of(each)}` | {each['images a class']} | {each['accuracy']:.1f} % | {difference(each)} "
+            f"| {each['interval holds']:.0f} % | {each['covered, worst class']:.0f} % "
+            f"| {each['called unknown, worst class']:.1f} % "
+            f"| {each['possible classes']:.1f} of {each['classes']} |"
+        )
+    for each in results["rare"]:
+        heads = []
+        for head in ("vitkit", *METHODS):
+            recall = f"{each[f'{head}: recall']:.0f} %"
+            if head == "vitkit":
+                recall = f"**{recall}**"
+            heads.append(f"{recall}, {each[f'{head}: balanced accuracy']:.1f} %")
+        rows.append(
+            f"| `{name_of(each)}` | {each['classes']} x {each['common']} | {difference(each)} "
+            f"| {each['interval holds']:.0f} % | {' | '.join(heads)} |"
+        )
+    for each in results["noise"]:
+        rows.append(
+            f"| {each['classes']} x {each['images a class']} "
+            f"| {each['printed']:.2f} ± {each['standard error']:.2f} % | {each['chance']:.2f} % |"
+        )
+    return rows
+
+
+def name_of(row: dict) -> str:
+    """A data set without the end of its files' names."""
+    return row["data"].removesuffix("-*.parquet")
+
+
+def difference(row: dict) -> str:
+    return f"{row['difference']:+.1f} ± {row['standard error']:.1f}"
 
 
 if __name__ == "__main__":

@@ -20,14 +20,12 @@ from pathlib import Path
 
 import numpy as np
 import record
-import torch
 from sklearn.cluster import KMeans
 
 from vitkit.data import Source, merge_parts, open_parts
 from vitkit.evaluation import features
 from vitkit.labelling import Sitting, next_to_label
 from vitkit.labelling.head import solve, unsureness
-from vitkit.system.machine import autocast
 from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
@@ -42,6 +40,7 @@ WORTH_TELLING = 20  # photographs without a label, below which that is not looke
 
 def main(argv: list[str] | None = None) -> dict:
     options = arguments().parse_args(argv)
+    about = record.about(__doc__.partition("\n")[0], PACKAGES)
     classifier = load(options.model, quiet=True).for_inference()
     results = {}
     told = {}
@@ -63,7 +62,7 @@ def main(argv: list[str] | None = None) -> dict:
         results[Path(data).name] = result
         print(Path(data).name, json.dumps(result), flush=True)
     content = {
-        **record.about(__doc__.partition("\n")[0], PACKAGES),
+        **about,
         "sets": results,
         "what it says of itself": summary([each for looks in told.values() for each in looks]),
     }
@@ -90,7 +89,7 @@ def both(classifier, data: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 
 def seen(classifier, source: Source) -> tuple[np.ndarray, np.ndarray]:
-    with autocast(torch.device("cpu"), "auto"):
+    with record.computing():
         found = features(classifier, source)
     return np.array(found.x), found.y
 

@@ -69,13 +69,14 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--copies", type=int, default=40, help="images of a set that are copied")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(argv)
+    about = record.about(__doc__.partition("\n")[0], PACKAGES)
 
     results = {}
     for data in options.data:
         results[Path(data).name] = measured(_images(data), options.copies)
         print(Path(data).name, results[Path(data).name], flush=True)
     content = {
-        **record.about(__doc__.partition("\n")[0], PACKAGES),
+        **about,
         "copies": options.copies,
         "results": results,
     }

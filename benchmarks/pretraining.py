@@ -37,6 +37,7 @@ from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, last_metrics, read_metrics, report, train
 
 # The model and its training, without data and objective: for two cores, and for a GPU
+PACKAGES = ("torch", "vitkit")
 LAPTOP = Recipe(
     model=ViTConfig(
         width=96, depth=4, mlp=192, heads=3, patch=4, image=(32, 32), pool="gap", classes=0
@@ -103,12 +104,11 @@ def arguments() -> argparse.Namespace:
 
 def about(device: str) -> dict:
     """The beginning of the results file."""
-    on_gpu = device != "cpu" and torch.cuda.is_available()
+    used = "cpu"
+    if device != "cpu" and torch.cuda.is_available():
+        used = "cuda"
     return {
-        "command": record.command(),
-        "date": record.today(),
-        **record.machine("cuda" if on_gpu else "cpu"),
-        "torch": torch.__version__,
+        **record.about(__doc__.partition("\n")[0], PACKAGES, used),
         "pre-training": {},
         "fine-tuning": [],
     }

@@ -18,7 +18,6 @@ import torch
 
 from vitkit.data import Preprocessing
 from vitkit.models import create, named
-from vitkit.system.machine import autocast
 from vitkit.weights import Classifier
 
 PACKAGES = ("torch", "numpy", "vitkit")
@@ -29,6 +28,7 @@ PICTURES = ((3, 4), (4, 3), (1, 1), (2, 3), (9, 16), (3, 2), (4, 5))  # proporti
 
 def main(argv: list[str] | None = None) -> dict:
     options = arguments().parse_args(argv)
+    about = record.about(__doc__.partition("\n")[0], PACKAGES)
     classifier = Classifier(
         create(named(options.model, classes=10), seed=0),
         Preprocessing((SIDE, SIDE), rule="native"),
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> dict:
     # In turns
     torch.set_num_threads(1)
     spent = {name: [] for name in batches}
-    with torch.inference_mode(), autocast(torch.device("cpu"), options.precision):
+    with torch.inference_mode(), record.computing(options.precision):
         for _ in range(options.rounds):
             for name, (batch, _) in batches.items():
                 began = time.process_time()
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> dict:
             "of the square's tokens a second": round(speed * tokens[name] / square, 3),
         }
         print(name, results[name], flush=True)
-    content = {**record.about(__doc__.partition("\n")[0], PACKAGES), "speeds": results}
+    content = {**about, "speeds": results}
     record.write(content, options.output)
     return content
 

@@ -1,4 +1,4 @@
-"""What a results file says beside its numbers: the command, the date, the machine and the versions.
+"""What a results file says beside its numbers: the command, the date, the commit, the machine and the versions.
 
 This is no benchmark of its own: the scripts import it.
 """
@@ -7,12 +7,20 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
+from contextlib import AbstractContextManager
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+
+from vitkit import __version__
+from vitkit.system.machine import autocast, pick_precision
+
+ROOT = Path(__file__).parents[1]
+CODE = ("src", "benchmarks/*.py")  # what a results file depends on
 
 
 def parser(doc: str) -> argparse.ArgumentParser:
@@ -32,13 +40,17 @@ def model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def about(measures: str, packages: tuple[str, ...], device: str = "cpu") -> dict:
-    """The beginning of a result: what is measured, how, when, where, and with which versions."""
+    """The beginning of a result: what is measured, how, when, where, and with which versions.
+
+    Ask before measuring: files may be changed while a benchmark runs.
+    """
     return {
         "measures": measures,
         "command": command(),
         "date": today(),
+        "commit": commit(),
         "machine": machine(device),
-        "versions": versions(packages),
+        "versions": versions(packages) | {"vitkit": __version__},
     }
 
 
@@ -61,13 +73,45 @@ def today() -> str:
     return date.today().isoformat()
 
 
+def commit() -> str | None:
+    """The commit of the code that runs, as "3b18599f", and "3b18599f+changes" if files of it differ;
+    None without git, or outside of a repository."""
+    try:
+        number = git("rev-parse", "--short=8", "HEAD")
+        changes = git("status", "--porcelain", "--", *CODE)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    if changes:
+        return f"{number}+changes"
+    return number
+
+
+def git(*words: str) -> str:
+    """What git prints in this repository.
+
+    Raises:
+        OSError: If there is no git.
+        subprocess.CalledProcessError: If git fails, as outside of a repository.
+    """
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def computing(precision: str = "auto", device: str = "cpu") -> AbstractContextManager:
+    """A context that computes as vitkit's commands do, whose --precision is "auto"."""
+    where = torch.device(device)
+    return autocast(where, pick_precision(precision, where).precision)
+
+
 def machine(device: str = "cpu") -> dict:
-    """What the benchmark runs on: CPU, cores, system, Python, and the GPU if it uses one."""
+    """What the benchmark runs on: CPU, cores, system, Python, the precision that vitkit's commands pick
+    there, and the GPU if it uses one."""
     facts = {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "system": platform.system(),
         "python": platform.python_version(),
+        "precision": pick_precision("auto", torch.device(device)).precision,
     }
     if device.startswith("cuda"):
         facts["gpu"] = torch.cuda.get_device_name(device)
@@ -98,6 +142,11 @@ def versions(packages: tuple[str, ...]) -> dict[str, str]:
 def load() -> float:
     """How many processes want a core, over the last minute: more than a few tell of other work."""
     return round(os.getloadavg()[0], 2)
+
+
+def read(file: Path) -> dict:
+    """A results file."""
+    return json.loads(file.read_text())
 
 
 def write(result: dict, output: Path | None) -> None:

@@ -37,6 +37,7 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(argv)
+    about = record.about(__doc__.partition("\n")[0], PACKAGES)
 
     classifier = load(options.model, quiet=True).for_inference()
     results = []
@@ -50,7 +51,7 @@ def main(argv: list[str] | None = None) -> dict:
                 results.append(result)
                 print(_sentence(result), flush=True)
     content = {
-        **record.about(__doc__.partition("\n")[0], PACKAGES),
+        **about,
         "draws": options.draws,
         "results": results,
     }

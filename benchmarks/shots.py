@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import record
 import torch
 from bursts import everything, shot
 from PIL import Image
@@ -80,7 +81,7 @@ def seen_of(classifier: Classifier, data: str, shots: int, folder: Path) -> Seen
         taken = [image]
         if shots > 1:
             taken = [shot(image.convert("RGB"), random) for _ in range(shots)]
-        with torch.no_grad():
+        with torch.no_grad(), record.computing():
             batch = classifier.batch([np.asarray(each.convert("RGB")) for each in taken])
             rows.append(classifier.features(batch).float().numpy())
     number = np.repeat(np.arange(len(chosen)), shots)

@@ -22,7 +22,6 @@ finds on the other half.
 
 import argparse
 import io
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +97,7 @@ Excess = Callable[[Tensor], Tensor]  # features (M, F) -> (M,), above 0 for an u
 
 def main(argv: list[str] | None = None) -> dict:
     options = arguments().parse_args(argv)
+    about = record.about(__doc__.partition("\n")[0], PACKAGES)
     classifier = reading_all_blocks(load(options.model, quiet=True))
     sets = {}
     for data in options.data:
@@ -115,8 +115,7 @@ def main(argv: list[str] | None = None) -> dict:
                 trials += [{"known": name, "head": head, **each} for each in of_others]
         print(name, show(trials, name), flush=True)
     content = {
-        **record.about(__doc__.partition("\n")[0], PACKAGES),
-        "commit": commit(),
+        **about,
         "summary": summary(trials, made),
         "choice": choice(trials),
         "sets": by_set(trials),
@@ -602,13 +601,6 @@ def show(trials: list[dict], name: str) -> str:
             far = [each for each in own if each["unknown"] != AWAY]
             texts.append(f"{head}, {way}: {numbers(far)}")
     return "; ".join(texts)
-
-
-def commit() -> str:
-    """The commit of the code that is measured; "" outside of a repository."""
-    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -295,6 +295,52 @@ def test_features_are_timed_beside_the_forward_pass(tmp_path, run):
     assert set(result["rounds"]) == {"forward", "features"} and result["images"] == 359
 
 
+def test_changes_of_a_taught_model_are_timed_in_both_ways(run):
+    rows = run("teaching", "--sizes 30 8 3 --sizes 20 1001 2 --rounds 1")["results"]
+    assert rows[0]["everything"] > 0 and rows[0]["from sums"] >= 0
+    assert rows[1]["features"] == 1001 and "from sums" not in rows[1]
+
+
+@pytest.fixture
+def small_model(tmp_path):
+    """The folder of a model with a class token, for digits."""
+    from vitkit.data import Preprocessing
+    from vitkit.models import create, vit
+    from vitkit.weights import Classifier
+
+    config = vit("mu/4", image=(16, 16), depth=2, classes=10)
+    model = create(config, seed=0)
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(0))
+    labels = tuple(map(str, range(10)))
+    save(Classifier(model, Preprocessing((16, 16)), labels), tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.slow
+def test_precisions_are_compared_answer_by_answer(small_model, run):
+    """The digits' labels are the classes, so the accuracies are those of `vitkit evaluate`."""
+    result = run("precision", f"--model {small_model} --images digits")
+    exact, rounded = (result["results"][each] for each in ("float32", "bfloat16"))
+    assert exact["same answers"] == result["photographs"] == 359
+    assert exact["largest difference of a logit"] == 0 < rounded["largest difference of a logit"]
+    from vitkit import evaluate
+
+    shown = evaluate(str(small_model), "digits", precision="float32", quiet=True)
+    at_most(abs(exact["top1"] - 100 * shown["top1"]), 0.01)
+
+
+@pytest.mark.slow
+def test_the_numbers_of_inspection_are_those_of_its_figures(small_model, run):
+    result = run("inspected", f"--model {small_model} --images digits --count 8")
+    assert result["photographs"] == 8
+    assert len(result["distance"]["mean of each layer"]) == 2
+    assert -1 <= result["positions"]["neighbours"] <= 1
+    assert result["alignment"]["of the last with each"][-1] == 1
+    assert set(result["occlusion"]) == {
+        *("rollout", "relevance", "gradient rollout", "attention of the last layer")
+    }
+
+
 def test_whole_processes_are_timed(importable, capsys):
     from end_to_end import Contender, print_table, row, timed
 

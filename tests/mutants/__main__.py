@@ -94,6 +94,9 @@ def read_results() -> dict:
 def write_results(entries: list[dict], command: str) -> None:
     """All changes, with the figures of each package first. The reasons why changed lines do the same
     are written by hand, and stay."""
+    sys.path.append(str(RESULTS.parents[1]))
+    import record
+
     reasons = read_results()["reasons"]
     same = {_key(reason) for reason in reasons}
     packages = {}
@@ -104,6 +107,8 @@ def write_results(entries: list[dict], command: str) -> None:
     survivors = [entry for entry in entries if not entry["noticed_by"]]
     result = {
         "command": command,
+        "date": record.today(),
+        "commit": record.commit(),
         "torch": torch.__version__,
         "changes": len(entries),
         "noticed": len(entries) - len(survivors),

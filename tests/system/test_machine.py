@@ -96,6 +96,8 @@ def test_autocast_computes_products_in_the_precision():
         assert (a @ a).dtype == torch.bfloat16
     with autocast(CPU, "float32"):
         assert (a @ a).dtype == torch.float32
+    with pytest.raises(ValueError, match="precision is 'auto'; give float32 or bfloat16"):
+        autocast(CPU, "auto")
 
 
 @pytest.mark.parametrize("supported", [True, False])

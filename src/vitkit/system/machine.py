@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from vitkit.system.console.messages import say
 
@@ -179,7 +179,13 @@ def _say_once(sentence: str) -> None:
 
 def autocast(device: "torch.device", precision: Precision) -> AbstractContextManager:
     """A context in which matrix products run in bfloat16, on float32 weights; or one that changes
-    nothing, for float32."""
+    nothing, for float32.
+
+    Raises:
+        ValueError: If it is neither: `pick_precision` decides what "auto" is on this machine.
+    """
+    if precision not in get_args(Precision):
+        raise ValueError(f"precision is {precision!r}; give float32 or bfloat16")
     if precision == "float32":
         return nullcontext()
     import torch
