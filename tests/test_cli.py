@@ -306,7 +306,7 @@ def test_the_warm_up_follows_the_length(capsys):
 
     named, _ = first_recipe("train", "digits --length 30epochs".split())
     assert (named.length.n, named.optim.warmup) == (30, Span(1, "epochs"))  # as 3 of 90
-    assert "the warm-up is 1 epochs, the same share of --length" in capsys.readouterr().err
+    assert "the warm-up is 1 epochs, the same share of `length`" in capsys.readouterr().err
     named, _ = first_recipe("train", "digits --length 60steps".split())
     assert named.optim.warmup == Span(2, "steps")
     named, _ = first_recipe("train", "digits --length=5epochs --optim.warmup 1epoch".split())

@@ -95,7 +95,9 @@ def test_every_public_name_is_called():
             if isinstance(node, ast.Call):
                 called.add(ast.unparse(node.func))
     verbs = {f"vitkit.{command.verb}" for command in COMMANDS}  # docs/verbs.ipynb calls them
-    missing = {f"vitkit.{name}" for name in vitkit.__all__} - called - verbs
+    errors = {f"vitkit.{name}" for name in vitkit._ERRORS}
+    assert all(f"`{name.removeprefix('vitkit.')}`" in PAGE.read_text() for name in errors)
+    missing = {f"vitkit.{name}" for name in vitkit.__all__} - called - verbs - errors
     assert missing == {"vitkit.__version__"}
     assert vitkit.__version__ and "`vitkit.__version__`" in PAGE.read_text()
 

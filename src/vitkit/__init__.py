@@ -39,6 +39,21 @@ _VERBS = (
     "train",
     "watch",
 )
+# What vitkit raises for whoever called it to put right
+_ERRORS = (
+    "VitkitError",
+    "BadSettings",
+    "BadImage",
+    "BadData",
+    "BadWeights",
+    "BadRun",
+    "Unsupported",
+    "Unavailable",
+    "Diverged",
+    "WorkerDied",
+    "RankLost",
+    "Interrupted",
+)
 # public name -> the room that has it
 _ROOM_OF = {
     **dict.fromkeys(_VERBS, "vitkit.verbs"),
@@ -54,6 +69,7 @@ _ROOM_OF = {
     "save": "vitkit.weights",
     "Recipe": "vitkit.training",
     "VitClassifier": "vitkit.estimator",
+    **dict.fromkeys(_ERRORS, "vitkit.system.errors"),
 }
 __all__ = ["__version__", *_ROOM_OF]
 

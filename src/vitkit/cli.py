@@ -9,30 +9,37 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from _thread import interrupt_main
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from vitkit.commands import COMMANDS, DATA, MODEL, Command, WordsMissing, WrongWords
-from vitkit.system.environment import MAX_PIXELS_VARIABLE, max_pixels
+from vitkit.system.environment import MAX_PIXELS_VARIABLE, TRACEBACK_VARIABLE, max_pixels
+from vitkit.system.errors import VitkitError
 
 # The commands that someone with a folder of photographs needs, in the order of need
 FIRST_HOUR = ("finetune", "predict", "evaluate", "app", "data stats", "doctor")
 # Exit status of a run that was asked to stop and has saved itself: EX_TEMPFAIL, run it again
 STOPPED = 75
+FAILED = 1
 WRONG_WORDS = 2
+BUG = 70  # EX_SOFTWARE
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 HELP = ("-h", "--help")
 HELP_ALL = "--help-all"  # every setting of a command, where --help shows some
 VERSION = ("--version", "-V", "version")
 COMPLETION = ("completion", "--print-completion", "--show-completion")
 MAX_PIXELS = "--max-pixels"
+TRACEBACK = "--traceback"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; returns its exit status.
 
-    An error that a user can cause is one sentence and status 1, or 2 for a wrong command line.
+    An error that a user can put right is one sentence and status 1, or 2 for a wrong command line. Anything
+    else is a bug: a traceback and status 70.
     """
     own_process = argv is None
     if own_process:
@@ -76,10 +83,10 @@ def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 def _main(words: list[str]) -> int:
     """Run a command; returns its exit status."""
-    words = _take_max_pixels(words)
+    words = _take_common_options(words)
     try:
         max_pixels()
-    except ValueError as error:
+    except VitkitError as error:
         return _complain(str(error), WRONG_WORDS)
 
     # What needs no command
@@ -128,13 +135,16 @@ def _main(words: list[str]) -> int:
     return _run_and_report(command, words)
 
 
-def _take_max_pixels(words: list[str]) -> list[str]:
-    """The other words. --max-pixels goes with every command: it is kept in the environment, where
-    worker processes find it too."""
+def _take_common_options(words: list[str]) -> list[str]:
+    """The other words. --max-pixels and --traceback go with every command: they are kept in the
+    environment, where worker processes find them too."""
     others = []
     waiting = iter(words)
     for word in waiting:
         name, has_value, value = word.partition("=")
+        if word == TRACEBACK:
+            os.environ[TRACEBACK_VARIABLE] = "1"
+            continue
         if name != MAX_PIXELS:
             others.append(word)
             continue
@@ -159,7 +169,12 @@ def overview(commands: Sequence[Command] = COMMANDS) -> str:
 
     # What their words mean
     limit = "the largest image to decode, with any command; 178,956,970 pixels by default"
-    rows = [("MODEL", MODEL), ("DATA", DATA), (f"{MAX_PIXELS} N", limit)]
+    rows = [
+        ("MODEL", MODEL),
+        ("DATA", DATA),
+        (f"{MAX_PIXELS} N", limit),
+        (TRACEBACK, "where in the program an error was raised, with any command"),
+    ]
     lines = ["usage: vitkit COMMAND ...", *lines, "", *two_columns(rows)]
     lines += ["", fill("vitkit COMMAND --help says more. Try this first: vitkit train digits")]
     return "\n".join(lines)
@@ -191,12 +206,15 @@ def _unknown(name: str) -> str:
 
 
 def _run_and_report(command: Command, words: list[str]) -> int:
-    """Run a command; returns its exit status. Errors that a user can cause are printed as a
-    sentence."""
-    from vitkit.system.errors import Interrupted, PeerFailed, RankLost, WorkerDied
+    """Run a command; returns its exit status. Errors that a user can put right are printed as a
+    sentence, and bugs with their traceback."""
+    from vitkit.commands.spelling import as_options
+    from vitkit.system.console.messages import spelled
+    from vitkit.system.errors import Interrupted, PeerFailed
 
     try:
-        return _run(command, words)
+        with spelled(as_options):
+            return _run(command, words)
     except WrongWords as error:
         return _complain(str(error), WRONG_WORDS)
     except WordsMissing as usage:
@@ -206,31 +224,73 @@ def _run_and_report(command: Command, words: list[str]) -> int:
     except Interrupted:
         return STOPPED
     except PeerFailed:
-        return 1
+        return FAILED
     except KeyboardInterrupt:  # outside of a training run, where there is nothing to save
         return INTERRUPTED
     except BrokenPipeError:  # no mistake of the user's, though an OSError
         raise
-    except (ValueError, OSError, FloatingPointError, WorkerDied, RankLost) as error:
-        sentence = str(error)
-        if "No space left" in sentence and "make room" not in sentence:
-            sentence += "; make room, or write to another disk"
+    except Exception as error:  # printed as what it is
+        sentence = _sentence_of(error)
+        if sentence is None:
+            return _report_bug(error)
+        if os.environ.get(TRACEBACK_VARIABLE):
+            traceback.print_exception(error)
         return _complain(sentence)
-    except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, named without importing torch
-            raise
+
+
+def _sentence_of(error: Exception) -> str | None:
+    """What a user can do about an error, in a sentence; None for a bug."""
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, named without importing torch
         advice = "out of memory: use a smaller --micro-batch, or --recompute"
-        return _complain(f"{advice} ({str(error).splitlines()[0]})")
+        return f"{advice} ({str(error).splitlines()[0]})"
+    is_the_systems = isinstance(error, OSError) and (error.errno or error.filename)
+    if not isinstance(error, VitkitError) and not is_the_systems:
+        return None
+    sentence = str(error)
+    if "No space left" in sentence and "make room" not in sentence:
+        sentence += "; make room, or write to another disk"
+    return sentence
+
+
+def _report_bug(error: Exception) -> int:
+    """Print a traceback, and whose mistake it is; returns the exit status."""
+    traceback.print_exception(error)
+    place = _outside_of_vitkit(error)
+    if place is not None:
+        _complain(f"{type(error).__name__} in your own code: {place}")
+        return BUG
+    from vitkit import __version__
+
+    _complain(
+        f"this is a bug of vitkit {__version__}; please report it, with the lines above and the command"
+    )
+    return BUG
+
+
+def _outside_of_vitkit(error: Exception) -> str | None:
+    """The innermost place of a traceback in a file of the user's: neither vitkit's nor an installed
+    package's; None if there is none."""
+    import sysconfig
+
+    packages = [Path(__file__).parent, Path(sys.prefix)]
+    packages += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+    place = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        file = Path(frame.filename)
+        if file.is_file() and not any(file.is_relative_to(folder) for folder in packages):
+            place = f"{file}, line {frame.lineno}"
+    return place
 
 
 def _complain(sentence: str, status: int = 1) -> int:
     """Print one sentence in red; returns the exit status."""
     from rich.console import Console
 
+    from vitkit.commands.spelling import as_options
     from vitkit.system.console.text import printable
 
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"vitkit: {printable(sentence)}", style="red")
+    console.print(f"vitkit: {printable(as_options(sentence))}", style="red")
     return status
 
 
@@ -284,7 +344,7 @@ def _everyday_help(command: Command, words: list[str]) -> str:
         return short_help(command, program, settings)
     try:
         program, default, _ = _read_first_words(command, words)
-    except (ValueError, OSError) as error:
+    except (VitkitError, OSError) as error:
         if command.words.startswith("RECIPE"):
             raise
         reason = f"Without the values of this run, because {error}"

@@ -33,6 +33,7 @@ from vitkit.evaluation import (
     with_probe,
 )
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadData
 from vitkit.system.machine import PrecisionChoice, autocast, pick_device, pick_precision
 from vitkit.weights import Classifier, adopt, called_in, load
 
@@ -107,13 +108,13 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
             y = validate_data(self, y=y)
             check_consistent_length(source.rows, y)
         if any(name is None for name in y):
-            raise ValueError("y holds None; give a class for each image")
+            raise BadData("y holds None; give a class for each image")
         check_classification_targets(y)
         self.classes_, classes = np.unique(y, return_inverse=True)
         count = len(self.classes_)
         if count < 2:
             name = self.classes_.tolist()[0]
-            raise ValueError(f"all of y is one class, {name!r}; a classifier needs two or more")
+            raise BadData(f"all of y is one class, {name!r}; a classifier needs two or more")
 
         # Features of the images, as the new head will read them
         if self.model is not None:
@@ -224,7 +225,7 @@ def _workers(count: int) -> int:
 def _images(X: Any) -> Source:
     """Images, where features would be a mistake. Raises ValueError."""
     if isinstance(X, np.ndarray | Tensor) and X.ndim == 2 and X.shape[1] > 1:
-        raise ValueError(
+        raise BadData(
             f"X is {X.dtype} {tuple(X.shape)}, and a model is to compute the features of images; if "
             "X is features, leave out model"
         )
@@ -244,7 +245,7 @@ def _check_features(X: Any) -> None:
     is_list = isinstance(first, str | PurePath | bytes | Image.Image)
     is_pixels = len(shape) > 2 or getattr(first, "ndim", 0) > 1
     if is_one or is_list or is_pixels:
-        raise ValueError(
+        raise BadData(
             "X is images, and there is no model to compute their features with; give one: "
             "VitClassifier(model=...)"
         )

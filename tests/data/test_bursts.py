@@ -152,7 +152,7 @@ def test_no_burst_is_on_both_sides_and_none_is_the_split_of_before(bursts):
     splits = open_splits(str(bursts))
     assert not set(things_of(splits.train)) & set(things_of(splits.test))
     assert not set(splits.train.groups) & set(splits.test.groups)
-    assert any("bursts of" in note and "--groups none" in note for note in splits.notes)
+    assert any("bursts of" in note and "`groups='none'`" in note for note in splits.notes)
     data = Data(source=str(bursts), parts="three")
     parts = divide(open_to_divide(data), data)
     assert not set(things_of(parts["train"])) & set(things_of(parts["val"]))

@@ -132,7 +132,7 @@ def test_opacity_is_a_channel_where_it_is_asked_for():
 
 def test_bands_for_a_model_of_colours_are_refused_in_one_sentence():
     picture = open_image(FILES["samples"](), "field.tif")
-    with pytest.raises(BadImage, match=r"field.tif has 12 channels.*--model.channels 12"):
+    with pytest.raises(BadImage, match=r"field.tif has 12 channels.*`model.channels=12`"):
         Preprocessing()(picture)
     with pytest.raises(BadImage, match="field.tif has 12 channels, and the model's images have 5"):
         preparing(5)(picture)
@@ -144,7 +144,7 @@ def test_bands_for_a_model_of_colours_are_refused_in_one_sentence():
 def test_beyond_the_limits_before_anything_is_allocated(monkeypatch):
     monkeypatch.setenv("VITKIT_MAX_PIXELS", "400")
     for data in (FILES["samples"](), FILES["npy"]()):
-        with pytest.raises(BadImage, match="24 x 20 pixels and 12 channels.*--max-pixels"):
+        with pytest.raises(BadImage, match="24 x 20 pixels and 12 channels.*`max_pixels=N`"):
             open_image(data, "bands")
 
 

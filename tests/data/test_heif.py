@@ -71,7 +71,7 @@ def test_what_is_damaged_or_too_large_is_a_sentence(monkeypatch):
         with pytest.raises(BadImage, match="^IMG_1"):
             open_image(damaged, "IMG_1.HEIC").pixels()
     monkeypatch.setenv("VITKIT_MAX_PIXELS", "1000")
-    with pytest.raises(BadImage, match="raise the limits with --max-pixels"):
+    with pytest.raises(BadImage, match="raise the limits with `max_pixels=N`"):
         open_image(data, "IMG_1.HEIC")
 
 

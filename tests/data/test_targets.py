@@ -114,7 +114,7 @@ def test_what_labels_are(values, asked, kind, expected):
 @pytest.mark.parametrize(("values", "note"), [
     (["0.31", "0.5", "n/a"], "classes are called 0.31, 0.5: if these are numbers to predict, say"),
     (["a;b", "c"], "classes are called a;b: if these are several each, say"),
-    ([20, 35], "(if they are numbers to predict: --data.columns.target number)"),
+    ([20, 35], "(if they are numbers to predict: `data.columns.target='number'`)"),
     (["1.0", "cat"], None),
 ])  # fmt: skip
 def test_classes_that_may_be_meant_otherwise_are_said(values, note):
@@ -140,7 +140,7 @@ def test_classes_that_may_be_meant_otherwise_are_said(values, note):
     ([1, 1e300], "number", r"row 1 has the label 1e\+300; expected a finite number"),
     ([[1]], "number", r"row 0 has the label \[1\]"),
     ([[], []], "auto", "are of no class"),
-    ([[-1]], "auto", "has the label -1; labels go from 0 .*--data.columns.target number"),
+    ([[-1]], "auto", "has the label -1; labels go from 0 .*`data.columns.target='number'`"),
 ])  # fmt: skip
 def test_labels_that_cannot_be_understood(values, asked, message):
     store = Arrays("x", np.zeros((len(values), 4, 4), np.uint8))
@@ -236,8 +236,8 @@ def test_numbers_in_every_format(packed, kind):
 def test_unlabelled_images_in_every_format(packed, kind):
     splits = open_splits(packed(kind, None))
     assert splits.target_kind == "none" and (len(splits.train), len(splits.test)) == (8, 2)
-    assert "is unlabelled: no" in splits.notes[0] and "--data.columns.label" in splits.notes[0]
-    with pytest.raises(ValueError, match="--data.columns.label"):
+    assert "is unlabelled: no" in splits.notes[0] and "`data.columns.label`" in splits.notes[0]
+    with pytest.raises(ValueError, match="`data.columns.label`"):
         open_splits(packed(kind, None), Columns(target="class"))
     unread = open_splits(packed(kind, SEVERAL_NAMES), Columns(target="none"))
     assert unread.target_kind == "none" and not any(

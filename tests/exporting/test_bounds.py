@@ -35,8 +35,8 @@ def test_a_file_with_the_same_answers_is_written_and_praised_for_enough_images_a
         "it loses less than 1 point of accuracy, at 95 % confidence: 500 images"
     )
     assert conclusion(agreement(50)) == (
-        "that it loses less than 1 point of accuracy is not shown by 50 images; about 390 could (--data, "
-        "--limit)"
+        "that it loses less than 1 point of accuracy is not shown by 50 images; about 390 could (`data`, "
+        "`limit`)"
     )
     assert keeps_accuracy(agreement(500, labelled=False))  # no answer differs, so none is lost
 
@@ -80,7 +80,7 @@ def test_parts_of_two_photographs_are_no_evidence():
     assert trial.photographs == 2
     given = replace(agreement(64, labelled=False), photographs=2)
     assert conclusion(given) == (
-        "no evidence of its accuracy: 64 images (of 2 photographs); --data DATA measures on your own"
+        "no evidence of its accuracy: 64 images (of 2 photographs); `data=DATA` measures on your own"
     )
     assert not keeps_accuracy(replace(agreement(2000), photographs=2))
 

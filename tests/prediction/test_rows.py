@@ -131,5 +131,5 @@ def test_a_link_is_written_through(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a", "a.csv.gz"])
 def test_other_kinds_of_files_are_refused(tmp_path, name):
-    with pytest.raises(ValueError, match=r"--to is .*; its ending says what it is: \.csv, \.jsonl"):
+    with pytest.raises(ValueError, match=r"`to` is .*; its ending says what it is: \.csv, \.jsonl"):
         RowsFile(tmp_path / name, 2)

@@ -122,5 +122,5 @@ def test_a_class_called_unknown_is_told_from_unknown_photographs(photos, tmp_pat
 
 
 def test_a_probability_beyond_one_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"--sure is 50; it is a probability"):
+    with pytest.raises(ValueError, match=r"`sure` is 50; it is a probability"):
         Sorter(tmp_path, LABELS, 50)

@@ -52,7 +52,7 @@ def test_table_4(weights, preset):
 
 def test_a_part_of_a_checkpoint_is_to_be_written_first(weights):
     """A run keeps the name of a file: it would train from another part than it was planned for."""
-    with pytest.raises(ValueError, match="vitkit convert .* DIRECTORY --part teacher"):
+    with pytest.raises(ValueError, match="convert .*`part='teacher'`"):
         finetune(weights, "digits", hints=Hints(part="teacher"))
 
 

@@ -127,7 +127,7 @@ def test_a_server_without_a_token_keeps_other_pages_out():
         evil = {"Host": "evil.example", "Content-Type": "image/jpeg"}
         answer = server.ask("POST", "/predict", PHOTOGRAPH, evil)
         assert answer.status == 421
-        assert "not called 'evil.example'" in answer.error and "--allow-host" in answer.error
+        assert "not called 'evil.example'" in answer.error and "allow-host" in answer.error
         page = {"Origin": "https://evil.example", "Content-Type": "image/jpeg"}
         answer = server.ask("POST", "/predict", PHOTOGRAPH, page)
         assert answer.status == 403 and "pages of 'https://evil.example'" in answer.error

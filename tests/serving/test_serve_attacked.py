@@ -104,7 +104,7 @@ def test_the_page_says_what_to_do_without_its_script(server):
 
 
 def test_a_port_beyond_the_last_is_refused():
-    with pytest.raises(ValueError, match="--port is 70000; it is between 0 and 65535"):
+    with pytest.raises(ValueError, match="`port` is 70000; it is between 0 and 65535"):
         bound_socket("127.0.0.1", 70000)
 
 
@@ -137,7 +137,7 @@ def test_of_two_servers_that_begin_at_one_address_the_second_ends_with_a_sentenc
     first.listen()
     words = []
     server = Server(Plan("tiny", open_small, Settings(Limits())), second, words.append)
-    with pytest.raises(ValueError, match="cannot be served at any more: .*; choose another --port"):
+    with pytest.raises(ValueError, match="cannot be served at any more: .*; choose another `port`"):
         server.run()
     assert words == []
     server.service.answering.close()

@@ -19,7 +19,7 @@ def test_a_shard_that_fails_says_so():
 
 
 def test_options_that_are_none_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="--job-options has 'timeout'; write each like"):
+    with pytest.raises(ValueError, match="`job_options` has 'timeout'; write each like"):
         run_jobs(["study"], 1, "local", ["timeout"], tmp_path)
     with pytest.raises(ValueError, match="submitit cannot run jobs on local so"):
         run_jobs(["study"], 1, "local", ["bananas=3"], tmp_path)

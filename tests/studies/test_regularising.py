@@ -45,7 +45,7 @@ def test_every_combination_is_tried_and_the_recipe_as_it_is():
 def test_what_a_model_or_an_objective_lacks_is_left_alone():
     recipe = Recipe(LeNetConfig(), Data("digits"))
     assert len(regularised(recipe, USUAL)) == 7
-    with pytest.raises(ValueError, match="--dropouts are given, and a LeNetConfig has no dropout"):
+    with pytest.raises(ValueError, match="`dropouts` are given, and a LeNetConfig has no dropout"):
         regularised(recipe, Regularisation(dropouts=(0.1,)))
     masked = Recipe(vit("mu/16"), Data("digits"), objective=MaskedPatches())
     assert list(regularisation_of(masked)) == ["weight decay", "dropout"]

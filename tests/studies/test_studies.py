@@ -164,8 +164,8 @@ def test_a_study_that_says_more_than_chance_says_so():
     assert verdict.endswith("; Games-Howell over all settings, paired by seed)")
     verdict = best_and_worst(settings_of(values[:2] - [[0.003], [0]]))[1]
     assert "no more than chance gives, so this study shows no difference (p = 0." in verdict
-    assert "give several --seeds" in best_and_worst(settings_of([[0.4], [0.5]]))[0]
-    assert "three --seeds or more" in best_and_worst(settings_of(values[:, :2]))[-1]
+    assert "give several `seeds`" in best_and_worst(settings_of([[0.4], [0.5]]))[0]
+    assert "three `seeds` or more" in best_and_worst(settings_of(values[:, :2]))[-1]
 
 
 @pytest.mark.parametrize("values, verdict", [
@@ -256,10 +256,10 @@ def test_a_study_goes_on_with_the_plan_that_it_began_with(ask, tmp_path):
         refuse_without_accuracy(ask, replace(digits, train=ones))
     with pytest.raises(ValueError, match="study: positions -> pooling"):
         begin(STUDIES["pooling"], ask, "", tmp_path, "cpu")
-    with pytest.raises(ValueError, match="the study positions needs --data"):
+    with pytest.raises(ValueError, match="the study positions needs `data`"):
         begin(study, Ask(), "", tmp_path, "cpu")
     (tmp_path / "study.json").write_text("{")
-    with pytest.raises(ValueError, match="study.json is damaged.*choose another --workdir"):
+    with pytest.raises(ValueError, match="study.json is damaged.*choose another `workdir`"):
         begin(study, ask, "", tmp_path, "cpu")
 
 
@@ -293,7 +293,7 @@ def test_settings_that_a_study_does_not_read_are_refused(ask, tmp_path):
         asked = replace(ask, **changes)
         if name == "speed":
             asked = Ask(**changes)
-        with pytest.raises(ValueError, match=f"the study {name} has no use for --{word};"):
+        with pytest.raises(ValueError, match=f"the study {name} has no use for `{word}`;"):
             begin(STUDIES[name], asked, "20steps", tmp_path, "cpu")
     resnet = replace(ask, recipe=resnet_like(ask.recipe), targets=("digits",))
     with pytest.raises(ValueError, match="transfer compares Vision Transformers"):
@@ -338,7 +338,7 @@ def test_several_sets_are_pre_trained_on(ask, photographs, tmp_path):
     ):
         with pytest.raises(ValueError, match=sentence):
             study.check(replace(asked, **changes))
-    with pytest.raises(ValueError, match="the study pooling has no use for --pretrain"):
+    with pytest.raises(ValueError, match="the study pooling has no use for `pretrain`"):
         begin(STUDIES["pooling"], replace(ask, pretrain=("digits",)), "20steps", tmp_path, "cpu")
 
 
@@ -359,7 +359,7 @@ def test_a_folder_may_be_the_current_one(ask, photographs, tmp_path, monkeypatch
 def test_what_cannot_be_measured_is_refused_once(ask, photographs, tmp_path, capsys):
     for images in (photographs, min(photographs.iterdir())):
         asked = replace(ask, fewshot=str(images))
-        with pytest.raises(ValueError, match="--fewshot learns from the train part of .*photos"):
+        with pytest.raises(ValueError, match="`fewshot` learns from the train part of .*photos"):
             begin(STUDIES["pooling"], asked, "20steps", tmp_path / "s", "cpu")
     assert not (tmp_path / "s").exists()
     (tmp_path / "file").write_text("")

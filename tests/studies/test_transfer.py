@@ -143,7 +143,7 @@ def test_an_error_of_the_settings_ends_the_selection_at_the_first_run(recipe, tm
     assert "learning rate 0.001 on held-out images (1 of 2)" in said
     assert "failed" not in said and "(2 of 2)" not in said
     assert not (tmp_path / "run/select/lr-0.003").exists()
-    with pytest.raises(ValueError, match="--best val/top1: .* choose from"):
+    with pytest.raises(ValueError, match="`best='val/top1'`: .* choose from"):
         unlabelled = replace(recipe, best="val/top1", objective=MaskedPatches())
         transfer(unlabelled, tmp_path / "best", rates=(1e-3, 3e-3), device="cpu")
     assert "(2 of 2)" not in capsys.readouterr().err

@@ -159,7 +159,7 @@ def test_targets_that_cannot_be_told_apart_are_refused(name, ask):
     study = STUDIES[name]
     with pytest.raises(ValueError, match="two targets are called 'pets', a/pets and b/pets"):
         study.check(replace(ask, targets=("a/pets", "b/pets")))
-    with pytest.raises(ValueError, match="--fewshot by 5-shot accuracy; leave one of them out"):
+    with pytest.raises(ValueError, match="`fewshot` by 5-shot accuracy; leave one of them out"):
         study.check(replace(ask, fewshot="digits"))
     study.check(replace(ask, targets=(), fewshot="digits"))
 

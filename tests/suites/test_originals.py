@@ -126,7 +126,7 @@ def test_a_selection_that_is_malformed_gets_a_sentence(tmp_path):
 
     write()
     assert open_parts(str(path)).sources["train"].targets.tolist() == [1, 0]
-    with pytest.raises(ValueError, match="leave out --data.columns"):
+    with pytest.raises(ValueError, match="leave out `data.columns`"):
         open_parts(str(path), Columns(label="label"))
     for changes, message in (
         ({"images": str(path)}, "selects from"),

@@ -187,7 +187,7 @@ def test_what_pytorch_was_told_about_determinism_holds_again_after_a_run(only_wa
 
 
 def test_an_operation_that_cannot_be_deterministic_is_a_sentence():
-    sentence = "cannot compute put_ .*; leave out --deterministic$"
+    sentence = "cannot compute put_ .*; leave out `deterministic`$"
     with pytest.raises(ValueError, match=sentence), deterministic(True):
         torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
     assert not torch.are_deterministic_algorithms_enabled()

@@ -62,7 +62,7 @@ def test_several_classes(tiny, quiet, tmp_path, images):
     metrics = last_metrics(tmp_path / "run")
     assert read_run(tmp_path / "run").primary() == metrics["test/map"]
     assert metrics["test/map"].value > 0.9 and metrics["test/seen"].value == 30
-    with pytest.raises(ValueError, match="softmax loss cannot .* several classes each: use --obj"):
+    with pytest.raises(ValueError, match="softmax loss cannot .* several classes each: use `obj"):
         train(on(tiny, source, Supervised()), tmp_path / "other", "cpu", quiet)
 
 
@@ -85,7 +85,7 @@ def test_a_number(tiny, quiet, tmp_path, images, capsys):
 
     source = images(lambda red, green, blue: 1000.5 + (red - blue) / 100)
     for loss in ("softmax", "sigmoid"):
-        with pytest.raises(ValueError, match=f"{loss} loss cannot .* number each: use --objective"):
+        with pytest.raises(ValueError, match=f"{loss} loss cannot .* number each: use `objective"):
             train(on(tiny, source, Supervised(loss)), tmp_path / "other", "cpu", quiet)
 
 

@@ -298,11 +298,11 @@ def test_advice_is_true(large, counted):
         return memory(recipe, gpus, counted).total / GIB
 
     sentence = advice(large, machine, counted)
-    assert sentence.startswith("It does not fit. Change one: --micro-batch ")
-    most = int(sentence.split("--micro-batch ")[1].split(";")[0])
+    assert sentence.startswith("It does not fit. Change one: `micro_batch=")
+    most = int(sentence.split("`micro_batch=")[1].split("`")[0])
     assert needed(replace(large, micro_batch=most), 1) <= 24
     assert needed(replace(large, micro_batch=2 * most), 1) > 24
-    gpus = int(sentence.split("--gpus ")[1].rstrip("."))
+    gpus = int(sentence.split("`gpus=")[1].split("`")[0])
     assert needed(large, gpus) <= 24
     assert needed(large, gpus // 2) > 24
     assert advice(replace(large, micro_batch=most), machine, counted) == "It fits."

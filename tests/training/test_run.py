@@ -282,7 +282,7 @@ class TestNotFinite:
         assert_same_run(tmp_path, rolled_back)
 
     def test_again_after_that_it_stops(self, tiny, quiet, tmp_path):
-        sentence = "not finite at step 18, after going back once already; lower --optim.lr"
+        sentence = "not finite at step 18, after going back once already; lower `optim.lr`"
         with (
             events(poison=[8, 9, 10, 15, 16, 17]),
             pytest.raises(FloatingPointError, match=sentence),
@@ -520,7 +520,7 @@ class TestOptions:
 class TestResolve:
     def test_size_and_classes_must_fit(self, tiny):
         larger = replace(tiny.data, preprocessing=Preprocessing(size=(16, 16)))
-        message = "or --model.image 16 16 --data.preprocessing.size 16 16"
+        message = r"or `model.image=\(16, 16\)` and `data.preprocessing.size=\(16, 16\)`"
         with pytest.raises(ValueError, match=message):
             resolve(replace(tiny, data=larger), FACTS)
         with pytest.raises(ValueError, match="the model has 7 classes, the data 10"):

@@ -94,7 +94,7 @@ def test_a_tracker_that_fails_does_not_end_the_run(short, tmp_path, monkeypatch)
 
 def test_one_that_cannot_begin_is_a_sentence(short, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="track .*file/board cannot begin: "):
+    with pytest.raises(ValueError, match="track='.*file/board'` cannot begin: "):
         vitkit.train(
             short, workdir=tmp_path / "run", track=str(tmp_path / "file/board"), quiet=True
         )
@@ -102,7 +102,7 @@ def test_one_that_cannot_begin_is_a_sentence(short, tmp_path):
 
 @pytest.mark.parametrize(
     ("track", "sentence"),
-    [("wandbb", "--track is 'wandbb'; it is tensorboard, wandb, mlflow, or a directory")],
+    [("wandbb", "`track` is 'wandbb'; it is tensorboard, wandb, mlflow, or a directory")],
 )
 def test_what_is_no_tracker_is_refused(track, sentence, short, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

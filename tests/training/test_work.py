@@ -90,7 +90,7 @@ def test_a_runs_first_line_promises_no_time_and_its_second_does(tmp_path):
 
 def test_who_trains_long_on_a_gpu_is_told_of_the_compiler(tiny):
     long = replace(tiny, length=Span(5000))
-    assert "--compile" in about_compiling(CUDA, long)
+    assert "`compile`" in about_compiling(CUDA, long)
     for device, recipe in (
         (torch.device("cpu"), long),
         (CUDA, replace(long, compile=True)),

@@ -90,3 +90,16 @@ vitkit.push("model", "me/model", private=True)
 # What rooms have
 augmentation = vitkit.data.Augmentation()
 print(vitkit.models.parameters(config), vitkit.evaluation.Metric, vitkit.training.Data)
+
+# What can be put right
+
+try:
+    vitkit.load("downloads/model.safetensors")
+except vitkit.BadWeights as error:
+    assert_type(error, vitkit.BadWeights)
+for kind in (
+    vitkit.BadSettings, vitkit.BadImage, vitkit.BadData, vitkit.BadRun, vitkit.Unsupported,
+    vitkit.Unavailable, vitkit.Diverged, vitkit.WorkerDied, vitkit.RankLost,
+):  # fmt: skip
+    refused: type[vitkit.VitkitError] = kind
+stopped: type[Exception] = vitkit.Interrupted

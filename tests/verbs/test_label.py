@@ -316,7 +316,7 @@ def test_directories_of_labels_and_of_checks_are_two(place):
     Path("mine").mkdir()
     about = {"photographs": str(Path("my photos").resolve()), "check": True}
     Path("mine/sitting.json").write_text(json.dumps(about))
-    with pytest.raises(ValueError, match="answers of vitkit label with check"):
+    with pytest.raises(ValueError, match="answers that were given with `check`"):
         vitkit.label("my photos", model="model", workdir=Path("mine"))
 
 

@@ -119,21 +119,6 @@ def test_what_is_told_goes_to_whoever_listens(capsys):
     assert len(told) == 4
 
 
-def test_sentences_name_arguments(capsys):
-    """What the command calls an option is an argument here; other programs' options stay."""
-
-    @verb
-    def wrong(settings: Count) -> Counted:
-        say("use --times 3, --order by-name or --no-times; torchrun --nproc-per-node 8")
-        raise ValueError(f"--times is {settings.times}; --heads TOKENS helps")
-
-    with pytest.raises(ValueError, match=re.escape("times is (1,); heads=TOKENS helps")):
-        wrong("m")
-    assert capsys.readouterr().err == (
-        'use times=3, order="by-name" or times=False; torchrun --nproc-per-node 8\n'
-    )
-
-
 def test_help_shows_every_setting():
     signature = str(inspect.signature(count))
     assert signature.startswith("(model: 'str | Path | Classifier', images:")

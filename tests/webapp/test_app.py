@@ -372,7 +372,7 @@ def test_a_port_that_is_taken_is_not_the_end():
         second.close()
     with pytest.raises(ValueError, match="not an address"):
         listening_socket("no such host.", 17860)
-    with pytest.raises(ValueError, match="choose others with --host and --port"):
+    with pytest.raises(ValueError, match="choose others with `host` and `port`"):
         listening_socket("192.0.2.1", 17860)
 
 

@@ -78,7 +78,7 @@ def test_pretraining_goes_on_with_transformers_own_loss(mae, through, tmp_path):
 @pytest.mark.parametrize(
     ("objective", "reason"),
     [
-        (replace(OBJECTIVE, heads=4), "it has 2 attention heads; give --objective.heads 2"),
+        (replace(OBJECTIVE, heads=4), "it has 2 attention heads; give `objective.heads=2`"),
         (replace(OBJECTIVE, depth=1), "only one of the two has decoder.blocks.1"),
         (replace(OBJECTIVE, width=32), "enter.bias is .16,. there, .32,. here|decoder.blocks"),
     ],

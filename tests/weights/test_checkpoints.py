@@ -288,7 +288,7 @@ def test_two_layers_in_a_dictionary_of_their_own_are_refused_with_the_remedy(tmp
     model = above(timm_vit(num_classes=0), head=mlp())
     parts = {"backbone": model.backbone.state_dict(), "head": model.head.state_dict()}
     path = written(parts, tmp_path)
-    with pytest.raises(ValueError, match='its head is head.*part="encoder"'):
+    with pytest.raises(ValueError, match="its head is head.*`part='encoder'`"):
         loaded(path)
     for part in ("encoder", "backbone"):
         assert_same_outputs(model.backbone, loaded(path, part=part))
@@ -366,9 +366,9 @@ REFUSED = {
 def test_other_heads_are_refused_with_the_remedy(name, tmp_path):
     model, part = REFUSED[name]()
     path = written({"model": model.state_dict()}, tmp_path)
-    with pytest.raises(ValueError, match=f'one linear layer.*part="{part}"'):
+    with pytest.raises(ValueError, match=f"one linear layer.*`part='{part}'`"):
         loaded(path)
-    with pytest.raises(ValueError, match=f"--part {part}"):
+    with pytest.raises(ValueError, match=f"`part={part!r}`"):
         load_as(path, Hints(heads=4))
 
     # The remedy works: the encoder as it is, for a head of its own
@@ -505,13 +505,13 @@ def test_of_a_model_and_its_average_the_average_is_read_and_said(name, tmp_path,
     told = capsys.readouterr().err
     assert told.count("part: ") == 1
     assert f"part: {name}, by its name the average of {other}" in told
-    assert f'part="{other}"' in told
+    assert f"`part='{other}'`" in told
     assert_same_outputs(model, loaded(path, part=other))
     assert_same_outputs(average, loaded(path, part=name))
 
     # Also where weights are taken to begin a training with
     _, notes = load_for(path, loaded(path).config)
-    assert [note for note in notes if f"part: {name}" in note and "vitkit convert" in note]
+    assert [note for note in notes if f"part: {name}" in note and "convert with `part=" in note]
 
 
 def test_a_student_may_have_a_mask_embedding_that_its_teacher_lacks(tmp_path):
@@ -578,7 +578,7 @@ def test_two_models_in_one_class_are_not_chosen_from(tmp_path):
     first, second = pair()
     state = {**under("first.", first), **under("second.", second)}
     path = written(state, tmp_path)
-    with pytest.raises(ValueError, match='several encoders, first and second.*part="first"'):
+    with pytest.raises(ValueError, match="several encoders, first and second.*`part='first'`"):
         loaded(path)
     assert_same_outputs(second, loaded(path, part="second"))
 
@@ -587,7 +587,7 @@ def test_of_two_checkpoints_in_one_the_first_is_read_and_said(tmp_path, capsys):
     first, second = pair()
     path = written({"last": first.state_dict(), "other": second.state_dict()}, tmp_path)
     assert_same_outputs(first, load(path, heads=4).model)
-    assert 'part: last, the first of last and other (otherwise: part="other")' in (
+    assert "part: last, the first of last and other (otherwise: `part='other'`)" in (
         capsys.readouterr().err
     )
 
@@ -638,7 +638,7 @@ def test_a_part_that_is_not_there_is_a_sentence(tmp_path):
     with pytest.raises(ValueError, match="no part 'teacher'; its parts are model and ema"):
         loaded(path, part="teacher")
     bare = written(model.state_dict(), tmp_path)
-    with pytest.raises(ValueError, match="no part 'model'; it is one model, so leave out part"):
+    with pytest.raises(ValueError, match="no part 'model'; it is one model, so leave out `part`"):
         loaded(bare, part="model")
 
 

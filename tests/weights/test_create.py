@@ -12,7 +12,6 @@ import vitkit
 from vitkit.models import vit
 from vitkit.weights import create, format_of, load, save
 from vitkit.weights.destination import tensors_in
-from vitkit.weights.hints import as_arguments
 
 CONFIG = vit("mu/8", image=(32, 32), classes=7, representation=24, gelu="erf", eps=1e-12)
 
@@ -123,10 +122,10 @@ def test_quiet_says_nothing_and_sentences_name_arguments(bare_file, capsys):
     create("mu/8", weights=bare_file)
     said = capsys.readouterr().err
     assert "--" not in said and "ViT-mu/8 for 32 x 32 pixels" in said
-    assert 'load(..., statistics="imagenet")' in said  # create has no such argument
+    assert "`statistics='imagenet'`" in said
     load(bare_file)
     said = capsys.readouterr().err
-    assert "--" not in said and "If it is DeiT's, MAE's or DINO's: statistics=\"imagenet\"" in said
+    assert "--" not in said and "If it is DeiT's, MAE's or DINO's: `statistics='imagenet'`" in said
 
 
 def test_what_a_file_does_not_say_is_said_by_arguments(bare_file):
@@ -135,27 +134,6 @@ def test_what_a_file_does_not_say_is_said_by_arguments(bare_file):
     assert (said.preprocessing.rule, said.preprocessing.resize) == ("square", 0)
     assert (said.model.config.pool, said.model.config.heads) == ("gap", 4)
     assert create("mu/8", heads=4, weights=bare_file, quiet=True).config.heads == 4
-
-
-@pytest.mark.parametrize(
-    ("sentence", "own", "in_python"),
-    [
-        ("leave out --heads", None, "leave out heads"),
-        ("12: --heads 12)", None, "12: heads=12)"),
-        ("say --image 40 24", None, "say image=(40, 24)"),
-        ("is for: --image HEIGHT WIDTH", None, "is for: image=(HEIGHT, WIDTH)"),
-        ("otherwise: --statistics half, or", None, 'otherwise: statistics="half", or'),
-        ("(--pool corner)", ("heads",), '(load(..., pool="corner"))'),
-        ("otherwise: --crop", ("heads",), "otherwise: crop of load"),
-        ("(otherwise: --part model)", None, '(otherwise: part="model")'),
-        ("a head: --part net.encoder", ("heads",), 'a head: load(..., part="net.encoder")'),
-        ("otherwise: --part 'my model'", None, 'otherwise: part="my model"'),
-        ("so leave out --part", None, "so leave out part"),
-        ("--license mit", None, "--license mit"),
-    ],
-)
-def test_a_sentence_about_options_is_one_about_arguments(sentence, own, in_python):
-    assert as_arguments(sentence, own) == in_python
 
 
 def test_channels_are_adapted_as_fine_tuning_does(published, capsys):

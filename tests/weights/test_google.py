@@ -119,7 +119,7 @@ def test_a_rectangle_of_a_square_and_one_is_told(random_classifier, tmp_path, ca
     assert load(tmp_path / "model.npz").model.config.grid == (7, 7)
     err = capsys.readouterr().err
     assert err.count("taken for 7 x 7 patches and 1 of 1 tokens") == 1
-    assert "if they are 10 x 5 patches and 0 of 1 tokens: image=(160, 80)" in err
+    assert "if they are 10 x 5 patches and 0 of 1 tokens: `image=(160, 80)`" in err
     right = load(tmp_path / "model.npz", image=(160, 80))
     assert "taken for" not in capsys.readouterr().err
     assert_same_state(right.model, classifier.model)
@@ -243,5 +243,5 @@ def test_what_a_file_of_big_visions_does_not_say_is_told(
     """The mean of the patches or the first of them, and the size of computed positions."""
     load(shared("reference/big_vision_gap_sincos.weights.npz"), quiet=False)
     err = capsys.readouterr().err
-    assert 'does not tell it from pool_type "0"' in err and 'pool="corner"' in err
+    assert 'does not tell it from pool_type "0"' in err and "`pool='corner'`" in err
     assert "for 224 x 224 pixels, which nothing in the file says" in err

@@ -38,7 +38,7 @@ def test_a_guess_is_the_first_that_is_told_and_what_the_user_says_is_none(bare, 
     ):
         load(bare(SMALL, name))
         first = capsys.readouterr().err.splitlines()[0]
-        assert "GUESSED" in first and statistics in first and f'statistics="{other}"' in first
+        assert "GUESSED" in first and statistics in first and f"`statistics={other!r}`" in first
         classifier = load_as(bare(SMALL, name), Hints(statistics=other))
         assert classifier.preprocessing.mean == STATISTICS[other]["mean"]
         err = capsys.readouterr().err
@@ -149,7 +149,7 @@ def test_heads_are_told_and_can_be_said(bare, capsys):
 
 def test_heads_that_the_file_denies_are_refused(random_classifier, tmp_path):
     path = save(random_classifier(SMALL), tmp_path / "m")
-    with pytest.raises(ValueError, match="has 2 attention heads, not 4; leave out heads"):
+    with pytest.raises(ValueError, match="has 2 attention heads, not 4; leave out `heads`"):
         load(path, heads=4, quiet=True)
     classifier, _ = load_for(path, vit("mu/8", heads=4))
     assert classifier.model.config.heads == 2

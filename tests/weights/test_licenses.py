@@ -155,7 +155,7 @@ def test_who_says_a_licence_cannot_lift_one():
     assert chosen(License("apache-2.0"), "mit", "") == License("mit")
     assert chosen(NON_COMMERCIAL, "cc-by-nc-4.0", "") == NON_COMMERCIAL
     assert chosen(None, "other", "Terms.") == License("other", text="Terms.")
-    with pytest.raises(ValueError, match="are under dinov3-license, which another --license"):
+    with pytest.raises(ValueError, match="are under dinov3-license, which `license="):
         chosen(DINOV3, "mit", "")
     with pytest.raises(ValueError, match="give one of the hub's ids"):
         chosen(None, "my own licence", "")

@@ -255,7 +255,7 @@ def test_with_a_crop_its_vision_tower_is_a_siglip(tmp_path):
 
 def test_other_libraries_have_no_place_for_it(tmp_path):
     saved("the classifier", tmp_path)
-    with pytest.raises(ValueError, match="There is one in native, huggingface; --crop centre"):
+    with pytest.raises(ValueError, match="There is one in native, huggingface; `crop='centre'`"):
         convert(load(tmp_path, quiet=True), tmp_path / "timm", "timm")
 
 

@@ -147,8 +147,8 @@ def test_the_verb_lists_families_then_each_with_what_is_in_the_cache(tmp_path, m
             "did you mean timm/vit_tiny_patch16_224.augreg_in21k",
         ),
         ("deit-tiny-patch16-224", "did you mean facebook/deit-tiny-patch16-224"),
-        ("dinov2", r"vitkit models --published dinov2 lists \d+ published ones"),
-        ("patch16", r"vitkit models --published patch16 lists \d+ published ones"),
+        ("dinov2", r"list_models lists \d+ published ones \(`published='dinov2'`\)"),
+        ("patch16", r"list_models lists \d+ published ones \(`published='patch16'`\)"),
         ("atch16", "it is not the name of a model"),  # in the middle of a word
         ("vi", "it is not the name of a model"),
     ],

@@ -168,7 +168,7 @@ def test_two_readings_of_a_position_table_are_told(tmp_path, capsys):
     assert load(tmp_path / "m.safetensors", heads=4).model.config.grid == (4, 4)
     err = capsys.readouterr().err
     assert "taken for 4 x 4 patches and 0 of 1 tokens before them" in err
-    assert "image=(40, 24)" in err
+    assert "`image=(40, 24)`" in err
     classifier = load(tmp_path / "m.safetensors", heads=4, image=(40, 24))
     assert "taken for" not in capsys.readouterr().err
     assert_same_outputs(theirs, classifier.model, (40, 24))

@@ -30,6 +30,7 @@ from vitkit.models import (
 from vitkit.prediction import Examples
 from vitkit.runtimes import FeaturesOnRuntime, Runtime, answering_features, eager, open_file
 from vitkit.system.console.text import counted
+from vitkit.system.errors import VitkitError
 from vitkit.system.machine import autocast
 from vitkit.weights import Classifier, adopt, rebuilt, with_zero_head
 
@@ -138,7 +139,7 @@ def shapes(classifier: Classifier, can_merge: bool) -> list[Shape]:
             merge = round(share * patches)
             try:
                 check_can_merge(reading_token.for_inference().model, merge)
-            except ValueError:
+            except VitkitError:
                 continue
             if merge:
                 found.append(Shape(full.image, full.blocks, merge))

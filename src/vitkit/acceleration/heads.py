@@ -35,6 +35,7 @@ from vitkit.evaluation import (
     with_probe,
 )
 from vitkit.quick import head_on, solved
+from vitkit.system.errors import BadRun
 from vitkit.weights import Classifier, activate_array, with_zero_head
 
 LEAST_OWN = 0.95  # share of a run's images with the answer of the head that is solved for again
@@ -105,9 +106,9 @@ def check_own(subject: Subject, head: Head, x: np.ndarray) -> None:
     answers = head.logits(subject.classifier, x).argmax(1).numpy()
     same = ((answers == own.argmax(1)) | tied_answers(own, answers)).mean()
     if same < LEAST_OWN:
-        raise ValueError(
+        raise BadRun(
             f"the model agrees with the one that its run solved for on {same:.0%} of the images only, so "
-            "it was changed afterwards; name images that it has not learned from with --data"
+            "it was changed afterwards; name images that it has not learned from with `data`"
         )
 
 

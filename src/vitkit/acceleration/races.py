@@ -26,6 +26,7 @@ from vitkit.acceleration.pareto import Point
 from vitkit.acceleration.subjects import Known, Subject
 from vitkit.benching import Contender, Plan, is_worth_measuring, measure
 from vitkit.system.console.progress import bar
+from vitkit.system.errors import Unsupported
 
 Purpose = Literal["latency", "throughput"]
 BATCH = {"latency": 1, "throughput": 32}
@@ -109,7 +110,7 @@ class Speeds:
         for arithmetic in arithmetics_here(self.wanted.libraries):
             candidates.append(Candidate(arithmetic, self.full))
         if not any(each.arithmetic.precision == EXACT for each in candidates):
-            raise ValueError(
+            raise Unsupported(
                 f"nothing that is installed computes {' or '.join(self.wanted.libraries)}: pip install "
                 "'vitkit[export]'"
             )

@@ -43,6 +43,7 @@ from vitkit.acceleration.races import EXACT, Speeds, Wanted
 from vitkit.acceleration.subjects import Known, Subject
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
+from vitkit.system.errors import Unsupported
 from vitkit.weights import Classifier, check_answers
 
 HOPELESS = 0.05  # of the images: a shape that loses more ends its size, as less of it loses more
@@ -54,18 +55,18 @@ def check(classifier: Classifier) -> None:
     """Raises ValueError for a model that cannot be made faster here."""
     check_answers(classifier)
     if classifier.activation != "softmax":
-        raise ValueError(
+        raise Unsupported(
             "vitkit faster judges by how often the answer is the right class, and this model does not answer "
             f"with one class an image (its activation is {classifier.activation!r})"
         )
     if classifier.preprocessing.is_native:
-        raise ValueError(
+        raise Unsupported(
             "vitkit faster needs models that read images of one size, and this one reads images at their own "
-            "proportions; vitkit finetune DATA --crop centre makes one that crops"
+            "proportions; fine-tune one that crops (`crop='centre'`)"
         )
     channels = getattr(classifier.model.config, "channels", 3)
     if channels != 3 or classifier.preprocessing.values != "uint8":
-        raise ValueError(
+        raise Unsupported(
             f"vitkit faster needs models for red, green and blue of 8 bits, and this one takes images of "
             f"{counted(channels, 'channel')} in {classifier.preprocessing.values}"
         )

@@ -23,6 +23,7 @@ from vitkit.runtimes import folder_of
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.files import check_types, parse_json, write_json
 from vitkit.training import HELD_OUT, open_learned, open_part, read_run
 from vitkit.weights import Classifier
@@ -84,10 +85,10 @@ def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> 
             learned = open_learned(run)
         _check_target(learned, str(run_dir))
         if len(learned.labels) != len(classifier.labels):
-            raise ValueError(
+            raise BadData(
                 f"the model has {len(classifier.labels)} classes and the images of {run_dir} "
                 f"{len(learned.labels)}: it was taught afterwards; name images of all classes that it has not "
-                "learned from with --data"
+                "learned from with `data`"
             )
         balanced = run.recipe.get("objective", {}).get("class_weights") == "balanced"
         asked = question("class", learned.labels, balanced)
@@ -96,9 +97,9 @@ def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> 
 
     # Its weights have learned from the training part, or there are more images than are needed
     if not parts:
-        raise ValueError(
+        raise BadData(
             f"{run_dir} has learned from all its images, so none of them can show what a faster model loses; name "
-            "others, sorted into folders of their classes, with --data"
+            "others, sorted into folders of their classes, with `data`"
         )
     with _or_others():
         judged = open_part(run, parts[0])
@@ -116,8 +117,8 @@ def _or_others() -> Iterator[None]:
         yield
     except NotTyped:  # which says what to do
         raise
-    except ValueError as error:
-        raise ValueError(f"{error}; name images that it has not learned from with --data") from None
+    except VitkitError as error:
+        raise BadData(f"{error}; name images that it has not learned from with `data`") from None
 
 
 def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> Subject:
@@ -151,7 +152,7 @@ def _learned_by(run_dir: Path, data: str) -> Source | None:
     """The images that a run has learned from, or chosen by; None, which is said, if they are elsewhere."""
     try:
         return open_learned(read_run(run_dir, typed=(data,)))
-    except (ValueError, OSError) as error:
+    except (VitkitError, OSError) as error:
         say(
             f"whether {data} has images that {run_dir} has learned from is not known, so take care that it "
             f"has none: {error}"
@@ -168,7 +169,7 @@ def _unseen(judged: Source, learned: Source, data: str, run_dir: Path) -> Source
     if len(unseen) == len(judged):
         return judged
     if len(unseen) < FEWEST:
-        raise ValueError(
+        raise BadData(
             f"{run_dir} has learned from {len(judged) - len(unseen):,} of the {len(judged):,} images of "
             f"{data}, and {FEWEST} others are needed at least"
         )
@@ -190,12 +191,12 @@ def _halves(source: Source) -> tuple[Source, Source]:
 def _check_target(source: Source, where: str) -> None:
     """Raises ValueError for images without one class each, and for too few."""
     if source.target_kind != "class":
-        raise ValueError(
+        raise BadData(
             f"the images of {where} do not have one class each, and a faster model is judged by how "
             "often its class is the right one"
         )
     if len(source) < FEWEST:
-        raise ValueError(
+        raise BadData(
             f"{where} has {len(source):,} images to judge by; at least {FEWEST} are needed"
         )
 
@@ -206,7 +207,7 @@ def _in_classes_of(source: Source, classifier: Classifier, data: str) -> Source:
     targets = classes[source.targets]
     known = np.flatnonzero(targets >= 0)
     if len(known) < FEWEST:
-        raise ValueError(
+        raise BadData(
             f"{len(known):,} images of {data} have a class of the model; at least {FEWEST} are needed"
         )
     if len(known) < len(source):

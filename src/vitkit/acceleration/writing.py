@@ -19,6 +19,7 @@ from vitkit.evaluation import tied_answers
 from vitkit.exporting import ENDINGS, check, export, prepared_images, written_whole
 from vitkit.prediction import Examples, Item
 from vitkit.runtimes import Runtime, eager, open_file
+from vitkit.system.errors import BadSettings
 from vitkit.weights import Classifier, activate_array, save
 
 TRIED = 300  # images that the file is tried on
@@ -38,8 +39,8 @@ def library_of(output: Path) -> str:
     endings = {ending_of(library): library for library in LIBRARIES}
     library = endings.get(output.suffix.lower())
     if library is None:
-        raise ValueError(
-            f"--output is {output}; give the name of a file that ends in .onnx or .xml, or of a directory, "
+        raise BadSettings(
+            f"`output` is {output}; give the name of a file that ends in .onnx or .xml, or of a directory, "
             "without an ending"
         )
     return library
@@ -52,8 +53,8 @@ def write(subject: Subject, found: Found, point: Point, output: Path) -> Classif
     something that vitkit did not write, and for a file whose answers are not the candidate's.
     """
     if library_of(output) != point.library:
-        raise ValueError(
-            f"--output is {output}, and {point.name} is written under a name that ends in "
+        raise BadSettings(
+            f"`output` is {output}, and {point.name} is written under a name that ends in "
             f"{ending_of(point.library) or 'nothing, for a directory'}"
         )
 
@@ -104,7 +105,7 @@ def _share(runtime: Runtime, items: list[Item], expected: np.ndarray) -> float:
 def _check(same: float, output: Path) -> None:
     """Raises ValueError if too few answers are the candidate's."""
     if same < LEAST_SAME:
-        raise ValueError(
+        raise BadSettings(
             f"{output} was not written: {same:.1%} of its answers agree with those that were judged, and at least "
             f"{LEAST_SAME:.0%} have to"
         )

@@ -38,6 +38,7 @@ from vitkit.runtimes import (
     merging,
     open_file,
 )
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import has_bfloat16
 from vitkit.weights import Activation, Classifier
 
@@ -187,13 +188,13 @@ def of_timm(name: str, classifier: Classifier) -> Contender:
     try:
         import timm
     except ImportError:
-        raise ValueError("timm is not installed; pip install timm") from None
+        raise BadSettings("timm is not installed; pip install timm") from None
     if not timm.is_model(name):
-        raise ValueError(f"timm has no model {name!r}; timm.list_models('vit*') lists them")
+        raise BadSettings(f"timm has no model {name!r}; timm.list_models('vit*') lists them")
     model = timm.create_model(name, pretrained=False).eval()
     size = model.pretrained_cfg["input_size"][1:]
     if tuple(size) != tuple(classifier.preprocessing.size):
-        raise ValueError(
+        raise BadSettings(
             f"timm's {name} takes {size[0]} x {size[1]} pixels, and the model "
             f"{classifier.preprocessing.size[0]} x {classifier.preprocessing.size[1]}"
         )

@@ -62,20 +62,21 @@ class Command(NamedTuple):
         not the same."""
         import sys
 
+        from vitkit.commands.spelling import as_options
         from vitkit.system.console.messages import (
             heard_by,
             is_first,
             printing_to,
-            to_standard_error,
+            to_log,
             to_standard_output,
         )
         from vitkit.verbs import print_result
 
-        listener = to_standard_output if self.narrates else to_standard_error
+        listener = to_standard_output if self.narrates else to_log
         with heard_by(listener), printing_to(sys.stdout):
             returned = self.load_verb().run(settings)
         if is_first():
-            print_result(returned)
+            print_result(returned, spelling=as_options)
         return getattr(returned, "status", 0)
 
     def load_settings(self) -> type:

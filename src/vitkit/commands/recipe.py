@@ -14,6 +14,7 @@ from vitkit.commands import Defaults, WordsMissing
 from vitkit.commands.parsing import read_some
 from vitkit.recipes import RECIPES, listing
 from vitkit.system.console.text import as_word, fill
+from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.scripts import functions_of
 from vitkit.system.span import Span
 from vitkit.training import Recipe
@@ -60,7 +61,7 @@ def finetune(words: list[str]) -> Defaults:
     first = read_some(ModelAndImages, "vitkit finetune", [*named, *rest])
     try:
         settings = begin_finetune(first, given_options(words))
-    except (ValueError, OSError) as error:
+    except (VitkitError, OSError) as error:
         if not asks_for_help:
             raise
         print(f"Without the settings of a run, which follow from MODEL and DATA, because {error}\n")
@@ -115,17 +116,17 @@ def _recipe_word(command: str, words: list[str]) -> str:
             print(f"took {first} for {first}:{names[0]}, its only function", file=sys.stderr)
             return f"{first}:{names[0]}"
         choices = " or ".join(f"{first}:{name}" for name in names) or "a function that returns one"
-        raise ValueError(f"{first} is a file, and a recipe is a function of it: say {choices}")
+        raise BadSettings(f"{first} is a file, and a recipe is a function of it: say {choices}")
 
     # Images
     if kind_of(first):
         images = as_word(first)
         others = [word for word in words[1:2] if word in RECIPES]
         if others:
-            raise ValueError(
+            raise BadSettings(
                 f"the recipe comes before the images: vitkit {command} {others[0]} {images}"
             )
-        raise ValueError(
+        raise BadSettings(
             f"{first} are images, and no recipe: vitkit finetune {images} trains published weights "
             f"on them, which few images suffice for; vitkit {command} scratch {images} begins "
             "without any"
@@ -140,7 +141,7 @@ def asked_length(words: Sequence[str]) -> Span | None:
         return None
     try:
         return Span.parse(length[0])
-    except ValueError:
+    except VitkitError:
         return None
 
 

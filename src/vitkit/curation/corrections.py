@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadData, Unavailable
 from vitkit.system.storage.moving import check_moves, move_file
 
 RELABEL = "label"
@@ -39,7 +40,7 @@ def read_corrections(path: Path) -> list[Correction]:
     decision;
     OSError."""
     if not path.is_file():
-        raise ValueError(f"there is no file {path}; the page of vitkit data review saves one")
+        raise BadData(f"there is no file {path}; the page of vitkit data review saves one")
     corrections = []
     for line in path.read_text("utf-8").splitlines():
         if not line.strip() or line.startswith("#"):
@@ -47,7 +48,7 @@ def read_corrections(path: Path) -> list[Correction]:
         name, decision, other, label = [*line.split("\t"), "", "", ""][:4]
         is_said = (decision == RELABEL and other) or (decision == LEAVE_OUT and not other)
         if not is_said or not label:
-            raise ValueError(
+            raise BadData(
                 f"{path}: no decision in the line {line!r}; lists to apply are saved by the page of "
                 "vitkit data review"
             )
@@ -99,12 +100,12 @@ def _destination(root: Path, correction: Correction) -> Path:
     path = correction.path
     below = path.parent.resolve() / path.name
     if not below.is_relative_to(root.resolve()):
-        raise ValueError(
+        raise BadData(
             f"{path} does not lie in {root}; what is moved are files of a folder, and no rows of a table"
         )
     parts = below.relative_to(root.resolve()).parts
     if correction.label not in parts[:-1]:
-        raise ValueError(
+        raise BadData(
             f"{path} lies in no folder {correction.label!r}; labels that a table gives are changed there"
         )
     if not correction.other:
@@ -114,7 +115,7 @@ def _destination(root: Path, correction: Correction) -> Path:
     place = parts.index(correction.label)
     beside = root.joinpath(*parts[:place])
     if correction.other not in _classes(root, beside):
-        raise ValueError(f"{beside} has no folder of the class {correction.other!r}")
+        raise BadData(f"{beside} has no folder of the class {correction.other!r}")
     return beside.joinpath(correction.other, *parts[place + 1 :])
 
 
@@ -146,7 +147,7 @@ def move(planned: list[Move]) -> None:
             move_file(before, after)
         except OSError as error:
             reason = error.strerror or error
-            raise type(error)(
+            raise Unavailable(
                 f"{before} could not be moved to {after}: {reason}; {number:,} of "
                 f"{counted(len(planned), 'file')} were moved before it, and the same command moves the others"
             ) from error

@@ -32,6 +32,7 @@ from vitkit.data import (
     write_index,
 )
 from vitkit.system.console.progress import bar, counted, silent
+from vitkit.system.errors import BadRun, BadSettings, Unavailable
 from vitkit.system.storage.files import (
     on_this_machine,
     parse_json,
@@ -67,9 +68,9 @@ class Packing:
 
     def __post_init__(self):
         if self.format not in ("tar", "parquet"):
-            raise ValueError(f"format is {self.format!r}; it is tar or parquet")
+            raise BadSettings(f"format is {self.format!r}; it is tar or parquet")
         if self.shard < 1 or self.side < 0 or not 1 <= self.quality <= 100:
-            raise ValueError(
+            raise BadSettings(
                 f"shard is {self.shard}, side {self.side}, quality {self.quality}; a shard has an "
                 f"example, a side is no less than 0, and a quality is from 1 to 100"
             )
@@ -100,18 +101,18 @@ def pack(
     """
     # Refuse what cannot be done before anything is written.
     if on_this_machine(dest).is_file():
-        raise ValueError(f"{dest} is a file; choose a directory")
+        raise BadSettings(f"{dest} is a file; choose a directory")
     if dest.is_symlink() and not dest.exists():
-        raise ValueError(f"{dest} is a link to nothing; make its target, or choose a directory")
+        raise BadSettings(f"{dest} is a link to nothing; make its target, or choose a directory")
     if dest.is_dir() and not (dest / PLAN).exists():
         others = [path for path in dest.iterdir() if path.name != REPORTS]
         if others:
-            raise ValueError(f"{dest} is not empty; choose another directory")
+            raise BadSettings(f"{dest} is not empty; choose another directory")
     labels = next(iter(parts.values())).labels
     for label in labels:
         text = label.encode("utf-8", "ignore").decode("utf-8")
         if text.splitlines() != [label]:  # so it cannot be a line of classes.txt
-            raise ValueError(
+            raise BadSettings(
                 f"the class {label!r} has a line break or no UTF-8 text in its name; rename it"
             )
 
@@ -139,7 +140,7 @@ def _locked(dest: Path) -> Iterator[None]:
         until = time.monotonic() + PATIENCE
         while not _try_lock(file):
             if time.monotonic() > until:
-                raise ValueError(
+                raise BadSettings(
                     f"another process is packing into {dest}; wait for its end, or choose another "
                     f"directory"
                 )
@@ -174,12 +175,12 @@ def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None
     try:
         earlier_plan = parse_json(file.read_bytes())
     except ValueError as error:
-        raise ValueError(
+        raise BadRun(
             f"{file} is no plan of vitkit data pack, or a damaged one ({error}); choose another "
             "directory"
         ) from error
     if earlier_plan != plan:
-        raise ValueError(
+        raise BadRun(
             f"{dest} holds shards of other images or settings; choose another directory, "
             f"or remove it"
         )
@@ -273,7 +274,7 @@ class Jobs:
             write_whole(self.report_path(job), json.dumps(report._asdict()).encode())
         except OSError as error:
             reason = error.strerror or str(error)
-            raise OSError(
+            raise Unavailable(
                 f"{self.shard_path(job)} could not be written: {reason}; "
                 f"afterwards the same command goes on"
             ) from error

@@ -25,6 +25,7 @@ from vitkit.data import (
 )
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.system.console.progress import bar
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.processes.ranks import from_every_rank, on_rank_0, sum_over_ranks, world
 from vitkit.system.span import Span
 from vitkit.system.storage.addresses import shown_address
@@ -113,9 +114,9 @@ class Eval:
 
     def __post_init__(self):
         if self.data and (not self.images or self.images in OWN_PARTS):
-            raise ValueError(
+            raise BadSettings(
                 f"metrics on {self.data!r} would be called {self.images + '/top1'!r}; give this "
-                "Eval a name of its own (--evals.0.name)"
+                "Eval a name of its own (`evals.0.name`)"
             )
 
     @property
@@ -202,7 +203,7 @@ def summed(parts: Iterable[Rows]) -> tuple[list[Tensor], int]:
             sums = [total + more for total, more in zip(totals, sums, strict=True)]
         totals = sums
     if not sum_over_ranks(seen):
-        raise ValueError("there is no image to evaluate on")
+        raise BadData("there is no image to evaluate on")
     return [sum_over_ranks(total) for total in totals], int(seen)
 
 
@@ -217,7 +218,7 @@ def concatenated(parts: Iterable[Rows]) -> list[Tensor]:
     everyone = from_every_rank(own)
     joined = [torch.cat(values) for values in zip(*everyone, strict=True)]
     if not joined or not len(joined[0]):
-        raise ValueError("there is no image to evaluate on")
+        raise BadData("there is no image to evaluate on")
     return joined
 
 

@@ -24,6 +24,7 @@ from vitkit.prediction import (
 from vitkit.runtimes import FileRuntime, Runtime, Weights
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadData
 from vitkit.weights import activate_array
 
 CROPS = 64  # of scikit-learn's two photographs
@@ -292,7 +293,7 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
             image = model.preprocessing.image_of(images, number)
             pictures.append(image.transpose(1, 2, 0))
     if not expected:
-        raise ValueError(f"none of the images of {trial.name} can be read")
+        raise BadData(f"none of the images of {trial.name} can be read")
     agreement = compared(
         np.concatenate(expected),
         np.concatenate(given),

@@ -41,7 +41,7 @@ def wrong(agreement: Agreement, precision: Weights, activation: Activation, leas
     if not agreement.same >= least:
         return (
             f"{agreement.same:.1%} of its answers are the model's, and {least:.1%} is the least that "
-            "is accepted (--agreement)"
+            "is accepted (`agreement`)"
         )
     if least == 0:
         return ""
@@ -49,12 +49,12 @@ def wrong(agreement: Agreement, precision: Weights, activation: Activation, leas
     if not agreement.cost <= accepted:
         return (
             f"its other answers cost {agreement.cost:.2%} of accuracy by the model's own "
-            f"probabilities, and {accepted:.2%} is accepted (--agreement 0 accepts anything)"
+            f"probabilities, and {accepted:.2%} is accepted (`agreement=0` accepts anything)"
         )
     if agreement.same_unknown is not None and agreement.same_unknown < least:
         return (
             f"of {agreement.same_unknown:.1%} of the images it says as the model does whether they are "
-            f"unknown, and {least:.1%} is the least that is accepted (--agreement)"
+            f"unknown, and {least:.1%} is the least that is accepted (`agreement`)"
         )
     if agreement.accuracy is None:
         return ""
@@ -64,7 +64,7 @@ def wrong(agreement: Agreement, precision: Weights, activation: Activation, leas
             f"its accuracy is {agreement.accuracy:.1%}, the model's is "
             f"{agreement.models_accuracy:.1%}: it loses {100 * least_loss:.1f} to "
             f"{100 * most_loss:.1f} points at 95 % confidence, and {accepted:.2%} is accepted "
-            "(--agreement 0 accepts anything)"
+            "(`agreement=0` accepts anything)"
         )
     return ""
 
@@ -103,7 +103,7 @@ def conclusion(agreement: Agreement) -> str:
     images = agreement.images_text()
     loss = f"{100 * MARGIN:g} point of accuracy"
     if agreement.photographs < FEW:
-        return f"no evidence of its accuracy: {images}; --data DATA measures on your own"
+        return f"no evidence of its accuracy: {images}; `data=DATA` measures on your own"
     if keeps_accuracy(agreement):
         return f"it loses less than {loss}, at 95 % confidence: {images}"
     sentence = f"that it loses less than {loss} is not shown by {images}"
@@ -111,9 +111,9 @@ def conclusion(agreement: Agreement) -> str:
     if needed is None and agreement.interval_of_loss[0] >= MARGIN:
         return f"{sentence}; nor would more show it, for it loses more"
     if needed is None:
-        return f"{sentence}; more could tell whether it does (--data, --limit)"
+        return f"{sentence}; more could tell whether it does (`data`, `limit`)"
     what = "" if needed > agreement.photographs else " different photographs"
-    sentence += f"; about {needed:,}{what} could (--data, --limit)"
+    sentence += f"; about {needed:,}{what} could (`data`, `limit`)"
     if not agreement.labelled:
         sentence += ", with their right answers"
     return sentence

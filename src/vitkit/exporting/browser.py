@@ -24,6 +24,7 @@ from vitkit.prediction import LIKELY
 from vitkit.runtimes import Exported
 from vitkit.system.console.text import counted_kind, printable_name
 from vitkit.system.environment import MAX_PIXELS
+from vitkit.system.errors import Unsupported
 from vitkit.system.storage.files import MARK, parse_json
 
 PARTS = Path(__file__).with_name("browser_page")
@@ -88,7 +89,7 @@ def find_web_runtime(named: Path | None = None) -> WebRuntime:
     where = "here or above"
     if named is not None:
         where = f"in {named}"
-    raise ValueError(
+    raise Unsupported(
         f"a page needs {PACKAGE}, and there is none {where}; type: npm install {PACKAGE}"
     )
 
@@ -101,18 +102,18 @@ def _checked(folder: Path) -> WebRuntime:
         version = described["version"]
         numbers = tuple(int(number) for number in version.split(".")[:2])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder}/package.json cannot be read: {error}") from error
+        raise Unsupported(f"{folder}/package.json cannot be read: {error}") from error
     if name != PACKAGE:
-        raise ValueError(f"{folder} is the package {name!r}, not {PACKAGE}")
+        raise Unsupported(f"{folder} is the package {name!r}, not {PACKAGE}")
     if numbers < OLDEST:
-        raise ValueError(
+        raise Unsupported(
             f"{folder} has {PACKAGE} {version}; a page needs {'.'.join(map(str, OLDEST))} or later: "
             f"npm install {PACKAGE}"
         )
     for file in (PROGRAM, GLUE, WASM):
         path = folder / "dist" / file
         if not path.is_file() or path.stat().st_size > LARGEST_PROGRAM:
-            raise ValueError(
+            raise Unsupported(
                 f"{PACKAGE} {version} in {folder} has no dist/{file} as in the versions that vitkit "
                 f"knows; type: npm install {PACKAGE}@1.30.0"
             )

@@ -60,6 +60,7 @@ from vitkit.runtimes import (
     open_file,
 )
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadData, BadSettings, Unsupported, VitkitError
 from vitkit.system.storage.files import (
     MARK,
     check_can_be_made,
@@ -124,7 +125,7 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
     check_answer(classifier)
     channels = getattr(classifier.model.config, "channels", 3)
     if channels != 3 or classifier.preprocessing.values != "uint8":
-        raise ValueError(
+        raise BadSettings(
             f"the model takes images of {counted(channels, 'channel')} in "
             f"{classifier.preprocessing.values}; models for red, green and blue of 8 bits can be "
             "exported"
@@ -132,32 +133,34 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
     if classifier.preprocessing.is_native:
         _check_native(classifier, wanted)
     if path.suffix.lower() != ENDINGS[wanted.to]:
-        raise ValueError(
+        raise BadSettings(
             f"{path} does not end in {ENDINGS[wanted.to]}, as a file for {wanted.to} does"
         )
     if wanted.precision not in PRECISIONS[wanted.to]:
         known = ", ".join(PRECISIONS[wanted.to])
-        raise ValueError(
+        raise BadSettings(
             f"a {ENDINGS[wanted.to]} file is written in {known}, not in {wanted.precision}; choose "
-            "--to openvino or --to onnx"
+            "`to='openvino'` or `to='onnx'`"
         )
     if wanted.to == "page":
         if wanted.preprocessing:
-            raise ValueError("a page always prepares photographs itself; leave out --preprocessing")
+            raise BadSettings(
+                "a page always prepares photographs itself; leave out `preprocessing`"
+            )
         weights = parameters(classifier.model.config) * BYTES[wanted.precision]
         if weights > LARGEST_NETWORK:
-            raise ValueError(
+            raise BadSettings(
                 f"the model's weights are {weights:,} bytes in {wanted.precision}, and a page holds "
-                f"{LARGEST_NETWORK:,}; choose a smaller model, or --precision float16 or int8"
+                f"{LARGEST_NETWORK:,}; choose a smaller model, or `precision='float16'` or int8"
             )
     if wanted.calibrated and wanted.precision != "int8":
-        raise ValueError(
+        raise BadSettings(
             f"images calibrate int8, and the file is to be in {wanted.precision}; leave them out"
         )
     if wanted.merge:
         check_can_merge(classifier.model, wanted.merge)
     if wanted.least is not None and not 0 <= wanted.least <= 1:
-        raise ValueError(f"--agreement is {wanted.least}; it is a share from 0 to 1")
+        raise BadSettings(f"`agreement` is {wanted.least}; it is a share from 0 to 1")
     check_packages(wanted)
     files = [path, Path(f"{path}.json")]
     if wanted.to == "openvino":
@@ -172,18 +175,18 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
 def _check_native(classifier: Classifier, wanted: Export) -> None:
     """Raises ValueError for images at their own proportions, where that cannot be exported."""
     if wanted.to == "page":
-        raise ValueError(
+        raise Unsupported(
             "the model reads images at their own proportions, and a page prepares squares and crops: "
-            "export .onnx, or a model that crops (--crop centre)"
+            "export .onnx, or a model that crops (`crop='centre'`)"
         )
     if wanted.preprocessing:
-        raise ValueError(
+        raise Unsupported(
             "the model reads images at their own proportions, whose grid a file with the preprocessing "
-            "inside cannot choose: leave --preprocessing out, or export a model that crops (--crop centre)"
+            "inside cannot choose: leave `preprocessing` out, or export a model that crops (`crop='centre'`)"
         )
     if wanted.merge:
-        raise ValueError(
-            "--merge merges as many tokens of every image, and images at their own proportions have "
+        raise Unsupported(
+            "`merge` merges as many tokens of every image, and images at their own proportions have "
             "unequally many; leave it out"
         )
     check_any_grid(classifier.model)
@@ -228,7 +231,7 @@ def check_packages(wanted: Export) -> None:
     """Raises ValueError if a package is missing."""
     missing = missing_packages(wanted)
     if missing:
-        raise ValueError(
+        raise Unsupported(
             f"exporting to {wanted.to} needs {' and '.join(missing)}: pip install 'vitkit[export]'"
         )
 
@@ -251,7 +254,9 @@ def export(
     trial = trial or sample_trial()
     check(classifier, path, wanted)
     if wanted.to == "page" and wanted.web_runtime is None:
-        raise ValueError(f"a page holds {PACKAGE}: give the Export what find_web_runtime() returns")
+        raise BadSettings(
+            f"a page holds {PACKAGE}: give the Export what find_web_runtime() returns"
+        )
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     exported = described(classifier, wanted)
     with written_whole(path) as folder:
@@ -271,8 +276,8 @@ def export(
         if fault := wrong(agreement, bounds, classifier.activation, least):
             sentence = f"{path} was not written: {fault}. On {trial.name}: {agreement}"
             if trial.photographs is not None:  # parts of the two that come with scikit-learn
-                sentence += ". --data DATA tries it on images like yours"
-            raise ValueError(sentence)
+                sentence += ". `data=DATA` tries it on images like yours"
+            raise BadSettings(sentence)
         if wanted.to == "page":
             about = _about(classifier, exported, agreement)
             text = page(path.stem, exported, network.read_bytes(), wanted.web_runtime, about)
@@ -351,7 +356,7 @@ def shows_attention(classifier: Classifier, wanted: Export) -> bool:
         return False
     try:
         check_has_attention(classifier)
-    except ValueError:
+    except VitkitError:
         return False
     return True
 
@@ -387,7 +392,7 @@ def _calibration(exported: Exported, trial: Trial) -> list[np.ndarray]:
         numbers = range(len(prepared))
         images = [exported.preprocessing.image_of(prepared, i)[None] for i in numbers]
     if not images:
-        raise ValueError(f"none of the images of {trial.name} can be read to calibrate with")
+        raise BadData(f"none of the images of {trial.name} can be read to calibrate with")
     return images
 
 

@@ -25,6 +25,7 @@ from vitkit.models import (
     insert_zeros,
     same_memory,
 )
+from vitkit.system.errors import Unsupported
 from vitkit.weights import Classifier, Unknown, activate
 
 
@@ -266,9 +267,9 @@ def with_positions_on_any_grid(model: VisionTransformer) -> VisionTransformer:
 def check_any_grid(model: VisionTransformer) -> None:
     """Raises ValueError for positions that cannot be exported for every grid."""
     if not isinstance(model.positions, LearnedPositions | NoPositions):
-        raise ValueError(
+        raise Unsupported(
             f"{model.config.positions} positions cannot be exported for images at their own proportions, "
-            'only "learned" and "none" can, at the stem; --crop centre exports a model that crops'
+            "only 'learned' and 'none' can, at the stem; `crop='centre'` exports a model that crops"
         )
 
 

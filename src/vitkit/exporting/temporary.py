@@ -22,6 +22,7 @@ from vitkit.runtimes import (
     open_file,
     open_model_file,
 )
+from vitkit.system.errors import Unsupported
 from vitkit.system.machine import Precision, PrecisionChoice, pick_device, pick_precision
 from vitkit.weights import Classifier
 
@@ -79,9 +80,9 @@ def features_on(classifier: Classifier, runtime: str, precision: Precision) -> C
     """The same classifier, for its features alone, which another runtime computes: "compiled", "onnx"
     or "openvino". Raises ValueError as `open_runtime` does."""
     if classifier.preprocessing.values != "uint8":
-        raise ValueError(
+        raise Unsupported(
             f"the model takes images in {classifier.preprocessing.values}, whose features PyTorch "
-            f"computes; leave out --runtime {runtime}"
+            f"computes; leave out `runtime={runtime!r}`"
         )
     opened = open_runtime(answering_features(classifier), runtime, precision)
     computed_by = f"{runtime} {precision}"

@@ -17,6 +17,7 @@ from torch.export import Dim, ExportedProgram
 
 from vitkit.runtimes import DIGEST_KEY, KEY, NO_DIGEST, STRANGENESS, Exported, with_digest
 from vitkit.system.environment import variables_set_to
+from vitkit.system.errors import Unsupported
 from vitkit.system.storage.files import MARK
 
 UNTOLD = {"CI": "true", "NNCF_CI": "1"}
@@ -96,9 +97,9 @@ def write_onnx(
         )
     size = sum(tensor.nbytes for tensor in program.state_dict.values())
     if size > LARGEST_ONNX and exported.precision == "float32":
-        raise ValueError(
+        raise Unsupported(
             f"the model's weights are {size:,} bytes, and a .onnx file holds {LARGEST_ONNX:,}; "
-            "choose --to openvino, or --precision float16"
+            "choose `to='openvino'`, or `precision='float16'`"
         )
     model = converted.model_proto
     if exported.precision in ("float16", "bfloat16"):

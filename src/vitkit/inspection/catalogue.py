@@ -43,7 +43,9 @@ from vitkit.inspection.figures.token_states import (
 from vitkit.inspection.pages.html import Block, paragraph, section, themed_figure
 from vitkit.inspection.photographs import clipped, draw_looked, over_image
 from vitkit.inspection.plots import Theme
+from vitkit.system.console.messages import log_bug, reason
 from vitkit.system.console.progress import bar
+from vitkit.system.errors import VitkitError
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
@@ -350,8 +352,11 @@ def model_sections(classifier: Classifier, images: Tensor | None = None) -> list
         if kind.name in OF_A_MODEL and has_its_images:
             try:
                 block = figure_section(kind, kind.make(subject))
-            except ValueError as error:
+            except VitkitError as error:
                 block = missing_section(kind, str(error))
+            except Exception as error:  # a bug in one figure: the page has the others
+                log_bug(f"the figure {kind.name} failed (bug)")
+                block = missing_section(kind, f"it failed (bug): {reason(error)}")
             blocks.append(block)
     return blocks
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitkit.data import Picture
 from vitkit.models import recording
+from vitkit.system.errors import Unsupported
 from vitkit.weights import Classifier
 
 
@@ -57,7 +58,7 @@ def compare(
     """
     for classifier in (first, second):
         if classifier.labels and not classifier.model.config.pools:
-            raise ValueError(
+            raise Unsupported(
                 'a model gives an answer for every token (its pool is "none"), and here an image '
                 "has one"
             )
@@ -92,7 +93,7 @@ def compare(
                 before = layers.get(name, Layer(name, largest, scale))
                 layers[name] = Layer(name, max(largest, before.largest), max(scale, before.scale))
     if not images:
-        raise ValueError("there is no image to compare the models on")
+        raise Unsupported("there is no image to compare the models on")
     return Comparison(images, tuple(layers.values()), same_top, ties)
 
 
@@ -109,7 +110,7 @@ def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tens
     """The states of a model for pictures, by layer and in order, float32 on the CPU."""
     images = classifier.batch(pictures)
     if images.ndim != 4:
-        raise ValueError(
+        raise Unsupported(
             "the pictures have several proportions, at which this model reads them: layers are compared on "
             "pictures of one size; give some of the same proportions"
         )

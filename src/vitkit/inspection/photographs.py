@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitkit.inspection.plots import LIGHT, Theme, themed
 from vitkit.models import Tiling
+from vitkit.system.errors import BadData
 from vitkit.system.storage.files import MARK, write_where_said
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
     from matplotlib.figure import Figure
 
     if not tiles:
-        raise ValueError("no pictures to put on a contact sheet")
+        raise BadData("no pictures to put on a contact sheet")
     columns = min(columns, len(tiles))
     rows = math.ceil(len(tiles) / columns)
     height = 1.75

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import MARK, write_where_said
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def write_figure(figure: "Figure", path: Path | str) -> Path:
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
-        raise ValueError(f"{path} is to be a figure; its name ends in .{' or .'.join(FORMATS)}")
+        raise BadSettings(f"{path} is to be a figure; its name ends in .{' or .'.join(FORMATS)}")
     # Without the date, and with identifiers that are no random numbers: the same figure is the same
     # file
     metadata = {"Comment": MARK}

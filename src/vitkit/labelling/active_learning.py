@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.labelling.head import solve, unsureness
+from vitkit.system.errors import BadSettings
 
 RADIUS = 0.5  # of the cover, in median distances between two photographs
 SHARPNESS = 2  # power of the uncertainty
@@ -38,21 +39,21 @@ def next_to_label(features: np.ndarray, labels: np.ndarray, count: int = 1) -> n
     features = np.asarray(features)
     labels = np.asarray(labels)
     if features.ndim != 2 or labels.shape != features.shape[:1]:
-        raise ValueError(
+        raise BadSettings(
             f"features are {features.shape} and labels {labels.shape}; they are (N, D) and (N,)"
         )
     if count < 1:
-        raise ValueError(f"count is {count}; ask about one photograph or more")
+        raise BadSettings(f"count is {count}; ask about one photograph or more")
     if not features.size:
         return np.arange(len(features))[labels < 0][:count]
     are_numbers = features.dtype.kind in "fiu" and labels.dtype.kind in "fiu"
     if not are_numbers or (labels != np.floor(labels)).any():
-        raise ValueError(
+        raise BadSettings(
             f"features are {features.dtype} and labels {labels.dtype}; features are numbers, and labels "
             "the numbers of classes, -1 for none"
         )
     if not np.isfinite(features).all() or np.abs(features).max() > LARGEST:
-        raise ValueError(f"the features hold NaN, infinity, or numbers beyond {LARGEST:g}")
+        raise BadSettings(f"the features hold NaN, infinity, or numbers beyond {LARGEST:g}")
     cover = Cover(features)
     labelled = np.flatnonzero(labels >= 0)
     unsure = torch.ones(len(cover.sample))

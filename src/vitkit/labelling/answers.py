@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import parse_json, whole
 from vitkit.system.storage.records import record_of, value_of
 from vitkit.training import LABELS
@@ -244,7 +245,7 @@ def _read(path: Path) -> tuple[Answers, int]:
             answer = record_of(Answer, values)
             _check(answer)
         except ValueError as error:
-            raise ValueError(
+            raise BadRun(
                 f"{path}: line {number} is not an answer ({error}); the labels so far are in {LABELS} beside "
                 "it; move both away to begin again"
             ) from error
@@ -270,7 +271,7 @@ def _check(answer: Answer) -> None:
     }
     for what, is_there in needed.items():
         if not is_there:
-            raise ValueError(f"it lacks {what}")
+            raise BadRun(f"it lacks {what}")
 
 
 def write_labels(file: Path, photographs: str, answers: Answers) -> None:

@@ -16,6 +16,7 @@ from vitkit.curation import LEAVE_OUT, RELABEL
 from vitkit.labelling.answers import Answer, Answers, Difference, Journal
 from vitkit.labelling.questions import GivenOut, Question
 from vitkit.labelling.sitting import Decision, SittingProgress, class_name
+from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import write_whole
 
 LIST = "reviewed.txt"
@@ -115,7 +116,7 @@ class Checking:
             if decision == "class":
                 label = class_name(label)
                 if label not in {*self._classes, self._checks[asked.photographs[0]].label}:
-                    raise ValueError(
+                    raise BadSettings(
                         f"the data set has no class {label!r}; make its folder, and start this again"
                     )
             else:
@@ -142,7 +143,7 @@ class Checking:
 
     def rename(self, by: str, old: str, new: str) -> Answer:
         """Raises ValueError: the classes are the data set's."""
-        raise ValueError("the classes are those of the data set; rename their folders")
+        raise BadSettings("the classes are those of the data set; rename their folders")
 
     def lose(self, name: str, problem: str) -> None:
         """Record that a photograph cannot be shown. It can be decided on all the same: left out,

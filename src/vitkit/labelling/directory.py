@@ -9,7 +9,8 @@ from pathlib import Path
 
 from vitkit.labelling.sitting import PHOTOGRAPHS
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, printable
+from vitkit.system.console.text import printable
+from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import parse_json, write_json
 from vitkit.training import LABELS, RUNS, SITTING, Occupied, locked, run_name
 
@@ -35,7 +36,7 @@ def folder_of_sitting(root: Path, kind: str) -> Path:
         say(
             printable(
                 f"{place} has answers about {before}, which is not there any more; if {root} is what was "
-                f"there, --workdir {as_word(place)} goes on with them"
+                f"there, `workdir={str(place)!r}` goes on with them"
             )
         )
     return folder
@@ -101,9 +102,9 @@ def record_sitting(folder: Path, root: Path, check: bool) -> None:
     before = about.get("photographs")
     is_moved = isinstance(before, str) and not Path(before).exists()
     if before is not None and about.get("check", False) != check:
-        raise ValueError(
-            f"{folder} has answers of vitkit label {'without' if check else 'with'} --check; give another "
-            "--workdir"
+        raise BadRun(
+            f"{folder} has answers that were given {'without' if check else 'with'} `check`; give another "
+            "`workdir`"
         )
     if is_moved:
         say(
@@ -114,9 +115,9 @@ def record_sitting(folder: Path, root: Path, check: bool) -> None:
     elif not _is_of(folder, root):
         others = [path.name for path in folder.iterdir() if path.name != "LOCK"]
         if others:
-            raise ValueError(
+            raise BadRun(
                 f"{folder} holds something else ({', '.join(sorted(others)[:3])}), or labels of other "
-                "photographs; give another --workdir"
+                "photographs; give another `workdir`"
             )
     about = {
         "photographs": str(root.resolve()),

@@ -15,7 +15,9 @@ from safetensors import SafetensorError, safe_open
 from vitkit.data import BadImage, limit_for_good
 from vitkit.evaluation import backbone_digest
 from vitkit.labelling.sitting import Sitting
+from vitkit.system.console.messages import log_bug, reason
 from vitkit.system.environment import max_pixels
+from vitkit.system.errors import VitkitError
 from vitkit.system.machine import autocast, cpus
 from vitkit.system.storage.files import parse_json, whole
 from vitkit.weights import DAMAGE, Classifier, write_safetensors
@@ -61,7 +63,9 @@ class FeatureThread(threading.Thread):
                 try:
                     self._step(pool)
                 except Exception as error:  # the page says so, and asks on without a model
-                    self.problem = f"the model cannot see the photographs: {error}"
+                    if not isinstance(error, (VitkitError, OSError)):
+                        log_bug("the model cannot see the photographs (bug)")
+                    self.problem = f"the model cannot see the photographs: {reason(error)}"
                     return
 
     def end(self) -> None:
@@ -130,7 +134,7 @@ class FeatureThread(threading.Thread):
         changed since: they were still being copied, or are back."""
         try:
             names = self.find()
-        except (ValueError, OSError) as error:  # a disk that was taken out, or a folder that moves
+        except (VitkitError, OSError) as error:  # a disk that was taken out, or a folder that moves
             self.problem = f"{error}; it is looked for again"
             return
         self.problem = ""

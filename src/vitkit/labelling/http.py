@@ -26,6 +26,7 @@ from vitkit.labelling.checking import Checking
 from vitkit.labelling.questions import Question
 from vitkit.labelling.sitting import MORE, Sitting, SittingProgress
 from vitkit.system.console.text import printable, printable_name
+from vitkit.system.errors import VitkitError
 from vitkit.system.storage.files import parse_json
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def application(table: Table, secret: str) -> "Starlette":
                 values = await _body(request)
                 by = _person(values)
                 answer = await run_in_threadpool(what, table, by, values)
-            except (Wrong, ValueError) as error:
+            except (Wrong, VitkitError) as error:
                 return JSONResponse({"error": str(error)}, 409)
             except OSError as error:
                 sentence = f"this could not be written down: {error.strerror or error}"

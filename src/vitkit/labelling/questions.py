@@ -21,6 +21,7 @@ from vitkit.labelling.active_learning import Cover
 from vitkit.labelling.answers import Answers, How, Journal
 from vitkit.labelling.head import Head, solve, unsureness
 from vitkit.labelling.photographs import Photographs
+from vitkit.system.errors import BadSettings
 
 SCREEN = 24  # photographs of a screen
 FEWEST = 4  # photographs that are worth a screen
@@ -278,7 +279,7 @@ class GivenOut:
         one that they were not given."""
         given = self._given.get(by)
         if given is None or given.question.number != number:
-            raise ValueError("this question was answered already, or given to somebody else")
+            raise BadSettings("this question was answered already, or given to somebody else")
         return given.question
 
     def done(self, by: str) -> None:

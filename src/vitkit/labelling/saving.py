@@ -18,6 +18,7 @@ from vitkit.evaluation import (
 )
 from vitkit.labelling.sitting import Sitting
 from vitkit.prediction import Sorter
+from vitkit.system.errors import BadSettings
 from vitkit.weights import Classifier, adopt
 
 MODEL = "model"
@@ -44,7 +45,7 @@ def save_model(
     """
     labels = sitting.labels()
     if len(set(labels.values())) < 2:
-        raise ValueError(
+        raise BadSettings(
             "a model needs two classes or more; label photographs of another class first"
         )
     names, x = sitting.features()

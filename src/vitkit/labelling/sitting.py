@@ -29,6 +29,7 @@ from vitkit.labelling.head import Head, unsureness
 from vitkit.labelling.photographs import Photographs
 from vitkit.labelling.questions import LOOKED_AT, GivenOut, Question, Questions
 from vitkit.system.console.text import printable
+from vitkit.system.errors import BadSettings
 from vitkit.training import LABELS
 
 MORE = 50  # labels whose gain is told
@@ -193,7 +194,7 @@ class Sitting:
             apart = tuple(name for name in asked.photographs if name in set(others))
             kept = tuple(name for name in asked.photographs if name not in set(others))
             if asked.how != "screen" and apart:
-                raise ValueError("one photograph has one class: name it, and leave `others` empty")
+                raise BadSettings("one photograph has one class: name it, and leave `others` empty")
             answer = Answer(
                 self.answers.last + 1,
                 by,
@@ -227,7 +228,7 @@ class Sitting:
         with self._lock:
             new = class_name(new)
             if old not in self.classes():
-                raise ValueError(f"there is no class {old!r}")
+                raise BadSettings(f"there is no class {old!r}")
             answer = Answer(self.answers.last + 1, by, "typed", "rename", new, renamed=old)
             self._write(answer)
             self._given_out.rename(old, new)
@@ -342,9 +343,9 @@ def class_name(text: str) -> str:
     """The name of a class, without what cannot be printed. Raises ValueError if there is none."""
     name = " ".join(printable(text).split())
     if not name:
-        raise ValueError("the class needs a name")
+        raise BadSettings("the class needs a name")
     if len(name) > LONGEST:
-        raise ValueError(
+        raise BadSettings(
             f"the name of a class is {len(name)} characters long; at most {LONGEST} are"
         )
     return name

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.models.layers import Dense
+from vitkit.system.errors import BadSettings
 
 AttentionPositions = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 """Positions that act within attention: q and k, (B, H, T, D_h) each -> q and k with positions in
@@ -138,7 +139,7 @@ class ScaledDotProduct(nn.Module):
 def check_mask(mask: Tensor | None) -> None:
     """Raise ValueError for a mask that is not boolean, or that has a single row."""
     if mask is not None and (mask.dtype != torch.bool or mask.ndim < 2):
-        raise ValueError(
+        raise BadSettings(
             f"the mask is {mask.dtype} of shape {tuple(mask.shape)}; it is bool, (T, T) or what "
             "broadcasts to (B, H, T, T), True where a query may look at a key"
         )

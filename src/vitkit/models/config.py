@@ -14,6 +14,7 @@ from vitkit.models.config_checks import (
     check,
 )
 from vitkit.models.tiling import Grid, Tiling, as_pair, as_side
+from vitkit.system.errors import BadSettings
 
 # How many of the first tokens a pooling reads; poolings that are not here read all tokens.
 TOKENS_READ = {"token": 1, "distilled": 2}
@@ -307,7 +308,7 @@ class ViTConfig:
         apart = self.stem.stride
         height, width = self.tiling.size
         if stride[0] > height or stride[1] > width or stride[0] % apart or stride[1] % apart:
-            raise ValueError(
+            raise BadSettings(
                 f"a stride of {stride[0]} x {stride[1]} pixels does not go with this hybrid: its "
                 f"patches are of {height} x {width} pixels, and begin where its ResNet's feature map "
                 f"has a position, every {apart} pixels; choose a multiple of {apart}, up to the patch"
@@ -321,7 +322,7 @@ class ViTConfig:
             return new
         kind = self.position_kind
         if not kind.any_grid:
-            raise ValueError(
+            raise BadSettings(
                 f"{self.positions} positions of {self.grid[0]} x {self.grid[1]} patches have no "
                 f"meaning on {new.grid[0]} x {new.grid[1]}: in raster order an offset is another "
                 "direction there"

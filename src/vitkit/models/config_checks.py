@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from vitkit.models.tiling import as_pair
+from vitkit.system.errors import BadSettings
 
 if TYPE_CHECKING:
     from vitkit.models.config import ViTConfig
@@ -77,7 +78,7 @@ def check(config: "ViTConfig") -> None:
     _check_patches(config)
     if not config.tiling.fits(config.image):
         misfit = config.tiling.misfit(config.image)
-        raise ValueError(f"{misfit}; choose {config.tiling.sizes(config.image)}")
+        raise BadSettings(f"{misfit}; choose {config.tiling.sizes(config.image)}")
     _check_pooling(config)
     _check_positions(config)
     _check_axial(config)
@@ -90,7 +91,7 @@ def _check_sides(config: "ViTConfig") -> None:
         if name == "stride" and value is None:
             continue
         if not are_sides(value):
-            raise ValueError(
+            raise BadSettings(
                 f"{name} is {repr(value)[:200]}; it is a whole number of at least 1, or two of them: "
                 "height and width"
             )
@@ -106,23 +107,23 @@ def are_sides(value: object) -> bool:
 
 def _check_numbers(config: "ViTConfig") -> None:
     if config.eps <= 0:
-        raise ValueError(f"eps is {config.eps!r}; it must be a number above 0")
+        raise BadSettings(f"eps is {config.eps!r}; it must be a number above 0")
     for name in ("width", "depth", "mlp", "heads", "channels"):
         value = getattr(config, name)
         if value < 1:
-            raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
+            raise BadSettings(f"{name} is {value}; it must be a whole number of at least 1")
     for name in ("classes", "representation", "registers"):
         value = getattr(config, name)
         if value < 0:
-            raise ValueError(f"{name} is {value}; it must be 0 or more")
+            raise BadSettings(f"{name} is {value}; it must be 0 or more")
     for name in ("dropout", "attention_dropout", "stochastic_depth"):
         value = getattr(config, name)
         if not 0 <= value < 1:
-            raise ValueError(
+            raise BadSettings(
                 f"{name} is {value}; it is a probability from 0 up to, not including, 1"
             )
     if config.width % config.heads:
-        raise ValueError(
+        raise BadSettings(
             f"a width of {config.width} cannot be split among {config.heads} heads; choose a "
             "divisor"
         )
@@ -134,7 +135,7 @@ def _check_patches(config: "ViTConfig") -> None:
     if config.stem is not None:
         unit = "positions of the ResNet's feature map"
     if stride[0] > size[0] or stride[1] > size[1]:
-        raise ValueError(
+        raise BadSettings(
             f"a stride of {config.stride} leaves {unit} between patches of {config.patch} that no "
             "patch sees; choose the patch, or less"
         )
@@ -142,37 +143,37 @@ def _check_patches(config: "ViTConfig") -> None:
 
 def _check_pooling(config: "ViTConfig") -> None:
     if config.pool in NEEDS_CLASS_TOKEN and config.class_token is False:
-        raise ValueError(
+        raise BadSettings(
             f'pool is "{config.pool}" but class_token is False; choose "gap" or "map", or keep '
             "the token"
         )
     if config.pool == "distilled" and (not config.registers or config.representation):
-        raise ValueError(
+        raise BadSettings(
             f'pool is "distilled" with {config.registers} registers and a representation layer '
             f"of {config.representation}; it reads the first register, and has no representation "
             "layer"
         )
     if config.pool == "distilled" and (not config.classes or config.norm == "pooled"):
-        raise ValueError(
+        raise BadSettings(
             f'pool is "distilled" with {config.classes} classes and norm "{config.norm}"; its head '
             "is a classifier for each of two tokens, which the last norm sees one by one: say "
             'how many classes there are, and choose norm "tokens". Without a head, "token" reads '
             "the class token"
         )
     if not 1 <= config.read_blocks <= config.depth:
-        raise ValueError(
+        raise BadSettings(
             f"read_blocks is {config.read_blocks}; a head reads the last of {config.depth} blocks, from 1 "
             "to all"
         )
     if config.read_blocks > 1 and config.pool in ("distilled", "map", "none"):
-        raise ValueError(
+        raise BadSettings(
             f'read_blocks is {config.read_blocks} with pool "{config.pool}"; states of several blocks '
             'are read with "token", "token-gap", "token-quarters", "token-gap-quarters", "token-pyramid", '
             '"gap" or "corner"'
         )
     joins = config.pool != "distilled" and (config.pool in STATES or config.read_blocks > 1)
     if joins and (config.norm == "pooled" or config.representation):
-        raise ValueError(
+        raise BadSettings(
             f'pool is "{config.pool}" with norm "{config.norm}" and a representation layer of '
             f"{config.representation}; its head reads {config.pooled_width // config.width} states of "
             f"{config.width} as they are: "
@@ -185,37 +186,37 @@ def _check_positions(config: "ViTConfig") -> None:
 
     # Kinds with an x and a y split a width between them.
     if config.width % kind.width_multiple:
-        raise ValueError(
+        raise BadSettings(
             f"a width of {config.width} cannot be split between the x and the y of "
             f"{config.positions} positions; choose a multiple of {kind.width_multiple}"
         )
     head_width = config.width // config.heads
     if head_width % kind.head_multiple:
-        raise ValueError(
+        raise BadSettings(
             f"a head's width of {head_width} cannot be split between the x and the y of "
             f"{config.positions} positions; choose a multiple of {kind.head_multiple}"
         )
 
     # Rows of the table for tokens before the patches
     if config.prefix_positions and not kind.has_prefix_rows:
-        raise ValueError(
+        raise BadSettings(
             f"prefix_positions is {config.prefix_positions}; {config.positions} positions have no "
             "table with rows for the tokens before the patches: leave it out"
         )
     if not 0 <= config.prefix_rows <= config.prefix:
-        raise ValueError(
+        raise BadSettings(
             f"prefix_positions is {config.prefix_positions}; it is at least 0, and at most "
             f"{config.prefix}, the tokens before the patches"
         )
 
     # Where they enter
     if config.inject == "stem" and not kind.adds_to_tokens:
-        raise ValueError(
+        raise BadSettings(
             f'inject is "stem" but {config.positions} positions act within attention; choose '
             '"every" or "shared"'
         )
     if config.inject == "every" and not kind.has_tables:
-        raise ValueError(
+        raise BadSettings(
             f'inject is "every" but {config.positions} positions have no parameters to differ '
             'by; choose "stem" or "shared"'
         )
@@ -224,12 +225,12 @@ def _check_positions(config: "ViTConfig") -> None:
     if config.position_grid is None:
         return
     if not kind.keeps_trained_grid:
-        raise ValueError(
+        raise BadSettings(
             f"position_grid is {config.position_grid}, which is for rotary positions; "
             f"{config.positions} ones take the grid of the image"
         )
     if min(config.position_grid) < 1:
-        raise ValueError(
+        raise BadSettings(
             f"position_grid is {config.position_grid}; it is a height and a width in patches"
         )
 
@@ -238,12 +239,12 @@ def _check_axial(config: "ViTConfig") -> None:
     if config.mixer != "axial":
         return
     if config.prefix:
-        raise ValueError(
+        raise BadSettings(
             f"an axial model has no place in its rows and columns for {config.prefix} tokens "
             'before the patches; choose pool "gap", "map", "corner" or "none", and no registers'
         )
     if not config.position_kind.adds_to_tokens:
-        raise ValueError(
+        raise BadSettings(
             f"{config.positions} positions are made for attention among all tokens; an axial "
             "model takes those that are added to tokens: learned, learned2d, sincos, or none"
         )
@@ -271,7 +272,7 @@ def check_types(config: object) -> None:
         value = getattr(config, field.name)
         if not any(_is_of(value, member) for member in members):
             expected = ", or ".join(_in_words(member) for member in members)
-            raise ValueError(f"{field.name} is {repr(value)[:200]}; it is {expected}")
+            raise BadSettings(f"{field.name} is {repr(value)[:200]}; it is {expected}")
 
 
 def _is_of(value: object, kind: object) -> bool:

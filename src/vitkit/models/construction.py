@@ -21,6 +21,7 @@ from vitkit.models.positions import SinCosPositions
 from vitkit.models.tiling import Grid
 from vitkit.models.vision_transformer import VisionTransformer
 from vitkit.models.zoo import ModelConfig, named
+from vitkit.system.errors import BadSettings, BadWeights, Unsupported
 
 Model = VisionTransformer | ResNet | LeNet
 MODELS = {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}
@@ -45,7 +46,7 @@ def create(
     if isinstance(model, str):
         config = named(model, **changes)
     elif changes:
-        raise ValueError(
+        raise BadSettings(
             f"changes ({', '.join(changes)}) go with a model's name; use dataclasses.replace on a "
             "config"
         )
@@ -118,11 +119,11 @@ def config_from(values: dict) -> ModelConfig:
     settings = dict(values)
     kind = settings.pop("kind", "vit")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"it is a model of kind {kind!r}; there are {', '.join(KINDS)}")
+        raise BadWeights(f"it is a model of kind {kind!r}; there are {', '.join(KINDS)}")
     known = {field.name for field in fields(KINDS[kind])}
     unknown = settings.keys() - known
     if unknown:
-        raise ValueError(
+        raise BadWeights(
             f"it has settings that this version does not know: {', '.join(sorted(unknown))}"
         )
     return KINDS[kind](**settings)
@@ -158,7 +159,7 @@ def with_stride(
 def check_not_for_inference(model: nn.Module) -> None:
     """Raise ValueError for a model that was made for inference."""
     if getattr(model, "inference_only", False):
-        raise ValueError("this model was made for inference; resize the one that it was made from")
+        raise Unsupported("this model was made for inference; resize the one that it was made from")
 
 
 def _with_tables(model: AnyModel, config: ModelConfig) -> AnyModel:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from vitkit.system import matmul
+from vitkit.system.errors import BadSettings
 
 # Below so many multiplications, the time that oneDNN takes to begin, some 15 microseconds, is more
 # than it saves
@@ -184,7 +185,7 @@ def init_children(model: nn.Module) -> None:
 def check_images(images: Tensor, channels: int) -> None:
     """Raise ValueError for anything but a batch of normalised images with this many channels."""
     if images.ndim != 4 or images.shape[1] != channels or not images.is_floating_point():
-        raise ValueError(
+        raise BadSettings(
             f"images must be floating point, normalised, of shape (batch, {channels}, height, "
             f"width); these are {images.dtype} of shape {tuple(images.shape)}"
         )

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from vitkit.models.attention import AttentionPositions
 from vitkit.models.config import ViTConfig
 from vitkit.models.tiling import Grid
+from vitkit.system.errors import BadSettings
 
 # Added to tokens
 
@@ -350,7 +351,7 @@ class RelativePositions(nn.Module):
 def check_raster_order(kind: str, own: Grid, grid: Grid) -> None:
     """Raise ValueError for positions in raster order on another grid than their own."""
     if grid != own:
-        raise ValueError(
+        raise BadSettings(
             f"{kind} positions of {own[0]} x {own[1]} patches have no meaning on "
             f"{grid[0]} x {grid[1]}: in raster order an offset is another direction there; use "
             "images of the size that the model was made for"
@@ -378,10 +379,10 @@ def resample(table: Tensor, old: Grid, new: Grid, method: str = "google") -> Ten
     3.2). Raises ValueError for an unknown method, or a table that cannot hold the old grid.
     """
     if method not in RESAMPLE:
-        raise ValueError(f"no resampling method {method!r}; there are {', '.join(RESAMPLE)}")
+        raise BadSettings(f"no resampling method {method!r}; there are {', '.join(RESAMPLE)}")
     patches = old[0] * old[1]
     if table.ndim != 3 or table.shape[1] < patches:
-        raise ValueError(
+        raise BadSettings(
             f"a table of shape {tuple(table.shape)} cannot hold a grid of {old[0]} x {old[1]} "
             "patches"
         )

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from vitkit.models.block import Block
 from vitkit.models.config import ViTConfig
 from vitkit.models.vision_transformer import VisionTransformer
+from vitkit.system.errors import BadSettings, Unsupported
 
 
 def check_class_token(model: nn.Module, shortcut: str) -> None:
@@ -34,7 +35,7 @@ def check_class_token(model: nn.Module, shortcut: str) -> None:
         norms_are = config.branch_norm != "after" and config.norm == "tokens"
         if reads_it_alone and is_the_papers and norms_are:
             return
-    raise ValueError(
+    raise Unsupported(
         f"{shortcut} is for models that answer by a class token alone, with positions added at the "
         "stem and the paper's blocks; this one is another"
     )
@@ -85,12 +86,12 @@ class Merging(nn.Module):
 def check_can_merge(model: nn.Module, r: int) -> None:
     """Raise ValueError unless r tokens can be merged in each block of a model."""
     if r < 0:
-        raise ValueError(f"{r} tokens of a block cannot be merged; it is a number from 0")
+        raise BadSettings(f"{r} tokens of a block cannot be merged; it is a number from 0")
     check_class_token(model, "token merging")
     patches = math.prod(model.config.grid)
     most = merging_at_most(1 + patches, r)
     if r > most:
-        raise ValueError(
+        raise BadSettings(
             f"{r} tokens of a block cannot be merged: at most half do, and the model has {patches} "
             f"patches; give {most} or fewer"
         )
@@ -267,7 +268,7 @@ def check_can_exit(model: nn.Module, after: Sequence[int]) -> None:
     depth = len(model.blocks)
     for blocks in after:
         if not 1 <= blocks < depth:
-            raise ValueError(
+            raise BadSettings(
                 f"an exit after {blocks} blocks is not possible; the model has {depth}, and one is "
                 f"after 1 to {depth - 1}"
             )
@@ -276,7 +277,7 @@ def check_can_exit(model: nn.Module, after: Sequence[int]) -> None:
 def check_sure(sure: float) -> None:
     """Raise ValueError unless this is a probability above 0."""
     if not 0 < sure <= 1:
-        raise ValueError(f"an exit is sure from the probability {sure}; it is above 0, up to 1")
+        raise BadSettings(f"an exit is sure from the probability {sure}; it is above 0, up to 1")
 
 
 def states_at(model: VisionTransformer, images: Tensor, after: Sequence[int]) -> list[Tensor]:

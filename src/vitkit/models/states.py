@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from vitkit.models.attention import ScaledDotProduct, attention_weights
 from vitkit.models.config import ViTConfig
+from vitkit.system.errors import BadSettings
 
 Form = Literal["tokens", "class", "map"]
 
@@ -135,9 +136,9 @@ def check_recordable(model: nn.Module) -> None:
         )
         if hasattr(model, "model"):  # a Classifier
             message += "; give its .model"
-        raise ValueError(message)
+        raise BadSettings(message)
     if model.recompute and model.training:
-        raise ValueError(
+        raise BadSettings(
             "a model that recomputes its blocks in the backward pass cannot be recorded while it "
             "trains; set model.recompute to False, or call model.eval()"
         )
@@ -199,12 +200,12 @@ def _numbers(layers: Iterable[int] | int | None, depth: int) -> dict[int, int]:
         try:
             asked = index(layer)  # numpy's integers too
         except TypeError:
-            raise ValueError(
+            raise BadSettings(
                 f"layer {layer!r} is no whole number; 0 is what the first block gets, and 1 to "
                 f"{depth} what each block gives"
             ) from None
         if not -depth - 1 <= asked <= depth:
-            raise ValueError(
+            raise BadSettings(
                 f"there is no layer {asked}: the model has {depth} blocks, so that layers are 0 to "
                 f"{depth}, or from the end -1 to {-depth - 1}"
             )
@@ -215,17 +216,17 @@ def _numbers(layers: Iterable[int] | int | None, depth: int) -> dict[int, int]:
 def _check_form(form: str, norm: bool, model: nn.Module) -> None:
     """Raises ValueError for a form or a norm that has no meaning for this model."""
     if form not in get_args(Form):
-        raise ValueError(f"form is {form!r}; it is one of {', '.join(get_args(Form))}")
+        raise BadSettings(f"form is {form!r}; it is one of {', '.join(get_args(Form))}")
     config = model.config
     if not isinstance(config, ViTConfig):
         if form == "class" or norm:
-            raise ValueError(
+            raise BadSettings(
                 f"a {config.title}'s states are feature maps: it has no class token, and no "
                 'LayerNorm after its blocks; leave out form="class" and norm'
             )
         return
     if form == "class" and not config.has_class_token:
-        raise ValueError(
+        raise BadSettings(
             f'the model has no class token (its pool is "{config.pool}"); choose the form "tokens" '
             'or "map"'
         )

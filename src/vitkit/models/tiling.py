@@ -5,6 +5,8 @@ Legend: (h, w) the grid of patches; every pair is (height, width).
 
 from typing import NamedTuple
 
+from vitkit.system.errors import BadSettings
+
 Grid = tuple[int, int]
 """(height, width), of an image in pixels, or of what lies over it in patches or positions."""
 
@@ -54,7 +56,7 @@ class Tiling(NamedTuple):
     def check(self, image: Grid) -> None:
         """Raise ValueError for an image of (height, width) that whole patches do not cover."""
         if not self.fits(image):
-            raise ValueError(
+            raise BadSettings(
                 f"{self.misfit(image)}; resize it to {self.sizes(image)} (its Preprocessing does)"
             )
 

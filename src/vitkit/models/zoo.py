@@ -8,6 +8,7 @@ from vitkit.models.ancestors.backbone import DIALECTS, UNITS, Backbone, ResNetCo
 from vitkit.models.ancestors.lenet import LeNetConfig
 from vitkit.models.config import ViTConfig
 from vitkit.models.tiling import Grid, as_pair
+from vitkit.system.errors import BadSettings
 
 ModelConfig = ViTConfig | ResNetConfig | LeNetConfig
 
@@ -100,11 +101,11 @@ def vit(name: str, **changes) -> ViTConfig:
     """
     match = VIT_NAME.fullmatch(short_name(name))
     if not match or match["size"] not in SIZES:
-        raise ValueError(no_such_model(name))
+        raise BadSettings(no_such_model(name))
     patch = from_words(match["patch"])
     stride = from_words(match["stride"] or match["patch"])
     if min(*patch, *stride) < 1:
-        raise ValueError(no_such_model(name))
+        raise BadSettings(no_such_model(name))
     stem = None
     if match["resnet"]:
         stem = hybrid_stem(name, match["layers"], float(match["factor"] or 1), (*patch, *stride))
@@ -139,7 +140,7 @@ def hybrid_stem(name: str, layers: str | None, width: float, pixels: tuple[int, 
     if layers is None and all(side % 2 == 0 for side in pixels):
         return Backbone(units=(), width=width)
     if layers is None or int(layers) not in UNITS or any(side % 16 for side in pixels):
-        raise ValueError(
+        raise BadSettings(
             f"no hybrid {name!r}: its ResNet has {', '.join(map(str, UNITS))} layers and its "
             "patches are multiples of 16, as in 'R50+B/32', or it is a root alone with even "
             "patches, as in 'R+Ti/16'"
@@ -199,7 +200,7 @@ def changed(config: ModelConfig, changes: dict) -> ModelConfig:
         question = ""
         if near:
             question = f"; did you mean {near[0]!r}?"
-        raise ValueError(f"no setting {unknown[0]!r}{question}")
+        raise BadSettings(f"no setting {unknown[0]!r}{question}")
     return replace(config, **changes)
 
 

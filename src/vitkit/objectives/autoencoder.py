@@ -27,6 +27,7 @@ from vitkit.objectives.patches import (
     scatter_patches,
     unpatchify,
 )
+from vitkit.system.errors import BadSettings, Unsupported
 
 HIDDEN = 0  # what is drawn from an example's key: which patches are hidden
 
@@ -49,7 +50,7 @@ class MaskedAutoencoder(Unlabelled):
 
     def __post_init__(self):
         if not 0 < self.rate < 1:
-            raise ValueError(
+            raise BadSettings(
                 f"rate is {self.rate}; it is a share of the patches above 0 and below 1"
             )
 
@@ -74,7 +75,7 @@ class MaskedAutoencoderLearner(PatchLearner):
         super().__init__(model, objective, preprocessing)
         config = model.config
         if config.resolved_inject != "stem" or config.mixer != "full":
-            raise ValueError(
+            raise Unsupported(
                 f"{config.mixer} attention with {config.positions} positions needs every patch, "
                 'and an autoencoder shows the encoder some: choose mixer "full" and positions that '
                 "are added at the stem"

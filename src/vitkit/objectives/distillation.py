@@ -24,6 +24,7 @@ from vitkit.models import Dense
 from vitkit.objectives.objective import Learner, Unlabelled
 from vitkit.objectives.views import View, view
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.processes.ranks import sum_over_ranks
 from vitkit.system.span import Span
 
@@ -68,18 +69,18 @@ class SelfDistillation(Unlabelled):
         for name in ("global_area", "local_area"):
             low, high = getattr(self, name)
             if not 0 < low <= high <= 1:
-                raise ValueError(
+                raise BadSettings(
                     f"{name} is {low}, {high}; it is two shares of the image, 0 < smallest <= "
                     "largest <= 1"
                 )
         for name in ("student_temperature", "teacher_temperature", "teacher_start"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+                raise BadSettings(f"{name} is {getattr(self, name)}; it must be above 0")
         for name in ("momentum", "centre_momentum"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it is a share from 0 to 1")
+                raise BadSettings(f"{name} is {getattr(self, name)}; it is a share from 0 to 1")
         if self.local_views < 0:
-            raise ValueError(f"local_views is {self.local_views}; it is 0 or more")
+            raise BadSettings(f"local_views is {self.local_views}; it is 0 or more")
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """If images have one class each: how often their nearest neighbours have the same class.
@@ -92,7 +93,7 @@ class SelfDistillation(Unlabelled):
         """The model as student, a projection, and a teacher of both. Raises ValueError if small
         crops are not of whole patches, and for images that are not red, green and blue."""
         if preprocessing.channels != 3:
-            raise ValueError(
+            raise Unsupported(
                 "self-distillation changes the colours of its views, and the images have "
                 f"{counted(preprocessing.channels, 'channel')}; it is for red, green and blue"
             )
@@ -140,9 +141,9 @@ class SelfDistillationLearner(Learner):
         small = (objective.local_size, objective.local_size)
         tiling = getattr(model.config, "tiling", None)
         if objective.local_views and tiling is not None and not tiling.fits(small):
-            raise ValueError(
+            raise Unsupported(
                 f"small crops: {tiling.misfit(small)}; choose {tiling.sizes(small)} "
-                "(--objective.local-size)"
+                "(`objective.local_size`)"
             )
         self.projection = Projection(features_of(model), objective)
         self.teacher = copy.deepcopy(nn.ModuleList([model, self.projection])).requires_grad_(False)
@@ -253,7 +254,7 @@ def features_of(model: nn.Module) -> int:
     device = next(model.parameters()).device
     features = model.eval()(torch.zeros(1, config.channels, *config.image, device=device))
     if features.ndim != 2:
-        raise ValueError(
+        raise Unsupported(
             'an image needs one vector to compare, and the model\'s pool is "none": use another '
             "pool"
         )

@@ -36,6 +36,7 @@ from vitkit.objectives.patches import (
     scatter_patches,
     unpatchify,
 )
+from vitkit.system.errors import BadSettings, Unsupported
 
 # What is drawn from an example's key: the corrupted patches, how each is corrupted, the other patch
 WHICH, FATE, OTHER = range(3)
@@ -62,13 +63,13 @@ class MaskedPatches(Unlabelled):
 
     def __post_init__(self):
         if self.target not in ("colour", "colours", "pixels"):
-            raise ValueError(f"target is {self.target!r}; it is one of colour, colours, pixels")
+            raise BadSettings(f"target is {self.target!r}; it is one of colour, colours, pixels")
         if not 0 < self.rate <= 1:
-            raise ValueError(
+            raise BadSettings(
                 f"rate is {self.rate}; it is a share of the patches above 0, at most 1"
             )
         if min(self.masked, self.swapped) < 0 or self.masked + self.swapped > 1:
-            raise ValueError(
+            raise BadSettings(
                 f"masked is {self.masked} and swapped {self.swapped}; they are shares, together at "
                 "most 1"
             )
@@ -114,12 +115,12 @@ class MaskedPatchesLearner(PatchLearner):
         super().__init__(model, objective, preprocessing)
         self.channels = model.config.channels
         if objective.target != "pixels" and self.channels > COLOURS:
-            raise ValueError(
+            raise Unsupported(
                 f"the target is {objective.target!r}, one class for each mix of channels, and of "
-                f"{self.channels} channels there are too many; choose --objective.target pixels"
+                f"{self.channels} channels there are too many; choose `objective.target='pixels'`"
             )
         if objective.target == "colours" and any(side % SMALL for side in self.size):
-            raise ValueError(
+            raise Unsupported(
                 f"a patch of {self.size[0]} x {self.size[1]} pixels has no {SMALL} x {SMALL} "
                 f"parts; choose multiples of {SMALL}"
             )

@@ -29,6 +29,7 @@ from vitkit.evaluation import (
 )
 from vitkit.models import Grid, VisionTransformer, as_pair
 from vitkit.objectives.objective import Learner, Objective
+from vitkit.system.errors import Unsupported
 
 # Patches of images
 
@@ -104,19 +105,19 @@ class PatchLearner(Learner):
         hidden, or whose patches overlap, so that the others show what a hidden one is to be."""
         super().__init__()
         if not isinstance(model, VisionTransformer):
-            raise ValueError(
+            raise Unsupported(
                 f"a {type(model).__name__} has no patch embeddings to hide; choose a Vision "
                 "Transformer"
             )
         if model.config.grid == (1, 1):
-            raise ValueError(
+            raise Unsupported(
                 "an image of one patch has no other patches to predict it from; choose a smaller "
                 "patch"
             )
         if model.config.tiling.overlaps:
-            raise ValueError(
+            raise Unsupported(
                 f"a hidden patch can be seen in its neighbours, as patches overlap (stride "
-                f"{model.config.stride}); to hide some, leave out --model.stride, and give the "
+                f"{model.config.stride}); to hide some, leave out `model.stride`, and give the "
                 "stride to the fine-tuning"
             )
         self.model = model
@@ -177,7 +178,9 @@ class Reconstruction:
         """
         learner = subject.learner
         if learner is None:
-            raise ValueError("what a model makes of hidden patches can be measured while it trains")
+            raise Unsupported(
+                "what a model makes of hidden patches can be measured while it trains"
+            )
         normalise = subject.classifier.preprocessing.normalise
         of_classes = False
 

@@ -16,17 +16,18 @@ from torch import Tensor, nn
 from vitkit.data import Preprocessing, Source, TargetKind, mix
 from vitkit.evaluation import USUAL, Evaluator, balanced_weights
 from vitkit.objectives.objective import Learner
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.weights import Activation
 
 LEARNS = {"softmax": ("class",), "sigmoid": ("class", "classes"), "squared": ("number",)}
 """The kinds of targets that each loss can learn."""
 ADVICE = {
-    "class": "have one class each: use --objective.loss softmax, or sigmoid",
-    "classes": "have several classes each: use --objective.loss sigmoid",
-    "number": "have a number each: use --objective.loss squared",
+    "class": "have one class each: use `objective.loss='softmax'` or `'sigmoid'`",
+    "classes": "have several classes each: use `objective.loss='sigmoid'`",
+    "number": "have a number each: use `objective.loss='squared'`",
     "none": (
         "have no labels: put those of each class into a folder, name the column that holds the "
-        "classes with --data.columns.label, or learn without, as vitkit train paper.masked_patches "
+        "classes with `data.columns.label`, or learn without, as vitkit train paper.masked_patches "
         "does"
     ),
 }
@@ -63,30 +64,30 @@ class Supervised:
 
     def __post_init__(self):
         if self.loss not in LOSSES:
-            raise ValueError(f"loss is {self.loss!r}; it is one of {', '.join(LOSSES)}")
+            raise BadSettings(f"loss is {self.loss!r}; it is one of {', '.join(LOSSES)}")
         if not 0 <= self.label_smoothing < 1:
-            raise ValueError(
+            raise BadSettings(
                 f"label_smoothing is {self.label_smoothing}; it is from 0 up to, not including, 1"
             )
         if self.label_smoothing and self.loss == "squared":
-            raise ValueError(
+            raise BadSettings(
                 f"label_smoothing is {self.label_smoothing}; it is for classes, and 0 for numbers"
             )
         if not 0 <= self.off_target < 0.5 or (self.off_target and self.loss != "sigmoid"):
-            raise ValueError(
+            raise BadSettings(
                 f"off_target is {self.off_target}; it is from 0 up to, not including, 0.5, and 0 "
                 f"for {self.loss}"
             )
         if self.class_weights not in ("equal", "balanced"):
-            raise ValueError(f"class_weights is {self.class_weights!r}; it is equal, or balanced")
+            raise BadSettings(f"class_weights is {self.class_weights!r}; it is equal, or balanced")
         if self.class_weights == "balanced" and self.loss != "softmax":
-            raise ValueError(
+            raise BadSettings(
                 f"class_weights is balanced, which is for the softmax, and loss is {self.loss}"
             )
         for name in ("mixup", "cutmix"):
             alpha = getattr(self, name)
             if not 0 <= alpha <= 1000:
-                raise ValueError(
+                raise BadSettings(
                     f"{name} is {alpha}; it is the alpha of a Beta distribution, or 0 for off"
                 )
 
@@ -94,7 +95,7 @@ class Supervised:
         """The number of outputs: one for each class, or one for a number. Raises ValueError for
         targets that this loss cannot learn."""
         if target_kind not in LEARNS[self.loss]:
-            raise ValueError(
+            raise BadData(
                 f"the {self.loss} loss cannot learn from these images, which {ADVICE[target_kind]}"
             )
         if target_kind == "number":

@@ -22,6 +22,7 @@ from vitkit.inspection import (
 )
 from vitkit.prediction.sorting import safe_name
 from vitkit.runtimes import Eager, with_strangeness
+from vitkit.system.errors import Unavailable, VitkitError
 from vitkit.system.machine import autocast
 from vitkit.system.storage.files import MARK, check_replaceable, write_whole
 from vitkit.weights import Activation
@@ -102,7 +103,7 @@ class LookPictures:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_whole(path, file.getvalue())
         except OSError as error:
-            raise OSError(f"{path} could not be written: {error.strerror or error}") from error
+            raise Unavailable(f"{path} could not be written: {error.strerror or error}") from error
         return path
 
     def _path(self, name: str) -> Path:
@@ -124,6 +125,6 @@ def _may_be_written(path: Path) -> bool:
         return True
     try:
         check_replaceable(path)
-    except ValueError:
+    except VitkitError:
         return False
     return True

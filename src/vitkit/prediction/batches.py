@@ -20,6 +20,7 @@ import numpy as np
 from vitkit.data import BadImage, Preprocessing, find_images, in_order, open_image, ranges
 from vitkit.prediction.items import Item
 from vitkit.system.console.text import printable
+from vitkit.system.errors import BadData, VitkitError
 
 
 class Prepared(NamedTuple):
@@ -87,7 +88,7 @@ class _Remembered:
             for chunk in self.chunks:
                 self.travelling.append(chunk)
                 yield chunk
-        except Exception as error:
+        except Exception as error:  # raised when the stream has ended
             self.error = error
 
 
@@ -214,9 +215,9 @@ def _images(folder: str) -> list[str]:
     that goes while it is looked at: the next look will tell."""
     try:
         names, _ = find_images(folder)
-    except (ValueError, OSError):
+    except (VitkitError, OSError):
         if not Path(folder).is_dir():
-            raise ValueError(f"{printable(folder)} is not a folder any more") from None
+            raise BadData(f"{printable(folder)} is not a folder any more") from None
         return []
     return names
 

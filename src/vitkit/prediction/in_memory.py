@@ -24,6 +24,7 @@ from vitkit.data import (
     pixels_of_pillow,
 )
 from vitkit.prediction.items import Examples, Item, Pictures, items_of, pictures, words_of_model
+from vitkit.system.errors import BadData
 
 EXPECTED = (
     "a file, a folder, a pattern, a web address, bytes, an open file, a Pillow image, an array, a tensor, or "
@@ -62,9 +63,9 @@ def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterat
     # A table of pandas or polars: its items would be the names of its columns
     if hasattr(images, "columns"):
         names = ", ".join(map(str, list(images.columns)[:5]))
-        raise ValueError(f"images is a table; give the column that holds them, one of {names}")
+        raise BadData(f"images is a table; give the column that holds them, one of {names}")
     if isinstance(images, Mapping) or not isinstance(images, Iterable):
-        raise ValueError(f"{_described(images)} is not an image; give {EXPECTED}")
+        raise BadData(f"{_described(images)} is not an image; give {EXPECTED}")
     if isinstance(images, Sequence):
         return _listed(images, labels)
     return _one_by_one(images)
@@ -133,9 +134,7 @@ def _made(image: Any, numbers: Iterator[int], lazily: bool) -> list[Item]:
     if hasattr(image, "read") and not isinstance(image, Image.Image):  # an open file
         data = image.read()
         if not isinstance(data, bytes):
-            raise ValueError(
-                f"image {next(numbers)} is a file that gives no bytes; open it as 'rb'"
-            )
+            raise BadData(f"image {next(numbers)} is a file that gives no bytes; open it as 'rb'")
         return [_item(data, numbers)]
     if isinstance(image, Image.Image):
         name = f"image {next(numbers)}"
@@ -149,7 +148,7 @@ def _made(image: Any, numbers: Iterator[int], lazily: bool) -> list[Item]:
     elif isinstance(image, Tensor):
         arrays = images_of_tensor(image, f"image {first}")
     else:
-        raise ValueError(f"image {first} is {_described(image)} and not an image; give {EXPECTED}")
+        raise BadData(f"image {first} is {_described(image)} and not an image; give {EXPECTED}")
     items = [Item(f"image {first}", partial(_same, arrays[0]))]
     return items + [_item(array, numbers) for array in arrays[1:]]
 

@@ -19,6 +19,7 @@ from vitkit.data import DATA_SUFFIXES as DATA_SETS
 from vitkit.data import IMAGE_SUFFIXES as IMAGES
 from vitkit.data import BadImage, Names, RowRanges, Source, find_images, is_left_out, read_file
 from vitkit.system.console.text import as_word, counted_kind
+from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.addresses import MASK, shown_address, without_credentials_of
 from vitkit.system.storage.deadline import Deadline
 from vitkit.system.storage.remote import WILDCARDS, suffix
@@ -179,7 +180,7 @@ def files_of(name: str, leave_out: Sequence[Path] = ()) -> list[str] | None:
     ending = suffix(name)
     if path.is_file():
         if path.suffix.lower() in ARCHIVES:
-            raise ValueError(
+            raise BadData(
                 f"{path} is an archive; unpack it (such as with: python -m zipfile -e "
                 f"{as_word(path)} photos), and give the folder"
             )
@@ -210,7 +211,7 @@ def _files_of_folder(name: str, leave_out: Sequence[Path]) -> list[str] | None:
 
             source_at(name)
             return None
-    except ValueError:
+    except VitkitError:
         pass  # it is not a data set either
     message = f"{path} holds no images"
     if found:
@@ -218,7 +219,7 @@ def _files_of_folder(name: str, leave_out: Sequence[Path]) -> list[str] | None:
     elif others:
         counts = [counted_kind(count, kind) for kind, count in sorted(others.items())]
         message += f" that are read here, but {', '.join(counts[:5])}"
-    raise ValueError(f"{message}; give a folder with image files in it, such as .jpg and .png")
+    raise BadData(f"{message}; give a folder with image files in it, such as .jpg and .png")
 
 
 def _files_of_pattern(pattern: str, leave_out: Sequence[Path]) -> list[str]:
@@ -241,7 +242,7 @@ def _files_of_pattern(pattern: str, leave_out: Sequence[Path]) -> list[str]:
         message += f", only {matches[0]}"
         if len(matches) > 1:
             message += f" and {len(matches) - 1:,} more that are none"
-    raise ValueError(f"{message}; '**/*.jpg' would find those in all folders below this one")
+    raise BadData(f"{message}; '**/*.jpg' would find those in all folders below this one")
 
 
 def _outside(files: list[str], folders: Sequence[Path]) -> list[str]:
@@ -275,7 +276,7 @@ def words_of_model(data: Sequence[str], labels: Sequence[str]) -> dict[str, str]
         return {}
     try:
         classes = align(data, labels, needed=()).classes.tolist()
-    except ValueError:
+    except VitkitError:
         return {}
     return {name: labels[k] for name, k in zip(data, classes, strict=True) if k >= 0}
 
@@ -289,7 +290,7 @@ def items_of(name: str, leave_out: Sequence[Path] = ()) -> Iterator[Item]:
     others."""
     try:
         files = files_of(name, leave_out)
-    except ValueError as error:
+    except VitkitError as error:
         yield Item(name, partial(_refuse, str(error)))
         return
     if files is None:

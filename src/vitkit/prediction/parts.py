@@ -29,6 +29,7 @@ from vitkit.prediction.predictions import Answered, Prediction, least_open
 from vitkit.prediction.rows import ParquetRows
 from vitkit.runtimes import Identity, Runtime, identity_of
 from vitkit.system.console.messages import say
+from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import MARK, parse_json, remove_unfinished, write_whole
 
 SIZE = 4096  # images of a part
@@ -82,7 +83,7 @@ class Parts:
         others = [path for path in folder.iterdir() if not path.name.startswith(ABOUT)]
         if not file.exists():  # it is written before any part, so the other files are listed first
             if others:
-                raise ValueError(
+                raise BadRun(
                     f"{folder} holds other files; give a folder that is empty or does not exist yet"
                 )
             write_whole(
@@ -126,7 +127,7 @@ class Parts:
         goes on."""
         assert len(predictions) == len(self.rows(part))
         if _read(self.folder / ABOUT) != self.about:
-            raise ValueError(
+            raise BadRun(
                 f"{self.folder} was begun by another process at the same moment, with another model, "
                 "runtime or precision; give another folder"
             )
@@ -152,9 +153,9 @@ class Parts:
                 errors = pq.read_table(path, columns=["error"])["error"]
             except (pa.ArrowException, OSError, KeyError) as error:
                 reason = str(error).splitlines()[0]
-                raise ValueError(f"{path} is damaged: {reason}; {again}") from error
+                raise BadRun(f"{path} is damaged: {reason}; {again}") from error
             if len(errors) != len(self.rows(part)):
-                raise ValueError(
+                raise BadRun(
                     f"{path} has {len(errors):,} rows, and its images are "
                     f"{len(self.rows(part)):,}; {again}"
                 )
@@ -231,31 +232,31 @@ def _read(file: Path) -> dict:
             outputs = np.array(about["outputs"], dtype=np.float64)
             is_text = True
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is damaged: {error}; begin in another folder") from error
+        raise BadRun(f"{file} is damaged: {error}; begin in another folder") from error
     are_counts = all(isinstance(number, int) and number > 0 for number in numbers)
     if not are_counts or not is_text or outputs.ndim != 1:
-        raise ValueError(f"{file} is damaged; begin in another folder")
+        raise BadRun(f"{file} is damaged; begin in another folder")
     return about
 
 
 def _check_same_images(folder: Path, before: dict, about: dict) -> None:
     """Raises ValueError if the parts that are there are answers to other images, or of another kind."""
     if before["count"] != about["count"]:
-        raise ValueError(
+        raise BadRun(
             f"{folder} holds the answers to {before['count']:,} images, and these are "
             f"{about['count']:,}; give another folder"
         )
     if before["images"] != about["images"]:
-        raise ValueError(
+        raise BadRun(
             f"{folder} holds the answers to other images, or in another order; give another folder"
         )
     if before["top"] != about["top"]:
-        raise ValueError(f"{folder} names {before['top']} classes; --top is {about['top']}")
+        raise BadRun(f"{folder} names {before['top']} classes; `top` is {about['top']}")
     less = about["less"]
     if "model" not in before:  # of an earlier version, which did not keep what exits were fitted on
         less = less.partition(" --calibrate ")[0]
     if before.get("less", "") != less:
-        raise ValueError(
+        raise BadRun(
             f"{folder} holds answers {_with(before.get('less', ''))}, and these would be "
             f"{_with(about['less'])}; give another folder"
         )
@@ -266,7 +267,7 @@ def _check_same_model(folder: Path, before: dict, identity: Identity) -> None:
     else."""
     if before["computed"] == identity.computed:
         if before["model"] != identity.model:
-            raise ValueError(
+            raise BadRun(
                 f"{folder} holds the answers of another model: its weights, preprocessing or labels "
                 "differ, or the bytes of its exported file; give another folder"
             )
@@ -275,10 +276,10 @@ def _check_same_model(folder: Path, before: dict, identity: Identity) -> None:
         of = "of this model"
     else:
         of = "of another model, or of another format of it,"
-    raise ValueError(
+    raise BadRun(
         f"{folder} holds answers {of} that {before['computed']} computed, and these would be by "
         f"{identity.computed}, which differ a little even for the same weights; give the model, "
-        "--runtime and --precision that the folder was begun with, or another folder"
+        "`runtime` and `precision` that the folder was begun with, or another folder"
     )
 
 
@@ -289,7 +290,7 @@ def _check_alike(folder: Path, before: dict, labels: str, runtime: Runtime) -> N
     new = _logits_of_noise(runtime)
     is_same = before["labels"] == labels and old.shape == new.shape
     if not is_same or np.abs(old - new).max() > SAME * max(old.std(), 1e-3):
-        raise ValueError(f"{folder} holds the answers of another model; give another folder")
+        raise BadRun(f"{folder} holds the answers of another model; give another folder")
     say(
         f"{folder} was begun by an earlier version of vitkit, which kept no digest of its model, so a "
         "model a few steps of training away is taken for the same; a new folder tells them apart"

@@ -18,6 +18,7 @@ from vitkit.data import Source
 from vitkit.prediction.batches import Batches, Prepared, from_sequence, from_stream
 from vitkit.prediction.items import Item
 from vitkit.runtimes import Runtime, takes_pictures
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import activate_array
 
 if TYPE_CHECKING:
@@ -140,9 +141,9 @@ def predict(
 def check_settings(top: int, batch: int, workers: int) -> None:
     """Raises ValueError if numbers are out of range."""
     if top < 1 or batch < 1:
-        raise ValueError(f"top is {top} and batch {batch}; both must be at least 1")
+        raise BadSettings(f"top is {top} and batch {batch}; both must be at least 1")
     if workers < -1:
-        raise ValueError(f"workers is {workers}; it is 0 or more, or -1")
+        raise BadSettings(f"workers is {workers}; it is 0 or more, or -1")
 
 
 def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
@@ -156,7 +157,7 @@ def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
             check_answers(classifier)
             return eager(classifier, device)
     if not classifier.labels:
-        raise ValueError("the model has no classification head, so it names no classes")
+        raise Unsupported("the model has no classification head, so it names no classes")
     return classifier
 
 

@@ -18,6 +18,7 @@ from typing import IO, Any, Protocol
 from vitkit.prediction.predictions import Prediction
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
+from vitkit.system.errors import BadSettings, Unavailable
 from vitkit.system.storage.files import MARK, as_utf8, cache_dir, check_replaceable, write_whole
 
 PARTIAL = ".partial"  # ending of a file that is being written
@@ -196,7 +197,7 @@ class RowsFile:
             self.partial.parent.mkdir(parents=True, exist_ok=True)
             self.file = self.partial.open("wb")
         except OSError as error:
-            raise ValueError(f"{path} could not be written: {error.strerror or error}") from error
+            raise BadSettings(f"{path} could not be written: {error.strerror or error}") from error
         self.rows: Rows = FORMATS[path.suffix.lower()](self.file, top, extra)
 
     def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
@@ -205,7 +206,9 @@ class RowsFile:
             self.rows.write(predictions, extra)
             self.file.flush()
         except OSError as error:
-            raise OSError(f"{self.path} could not be written: {error.strerror or error}") from error
+            raise Unavailable(
+                f"{self.path} could not be written: {error.strerror or error}"
+            ) from error
         self.count += len(predictions)
 
     def __enter__(self) -> "RowsFile":
@@ -223,7 +226,7 @@ class RowsFile:
             return
         say(
             f"{printable(str(self.partial))} keeps what was answered, {counted(self.count, 'row')}; the "
-            "same command answers all images again, vitkit batch --into DIR goes on where it ended"
+            "same command answers all images again, batch goes on where it ended"
         )
 
     def _finish(self) -> None:
@@ -235,7 +238,7 @@ class RowsFile:
             self.file.close()
             self.partial.replace(self.path.resolve())  # through a link
         except OSError as error:
-            raise OSError(
+            raise Unavailable(
                 f"{self.path} could not be written: {error.strerror or error}; what there is, is in "
                 f"{self.partial}"
             ) from error
@@ -247,15 +250,15 @@ def check_rows_file(path: Path) -> None:
     was edited since, for one that cannot be written, and for what a command that was killed has
     left."""
     if path.suffix.lower() not in FORMATS:
-        raise ValueError(
-            f"--to is {path}; its ending says what it is: {', '.join(FORMATS)}, such as answers.csv"
+        raise BadSettings(
+            f"`to` is {path}; its ending says what it is: {', '.join(FORMATS)}, such as answers.csv"
         )
     partial = _partial(path)
     if partial.is_file() and partial.stat().st_size and not _remembers(partial):
-        raise ValueError(
+        raise BadSettings(
             f"{partial} is there: it keeps what a command had answered when it was killed, or is "
             "somebody's; rename or remove it, and the same command answers all images again (vitkit "
-            "batch --into DIR goes on where it ended)"
+            "batch goes on where it ended)"
         )
     for file in (path, partial):
         if not (file.is_file() and _remembers(file)):

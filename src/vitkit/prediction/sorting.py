@@ -15,6 +15,7 @@ from typing import Literal
 
 from vitkit.prediction.predictions import Prediction
 from vitkit.system.console.text import printable
+from vitkit.system.errors import BadSettings, Unavailable
 
 By = Literal["link", "copy"]
 UNSURE = "unsure"  # the folder of what is not sure enough,
@@ -35,7 +36,7 @@ class Sorter:
         Raises ValueError if the probability is not within 0 to 1.
         """
         if not 0 <= sure <= 1:
-            raise ValueError(f"--sure is {sure}; it is a probability from 0 to 1")
+            raise BadSettings(f"`sure` is {sure}; it is a probability from 0 to 1")
         self.directory = directory
         self.sure = sure
         self.by = by
@@ -70,7 +71,7 @@ class Sorter:
         try:
             return self._file(photograph.resolve(), self.directory / folder, photograph.name)
         except OSError as error:
-            raise OSError(
+            raise Unavailable(
                 f"{printable(str(photograph))} could not be filed in {self.directory / folder}: "
                 f"{error.strerror or error}; what was filed stays, and the same command goes on"
             ) from error

@@ -14,6 +14,7 @@ from vitkit.quick.first_model import First
 from vitkit.quick.plan import Work, pretrained, write_plan
 from vitkit.recipes import few_pixels
 from vitkit.system.console.text import counted
+from vitkit.system.errors import VitkitError
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.span import Span
 from vitkit.training import Deadline, Ends, Recipe, seconds_of_a_step, train
@@ -82,7 +83,7 @@ def tuning_for(work: Work, first: First) -> Tuning:
             over = f", of which {work.spent():.0f} s are over"
         work.say(
             f"a training step takes {step:.1f} s here, too long for {time_text(minutes)}{over}: "
-            f"--minutes {enough} would do, or smaller weights, or a GPU"
+            f"`minutes={enough}` would do, or smaller weights, or a GPU"
         )
         return Tuning(0, enough)
     steps = min(steps, deadline.most)
@@ -142,7 +143,7 @@ def for_few_pixels(recipe: Recipe, images: Source) -> Recipe:
         return recipe
     try:
         model = recipe.model.resized(image)
-    except ValueError:  # its positions have a meaning at one size only
+    except VitkitError:  # its positions have a meaning at one size only
         return recipe
     preprocessing = preprocessing_for(recipe.data.preprocessing, image)
     return replace(recipe, model=model, data=replace(recipe.data, preprocessing=preprocessing))

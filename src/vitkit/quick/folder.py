@@ -17,6 +17,7 @@ from vitkit.data import (
 )
 from vitkit.evaluation import unbalanced
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.machine import cpus
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import Data, divide
@@ -82,7 +83,7 @@ def open_photographs(data: Data) -> Photographs:
     # To learn from, and to choose by
     try:
         parts = divide(splits, data)
-    except ValueError:
+    except VitkitError:
         # Nothing can be held out; what else is wrong is said here
         parts = {"train": divide(splits, replace(data, parts="given"))["train"]}
     sources = {"train": parts["train"], "held out": parts.get("val"), test_name: test}
@@ -102,7 +103,7 @@ def open_photographs(data: Data) -> Photographs:
             skipped[name] = broken
             notes += [f"left out: {sentence}" for _, sentence in broken]
     if sources["train"] is None:
-        raise ValueError(
+        raise BadData(
             f"none of the images of {data.source} to learn from can be read "
             f"({notes[-1].removeprefix('left out: ')})"
         )
@@ -129,7 +130,7 @@ def _check_classes(train: Source, data: Data) -> None:
     counts = np.bincount(train.targets, minlength=len(train.labels))
     empty = [train.labels[k] for k in np.flatnonzero(counts == 0)]
     if empty:
-        raise ValueError(
+        raise BadData(
             f"{data.source} has no image of {', '.join(empty[:NAMED])} to learn from that can be "
             "read; add some, or remove the class"
         )

@@ -41,6 +41,7 @@ from vitkit.quick.plan import (
 )
 from vitkit.quick.proportions import chosen_proportions, with_crop, with_own_proportions
 from vitkit.quick.record import write_record
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.machine import pick_precision
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import parse_json, write_json
@@ -98,7 +99,7 @@ def answer(
     run; Interrupted after SIGTERM.
     """
     if not 0 < minutes < math.inf:
-        raise ValueError(f"--minutes is {minutes:g}; give a time above 0, such as 5")
+        raise BadSettings(f"`minutes` is {minutes:g}; give a time above 0, such as 5")
     check_packages(recipe)
     began = time.monotonic()
     with locked(run_dir):
@@ -158,13 +159,13 @@ def _check(photographs: Photographs, recipe: Recipe) -> None:
     """Raises ValueError if the images teach nothing."""
     source = recipe.data.source
     if photographs.target_kind == "none":
-        raise ValueError(
+        raise BadData(
             f"{source} has no classes: put its photographs into a folder a class, such as "
             f"{source}/cats and {source}/dogs, or say which column of a manifest has them with "
-            "--data.columns.label"
+            "`data.columns.label`"
         )
     if photographs.target_kind == "class" and len(photographs.labels) < 2:
-        raise ValueError(
+        raise BadData(
             f"{source} has one class, {', '.join(photographs.labels)}; a classifier tells two or "
             "more apart: add a folder with photographs of something else"
         )

@@ -244,13 +244,13 @@ def _say(
     more = WORDS[kind.pool].format(counted(kind.blocks, "block"))
     if work.plan.portable:
         work.say(
-            f"its head reads the class token alone, as in other libraries (--portable): {with_token} "
+            f"its head reads the class token alone, as in other libraries (`portable`): {with_token} "
             f"instead of {with_more} with {more}, by fits without each image"
         )
         return
     work.say(
         f"its head reads {more}: {with_more} instead of {with_token} with the class token alone, by fits "
-        "without each image (other libraries do not have that; --portable keeps to the class token)"
+        "without each image (other libraries do not have that; `portable` keeps to the class token)"
     )
 
 

@@ -18,6 +18,7 @@ from vitkit.data import Source, fingerprint
 from vitkit.evaluation import Features, Metric, features
 from vitkit.quick.candidates import answers_of
 from vitkit.quick.folder import Photographs
+from vitkit.system.errors import BadWeights
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.addresses import shown_address
@@ -167,7 +168,7 @@ def features_of(work: Work, classifier: Classifier, source: Source) -> Features:
         found = features(classifier.for_inference(), source)
     broken = np.flatnonzero(~np.isfinite(found.x).all(1))
     if len(broken):
-        raise ValueError(
+        raise BadWeights(
             f"{work.recipe.init} gives NaN or infinity for {len(broken):,} of {len(found.x):,} "
             f"images, {source.name(broken[0])} for example, so nothing can be fitted to them"
         )

@@ -15,6 +15,7 @@ from vitkit.quick.candidates import answered_by_others, best, image_weights
 from vitkit.quick.head_inputs import Reading, by_left_out, read
 from vitkit.quick.plan import Work, write_plan
 from vitkit.system.console.text import counted
+from vitkit.system.errors import VitkitError
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import Recipe
 from vitkit.weights import at_own_proportions
@@ -62,7 +63,7 @@ def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | No
     # The best reading of whole images
     try:
         other = with_own_proportions(work)
-    except ValueError:  # the model cannot read them
+    except VitkitError:  # the model cannot read them
         return _decided(work, False), None
     quiet = replace(other, plan=work.plan._replace(reading=None), say=_say_nothing)
     whole = read(quiet)
@@ -80,12 +81,12 @@ def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | No
     if not is_better:
         work.say(
             f"{not_squares}: whole, at their own proportions, they give {figures} by fits without each "
-            f"image, no better than chance may be, so they stay {now} (--crop native reads them whole)"
+            f"image, no better than chance may be, so they stay {now} (`crop='native'` reads them whole)"
         )
         return _decided(work, False), None
     work.say(
         f"{not_squares}, so they are read whole, at their own proportions: {figures} {now}, by fits "
-        f"without each image (--crop {option} keeps to that)"
+        f"without each image (`crop={option!r}` keeps to that)"
     )
 
     # An image that is left out has no say in that

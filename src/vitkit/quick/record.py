@@ -24,6 +24,7 @@ from vitkit.quick.candidates import CLOSED_FORM
 from vitkit.quick.fine_tuning import RUN
 from vitkit.quick.plan import PLAN, Plan, Work, read_plan
 from vitkit.system.console.text import as_word, counted
+from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import write_json, write_whole
 from vitkit.system.storage.remote import is_address
 from vitkit.training import (
@@ -51,7 +52,7 @@ def is_quick(run_dir: Path) -> bool:
 def check_recorded(run_dir: Path) -> None:
     """Raises ValueError for a quick run that has not written down what it reached."""
     if is_quick(run_dir) and not is_run(run_dir):
-        raise ValueError(
+        raise BadRun(
             f"{run_dir} has not ended, or was made by an earlier version, which did not keep what a page "
             "needs; the vitkit finetune command that made it, given once more, goes on and writes it"
         )
@@ -153,7 +154,7 @@ def write_page(run_dir: Path, path: Path | None = None, typed: Sequence[str] = (
     chosen = run.lines[-1]["evaluator"]
     plan = read_plan(run_dir)
     if plan is None:
-        raise ValueError(f"{run_dir / PLAN} is damaged, so it is not known how the model was made")
+        raise BadRun(f"{run_dir / PLAN} is damaged, so it is not known how the model was made")
     facts = {
         "command": _command(init, data, plan),
         "model": f"{chosen}, from {init}",

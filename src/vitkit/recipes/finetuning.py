@@ -25,6 +25,7 @@ from vitkit.recipes.table_4 import (
     vtab_task,
 )
 from vitkit.system.console.messages import say
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.system.span import Span
@@ -94,24 +95,24 @@ def finetune(
     `like` "code" with another preset than a row of Table 4.
     """
     if preset not in PRESETS:
-        raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+        raise BadSettings(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
     if like == "code" and preset not in TABLE_4:
-        raise ValueError(
-            f"--like code is for a row of the paper's Table 4 ({', '.join(TABLE_4)}), and the "
+        raise BadSettings(
+            f"`like='code'` is for a row of the paper's Table 4 ({', '.join(TABLE_4)}), and the "
             f"preset is {preset}; leave it out"
         )
     protocol = preset not in ("quick", "none")
     hints = hints or Hints()
     if hints.labels:
-        raise ValueError(
-            "--labels names the classes of the model's own head, and fine-tuning gives it another, "
+        raise BadSettings(
+            "`labels` names the classes of the model's own head, and fine-tuning gives it another, "
             "whose classes are the data's; leave it out"
         )
     if hints.part:
-        raise ValueError(
-            f"--part {hints.part} is read when a file is opened, and a run keeps the file's name alone; "
+        raise BadSettings(
+            f"`part={hints.part!r}` is read when a file is opened, and a run keeps the file's name alone; "
             f"write that part first, and fine-tune what is written: vitkit convert {model} DIRECTORY "
-            f"--part {hints.part}"
+            f"`part={hints.part!r}`"
         )
 
     # The model, for as many channels as the images have
@@ -231,7 +232,7 @@ def _task(preset: str, data: str, images: Source | None) -> Task:
     if preset in TABLE_4:
         return TABLE_4[preset]
     if images is None or not len(images):
-        raise ValueError(
+        raise BadData(
             f"{data} has no images to learn from, only others to measure on; call the folder of "
             "those to learn from train"
         )
@@ -295,7 +296,7 @@ def choose_pretrained(minutes: float, device: torch.device) -> Choice:
         if file.is_file():
             why = f"{file}, which is in this directory; the Hugging Face hub cannot be reached"
             return Choice(str(file), why)
-    raise ValueError(
+    raise BadSettings(
         "no pre-trained weights: the Hugging Face hub cannot be reached, and none of vitkit's "
         f"choice are in its cache. Say which: vitkit finetune MODEL DATA, where MODEL is a file "
         f"such as {_file_of(family[-1])}: on another machine, it is model.safetensors at "

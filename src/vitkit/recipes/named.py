@@ -19,6 +19,7 @@ from vitkit.recipes.small import (
     tiny_imagenet,
 )
 from vitkit.system.console.text import fill, terminal_width, two_columns
+from vitkit.system.errors import BadSettings
 from vitkit.system.scripts import function_in
 from vitkit.training import Recipe
 from vitkit.weights import preprocessing_for_channels
@@ -69,7 +70,7 @@ def listing() -> str:
         title = f"{prefix}NAME: {title}"
         lines += wrap(title, width, initial_indent="  ", subsequent_indent=indent)
         lines += wrap(" ".join(names), width, initial_indent=indent, subsequent_indent=indent)
-    lines += ["", fill("All but digits read the images that --data.source gives.")]
+    lines += ["", fill("All but digits read the images that `data.source` gives.")]
     return "\n".join(lines)
 
 
@@ -114,7 +115,7 @@ def recipe(name: str) -> Recipe:
     if function is not None:
         result = function()
         if not isinstance(result, Recipe):
-            raise ValueError(f"{name} returns a {type(result).__name__}, and not a vitkit Recipe")
+            raise BadSettings(f"{name} returns a {type(result).__name__}, and not a vitkit Recipe")
         return result
 
     # A recipe of vitkit's
@@ -124,7 +125,7 @@ def recipe(name: str) -> Recipe:
     question = "."
     if similar:
         question = f"; did you mean {', '.join(similar)}?"
-    raise ValueError(
+    raise BadSettings(
         f"no recipe {name!r}{question} `vitkit train` lists them, and file.py:function is for your "
         "own"
     )

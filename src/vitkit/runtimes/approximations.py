@@ -21,6 +21,7 @@ from vitkit.models import (
     check_sure,
     states_at,
 )
+from vitkit.system.errors import BadData, Unsupported
 from vitkit.weights import Classifier
 
 BATCH = 32
@@ -41,9 +42,9 @@ def check_less_work(classifier: Classifier, merge: Sequence[int], sure: Sequence
     for r in merge:
         check_can_merge(model, r)
     if sure and classifier.preprocessing.is_native:
-        raise ValueError(
+        raise Unsupported(
             "exits are fitted to images of one size, and the model reads images at their own proportions; "
-            "leave --exit out"
+            "leave `exit` out"
         )
     if sure:
         check_one_class(classifier)
@@ -72,9 +73,7 @@ def fit_exits(
         after = usual_exits(len(getattr(model, "blocks", ())))
     check_can_exit(model, after)
     if len(images) < FEWEST:
-        raise ValueError(
-            f"exits are fitted on {FEWEST} images at least, and there are {len(images)}"
-        )
+        raise BadData(f"exits are fitted on {FEWEST} images at least, and there are {len(images)}")
 
     # The states of all images
     parts = []
@@ -103,6 +102,6 @@ def exiting(classifier: Classifier, exits: Sequence[Exit], sure: float) -> Class
 def check_one_class(classifier: Classifier) -> None:
     """Raises ValueError if the outputs are not classes, one an image."""
     if classifier.activation != "softmax":
-        raise ValueError(
+        raise Unsupported(
             f"early exit needs one class an image; the model's activation is {classifier.activation!r}"
         )

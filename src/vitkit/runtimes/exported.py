@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from vitkit.data import Picture, Preprocessing
+from vitkit.system.errors import BadWeights
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import parse_json
 from vitkit.weights import Activation
@@ -30,7 +31,7 @@ Compute = Callable[[np.ndarray], Sequence[np.ndarray]]
 """Images, uint8, -> the file's outputs, the first of them float32 (B, K)."""
 
 
-class MetadataError(ValueError):
+class MetadataError(BadWeights):
     """The description in a file is not that of a model."""
 
 
@@ -142,7 +143,7 @@ def _limits(values: dict | None) -> Limits | None:
     limits = Limits(least, float(values["rejected"]), float(values["coverage"]))
     numbers = (*least, limits.rejected, limits.coverage)
     if not all(0 <= number <= 1 for number in numbers):
-        raise ValueError(f"limits for unknown images that are no probabilities: {limits}"[:100])
+        raise BadWeights(f"limits for unknown images that are no probabilities: {limits}"[:100])
     return limits
 
 
@@ -209,7 +210,7 @@ class FileRuntime:
         limits for them."""
         outputs = self._outputs(images)
         if len(outputs) < 2 or outputs[1].shape != (len(images),):
-            raise ValueError(
+            raise BadWeights(
                 f"{self.path} does not compute which images are unknown, as it says; export the model "
                 "again"
             )
@@ -224,11 +225,11 @@ class FileRuntime:
             shape = outputs[0].shape
         except Exception as error:  # the libraries' errors have no common class
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ValueError(
+            raise BadWeights(
                 f"{self.path} cannot be computed by {self.library}: {reason}"
             ) from error
         if shape != (len(images), len(self.labels)):
-            raise ValueError(
+            raise BadWeights(
                 f"{self.path} gives {shape} for {len(images)} images, and names "
                 f"{len(self.labels)} classes; export the model again"
             )

@@ -19,6 +19,7 @@ from vitkit.runtimes.exported import (
     PictureRuntime,
     threads,
 )
+from vitkit.system.errors import BadSettings, BadWeights, Unsupported
 from vitkit.system.machine import has_vnni
 from vitkit.system.storage.files import nearest, refuse_special
 
@@ -49,20 +50,20 @@ def open_file(
     # Which library computes it
     kind = FILES.get(path.suffix.lower())
     if kind is None:
-        raise ValueError(f"{path} is not an exported file; one ends in {', '.join(FILES)}")
+        raise BadWeights(f"{path} is not an exported file; one ends in {', '.join(FILES)}")
     if not path.is_file():
-        raise ValueError(f"there is no file {path}{nearest(path)}")
+        raise BadWeights(f"there is no file {path}{nearest(path)}")
     if kind == "torch" and not trusted:
-        raise ValueError(
+        raise BadWeights(
             f"{path} is a program of PyTorch's, which could run anything while it is read; if you "
-            "trust it, torch.export.load opens it in your own program. Exported --to onnx or "
+            "trust it, torch.export.load opens it in your own program. Exported `to='onnx'` or "
             "openvino, the model opens here"
         )
     library = runtime
     if runtime == "auto":
         library = (readers_of(path) or READERS[kind])[0]
     if library not in READERS[kind]:
-        raise ValueError(
+        raise BadWeights(
             f"{path} cannot be computed by the runtime {runtime!r}; it is for "
             f"{' or '.join(READERS[kind])}"
         )
@@ -74,9 +75,9 @@ def open_file(
         if opened.metadata is not None:
             exported = Exported.from_json(opened.metadata)
     except MetadataError as error:
-        raise ValueError(f"{path} cannot be opened: {error}") from error
+        raise BadWeights(f"{path} cannot be opened: {error}") from error
     if opened.metadata is None:
-        raise ValueError(
+        raise BadWeights(
             f"{path} does not say its preprocessing and the names of its classes, so vitkit did not "
             "write it; vitkit export MODEL -o FILE writes such files"
         )
@@ -122,7 +123,7 @@ def check_int8(path: Path, exported: Exported, library: str) -> None:
     """
     saturates = exported.precision == "int8" and exported.weight_bits == 8
     if saturates and has_vnni() is False:
-        raise ValueError(
+        raise Unsupported(
             f"{path} is int8 of an earlier version, which {LIBRARIES[library]} multiplies wrongly on this "
             "processor (it has no VNNI instructions); export the model again"
         )
@@ -131,8 +132,8 @@ def check_int8(path: Path, exported: Exported, library: str) -> None:
 def check_onnx_precision(precision: str) -> None:
     """Raises ValueError for a precision that ONNX Runtime does not compute in."""
     if precision == "bfloat16":
-        raise ValueError(
-            "ONNX Runtime computes in float32; leave out bfloat16, or take --runtime openvino"
+        raise BadSettings(
+            "ONNX Runtime computes in float32; leave out bfloat16, or take `runtime='openvino'`"
         )
 
 
@@ -144,7 +145,7 @@ def is_installed(library: str) -> bool:
 def check_installed(library: str) -> None:
     """Raises ValueError if a library is not installed."""
     if not is_installed(library):
-        raise ValueError(
+        raise Unsupported(
             f"{LIBRARIES[library]} is not installed; pip install {PACKAGES[library]}, or "
             "'vitkit[export]' for all that vitkit export needs"
         )
@@ -166,7 +167,7 @@ def open_onnx(path: Path) -> Opened:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common class
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{path} cannot be opened by ONNX Runtime: {reason}") from error
+        raise BadWeights(f"{path} cannot be opened by ONNX Runtime: {reason}") from error
     metadata = session.get_modelmeta().custom_metadata_map.get(KEY)
     input_name = session.get_inputs()[0].name
 
@@ -191,7 +192,7 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
     """
     weights = refuse_special(path).with_suffix(".bin")
     if path.suffix.lower() == ".xml" and not refuse_special(weights).is_file():
-        raise ValueError(f"{path} has its weights in {weights.name}, which is no file beside it")
+        raise BadWeights(f"{path} has its weights in {weights.name}, which is no file beside it")
     if path.suffix.lower() == ".xml":
         _check_digest(path)
     try:
@@ -205,7 +206,7 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
         compiled = core().compile_model(model, "CPU", settings)
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].strip()
-        raise ValueError(f"{path} cannot be opened by OpenVINO: {reason}") from error
+        raise BadWeights(f"{path} cannot be opened by OpenVINO: {reason}") from error
     request = compiled.create_infer_request()
 
     def compute(images: np.ndarray) -> list[np.ndarray]:
@@ -245,7 +246,7 @@ def _check_digest(path: Path) -> None:
     rest = content[:begin] + NO_DIGEST.encode() + content[end:]
     if match[1].decode() != _digest(rest, path):
         weights = path.with_suffix(".bin").name
-        raise ValueError(
+        raise BadWeights(
             f"{path} or {weights} beside it is damaged, or they are of two models: their checksum is not "
             "the one that was written with them; export the model again, or copy both files"
         )
@@ -304,7 +305,7 @@ def open_program(path: Path) -> Opened:
         program = torch.export.load(path, extra_files=extra)
     except (RuntimeError, OSError, KeyError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{path} cannot be opened by PyTorch: {reason}") from error
+        raise BadWeights(f"{path} cannot be opened by PyTorch: {reason}") from error
     module = program.module()
 
     def compute(images: np.ndarray) -> list[np.ndarray]:

@@ -16,6 +16,7 @@ from vitkit.runtimes.fastest import was_measured
 from vitkit.runtimes.libraries import is_installed, open_file
 from vitkit.system.console.messages import say_detail
 from vitkit.system.console.text import as_word
+from vitkit.system.errors import VitkitError
 from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import parse_json, write_json
 
@@ -145,7 +146,7 @@ def kept_runtime(
         return None
     try:
         opened = open_file(path, "onnx")
-    except (ValueError, ImportError):  # a library that is there and cannot be imported, too
+    except (VitkitError, ImportError):  # a library that is there and cannot be imported, too
         return None
     exported = opened.exported
     if exported.precision != "float32" or exported.takes_pictures or exported.merged:

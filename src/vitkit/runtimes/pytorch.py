@@ -15,6 +15,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import same_memory
 from vitkit.runtimes.exported import FileRuntime, PictureRuntime, takes_pictures
 from vitkit.runtimes.runtime import Runtime
+from vitkit.system.errors import Unsupported
 from vitkit.system.machine import (
     Precision,
     PrecisionChoice,
@@ -123,7 +124,7 @@ def check_answer(classifier: Classifier) -> None:
     """Raises ValueError for a model that answers for each of its tokens: here an image has one
     answer."""
     if not classifier.model.config.pools:
-        raise ValueError(
+        raise Unsupported(
             'the model gives an answer for every token (its pool is "none"), and here an image has '
             "one; use its logits from Python"
         )

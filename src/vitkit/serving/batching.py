@@ -131,7 +131,7 @@ class Answering:
                 prepared = None
             else:
                 prepared = _prepared(self.served.runtime, image)
-        except Exception as error:
+        except Exception as error:  # whoever asked gets it
             prepared = None
             if answer.set_running_or_notify_cancel():
                 answer.set_exception(error)

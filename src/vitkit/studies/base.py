@@ -13,6 +13,7 @@ from vitkit.data import Augmentation, Preprocessing, Splits, open_image
 from vitkit.evaluation import Accuracy, Eval, Fewshot
 from vitkit.models import Backbone, ResNetConfig, ViTConfig
 from vitkit.studies.grid import Cell
+from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
 
@@ -80,7 +81,7 @@ def on_other_images(recipe: Recipe, source: str) -> Recipe:
 def check_square_patches(model: ViTConfig) -> None:
     """Raises ValueError for patches whose side a study cannot vary: rectangles, or overlapping ones."""
     if model.patches.overlaps or isinstance(model.patch, tuple):
-        raise ValueError(
+        raise BadSettings(
             "this study varies the side of square patches that lie side by side; leave out "
             "model.stride, and give one number for model.patch"
         )

@@ -15,6 +15,7 @@ from vitkit.data import Splits
 from vitkit.evaluation import WHOLE, Eval, learns
 from vitkit.models import create
 from vitkit.studies.grid import Cell, Priced
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import pick_device, pick_precision
 from vitkit.training import Facts, Recipe, open_others, operations, resolve, seconds_of_a_step
 
@@ -56,7 +57,7 @@ class Budget:
                 return cls(amount, "exaflops")
             if unit in ("step", "steps"):
                 return cls(amount, "steps")
-        raise ValueError(
+        raise BadSettings(
             f"a budget of {text!r} says nothing; write it like 30m, 2h, 500steps or 0.5exaflops"
         )
 
@@ -94,10 +95,10 @@ def plan(
             "exaflops": f"{ENOUGH * cost.exaflops * LEAST / TRIAL:.2g}exaflops",
             "seconds": f"{math.ceil(ENOUGH * (cost.fixed + cost.seconds * LEAST / TRIAL) / 60)}m",
         }
-        raise ValueError(
+        raise BadSettings(
             f"a budget of {budget} leaves {cost.runs} runs {max(steps, 0)} steps each, and fewer "
-            f"than {LEAST} say nothing; give {needed[budget.unit]} or more, fewer --seeds, or a "
-            "smaller --recipe"
+            f"than {LEAST} say nothing; give {needed[budget.unit]} or more, fewer `seeds`, or a "
+            "smaller `recipe`"
         )
     share = steps / TRIAL
     return Plan(steps, cost.runs, cost.exaflops * share, cost.fixed + cost.seconds * share)

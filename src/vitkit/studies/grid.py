@@ -32,8 +32,9 @@ from vitkit.studies.rows import (
     read_rows,
     write_table,
 )
-from vitkit.system.console.messages import say
+from vitkit.system.console.messages import log_bug, reason, say
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadSettings, Unavailable, VitkitError
 from vitkit.system.processes.ranks import from_rank_0, process_group, world
 from vitkit.system.storage.files import on_this_machine, whole, write_json
 from vitkit.training import (
@@ -100,7 +101,7 @@ class Best:
             if best is None or metric.beats(reached[best]):
                 best = name
         if best is None:
-            raise ValueError(
+            raise BadSettings(
                 f"it follows the best of {len(self.recipes)} cells, and none of them has a value"
             )
         return dict(self.recipes)[best]
@@ -195,7 +196,7 @@ def check_shard(shard: tuple[int, int]) -> None:
     """Raises ValueError for a shard (i, n) that there is not."""
     index, count = shard
     if not 0 <= index < count:
-        raise ValueError(
+        raise BadSettings(
             f"shard is {index} of {count}; here they count from 0, so the last is {count - 1}"
         )
 
@@ -205,22 +206,22 @@ def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
     check_shard(shard)
     names = [cell.name for cell in cells]
     if len(set(names)) < len(names):
-        raise ValueError(
+        raise BadSettings(
             f"two cells of a grid have one name, so they would share a directory: {names}"
         )
     before = set()
     for cell in cells:
         if cell.after and cell.after not in before:
-            raise ValueError(f"{cell.name!r} comes after {cell.after!r}, which is no earlier cell")
+            raise BadSettings(f"{cell.name!r} comes after {cell.after!r}, which is no earlier cell")
         before.add(cell.name)
         if Path(cell.name).as_posix() != cell.name or ".." in Path(cell.name).parts:
-            raise ValueError(
+            raise BadSettings(
                 f"a cell is called {cell.name!r}; call it as a folder within the grid's, such as "
                 '"lr-0.01/seed-1"'
             )
         clashes = sorted(cell.settings.keys() & set(COLUMNS))
         if clashes:
-            raise ValueError(
+            raise BadSettings(
                 f"the table has a column {clashes[0]!r} of its own; call that setting something "
                 "else"
             )
@@ -264,11 +265,14 @@ def _run_unfinished(
                 continue
             if error is None:
                 continue
-            if alike and isinstance(error, ValueError) and not _has_trained(grid_dir / cell.name):
+            failed = "failed"
+            if not isinstance(error, (VitkitError, torch.OutOfMemoryError)):
+                failed = "failed (bug)"
+            if alike and isinstance(error, VitkitError) and not _has_trained(grid_dir / cell.name):
                 raise error
             errors.append(error)
             if len(cells) > 1:
-                say(f"{title} failed, and has no value: {error}")
+                say(f"{title} {failed}, and has no value: {reason(error)}")
 
         # What other processes are at
         if passed_over and is_first_pass:
@@ -300,7 +304,7 @@ def _ended(cell: Cell, grid_dir: Path, before: tuple[int, int] | None) -> str:
     if _is_finished(cell, grid_dir):
         if by_another:
             return "finished by another process"
-        return "finished before; another --workdir starts a new one"
+        return "finished before; another `workdir` starts a new one"
     record = read_record(grid_dir / cell.name / RECORD)
     if by_another and record is not None and record["error"] is not None:
         return f"failed in another process, and has no value: {record['error']}"
@@ -361,19 +365,29 @@ def _run(
                 train(recipe, run_dir, device)
             else:
                 _measure(recipe, run_dir, device)
-        except Occupied:  # by another run, which gets no record of this one
+        except (
+            Occupied,
+            Unavailable,
+        ):  # by another run, which gets no record of this one; or the disk
             raise
-        except (FloatingPointError, ValueError) as failure:  # every rank raises these
+        except VitkitError as failure:  # every rank raises these
             error = failure
         except torch.OutOfMemoryError as failure:
             # One of several ranks cannot go on with the next cell: the others wait in this one's step
             if world().world_size > 1:
                 raise
             error = failure
+        except (
+            Exception
+        ) as failure:  # a bug, maybe of somebody's own recipe: the next cell may go well
+            if world().world_size > 1:
+                raise
+            log_bug(f"{cell.name} failed (bug)")
+            error = failure
 
         record = {"settings": cell.settings, "error": None, "recipe": to_json(recipe, Recipe)}
         if error is not None:
-            record["error"] = str(error)
+            record["error"] = reason(error)
             # The frames of a traceback hold the model, whose memory the next cell needs
             error.__traceback__ = None
             error.__context__ = None

@@ -19,6 +19,7 @@ from typing import Any
 
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadSettings, Unsupported
 
 DAY = 24 * 60  # minutes that a job may take, unless told
 LOOKED = 2.0  # seconds between two looks at the jobs
@@ -68,7 +69,7 @@ class Shard:
 def check_submitit() -> None:
     """Raises ValueError if submitit, which starts jobs, is not installed."""
     if find_spec("submitit") is None:
-        raise ValueError("--jobs needs submitit: pip install 'vitkit[cluster]'")
+        raise Unsupported("`jobs` needs submitit: pip install 'vitkit[cluster]'")
 
 
 def run_jobs(
@@ -85,7 +86,7 @@ def run_jobs(
         executor = submitit.AutoExecutor(folder=folder, cluster=on)
         executor.update_parameters(**{"timeout_min": DAY, **_parameters(options)})
     except (RuntimeError, NameError, TypeError) as error:
-        raise ValueError(f"submitit cannot run jobs on {on} so: {error}") from error
+        raise BadSettings(f"submitit cannot run jobs on {on} so: {error}") from error
     waiting = {}
     for number in range(count):
         shard = Shard(tuple(words), number, count, spread=on == "local")
@@ -113,7 +114,7 @@ def _parameters(options: Sequence[str]) -> dict[str, str | int]:
     for option in options:
         name, equals, value = option.partition("=")
         if not (name and equals and value):
-            raise ValueError(f"--job-options has {option!r}; write each like timeout_min=240")
+            raise BadSettings(f"`job_options` has {option!r}; write each like timeout_min=240")
         parameters[name] = value
         if value.isdigit():
             parameters[name] = int(value)

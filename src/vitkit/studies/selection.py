@@ -16,6 +16,7 @@ from vitkit.evaluation import Metric
 from vitkit.objectives import Supervised
 from vitkit.studies.grid import Cell, run_grid
 from vitkit.studies.rows import METRICS, Setting
+from vitkit.system.errors import BadSettings, Diverged
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import Recipe, earlier_call, primary_of, read_metrics
 
@@ -50,12 +51,12 @@ def regularised(recipe: Recipe, values: Regularisation) -> list[Recipe]:
     smoothing without labels, and for values that are all the recipe's own.
     """
     if values != USUAL and values.dropouts and not hasattr(recipe.model, "dropout"):
-        raise ValueError(
-            f"--dropouts are given, and a {type(recipe.model).__name__} has no dropout; leave them out"
+        raise BadSettings(
+            f"`dropouts` are given, and a {type(recipe.model).__name__} has no dropout; leave them out"
         )
     if values != USUAL and values.label_smoothings and not _is_of_classes(recipe):
-        raise ValueError(
-            "--label-smoothings are given, and the objective has no classes to smooth; leave them out"
+        raise BadSettings(
+            "`label_smoothings` are given, and the objective has no classes to smooth; leave them out"
         )
     recipes = [recipe]
     decays = values.weight_decays or (recipe.optim.weight_decay,)
@@ -75,7 +76,7 @@ def regularised(recipe: Recipe, values: Regularisation) -> list[Recipe]:
         if changed not in recipes:
             recipes.append(changed)
     if len(recipes) == 1:
-        raise ValueError(
+        raise BadSettings(
             f"there is nothing to choose from: the recipe has {regularisation_text(regularisation_of(recipe))}"
             " as it is; give another value"
         )
@@ -127,9 +128,7 @@ def select(
         return _reached(recipe, cells, run_dir, device)
     except FloatingPointError as error:
         tried = ", ".join(f"{rate:g}" for rate in cells)
-        raise FloatingPointError(
-            f"no learning rate of {tried} works; try lower --rates ({error})"
-        ) from error
+        raise Diverged(f"no learning rate of {tried} works; try lower `rates` ({error})") from error
 
 
 def select_regularisation(
@@ -182,7 +181,7 @@ def best(selection: dict[Key, Metric | None]) -> Key:
         if chosen is None or metric.beats(selection[chosen]):
             chosen = key
     if chosen is None:
-        raise ValueError(
+        raise BadSettings(
             "the recipe measures nothing on held-out images, so nothing can be chosen by it"
         )
     return chosen

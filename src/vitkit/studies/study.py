@@ -21,7 +21,8 @@ from vitkit.studies.budget import Budget, Plan, plan
 from vitkit.studies.grid import Best, Cell, run_grid
 from vitkit.studies.rows import Row, Setting, read_rows
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted, printable
+from vitkit.system.console.text import counted, printable
+from vitkit.system.errors import BadData, BadRun, BadSettings, VitkitError
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import check_can_be_made, check_types, parse_json, write_json
 from vitkit.system.storage.records import record_of
@@ -185,16 +186,16 @@ def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> 
     for a directory with another study, or another ask, and as `plan` does."""
     for name in study.needs:
         if not getattr(ask, name):
-            raise ValueError(
-                f"the study {study.name} needs --{name}; vitkit study {study.name} --help"
+            raise BadSettings(
+                f"the study {study.name} needs `{name}`; vitkit study {study.name} -h"
             )
     unread = [name for name in _given(ask) if name not in study.needs + study.takes]
     if unread:
-        raise ValueError(
-            f"the study {study.name} has no use for --{unread[0]}; vitkit study {study.name} --help"
+        raise BadSettings(
+            f"the study {study.name} has no use for `{unread[0]}`; vitkit study {study.name} -h"
         )
     if ask.seeds < 1:
-        raise ValueError(f"seeds is {ask.seeds}; it is the number of runs of each kind, 1 or more")
+        raise BadSettings(f"seeds is {ask.seeds}; it is the number of runs of each kind, 1 or more")
     splits = None
     if ask.data:
         splits = splits_at(ask.data, typed=True)
@@ -208,8 +209,8 @@ def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> 
     if study.check is not None:
         study.check(ask)
     if study_dir.exists() and not study_dir.is_dir():
-        raise ValueError(
-            f"{study_dir} is a file, and a study is a directory of runs; choose another --workdir"
+        raise BadSettings(
+            f"{study_dir} is a file, and a study is a directory of runs; choose another `workdir`"
         )
     record = from_rank_0(lambda: _recorded(study, ask, budget, study_dir))
     if record is not None:
@@ -258,20 +259,20 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | No
     try:
         record = parse_json(path.read_bytes())
     except ValueError:
-        raise ValueError(
+        raise BadRun(
             f"{path} is damaged, and how long the runs are is known from it alone; choose another "
-            "--workdir"
+            "`workdir`"
         ) from None
     try:
         check_types(record, {"study": str, "budget": str, "ask": dict, "plan": dict})
         recorded = record_of(Plan, record["plan"])
         if min(recorded) < 0:
-            raise ValueError("a number of its plan is negative")
+            raise BadRun("a number of its plan is negative")
         budget_then = Budget.parse(record["budget"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
+        raise BadRun(
             f"{path} is damaged ({error}), and how long the runs are is known from it alone; choose "
-            "another --workdir"
+            "another `workdir`"
         ) from None
     changed = []
     if record["study"] != study.name:
@@ -281,9 +282,9 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | No
     asked = to_json(ask) | {"seeds": record["ask"].get("seeds")}  # more of them are welcome
     changed += differences(with_defaults(record["ask"], ask), asked)
     if changed:
-        raise ValueError(
+        raise BadRun(
             f"{study_dir} holds a study of other settings ({'; '.join(changed[:5])}); choose another "
-            "--workdir, or remove it"
+            "`workdir`, or remove it"
         )
     cells = study.cells(ask, recorded.steps, study_dir)
     runs = sum(cell.run() is not None for cell in cells)
@@ -300,9 +301,9 @@ def _decide(
     if ask.fewshot:
         try:
             open_others((five_shot(ask.fewshot),))
-        except ValueError as error:
-            raise ValueError(
-                f"--fewshot learns from the train part of {ask.fewshot} and measures on its test "
+        except VitkitError as error:
+            raise BadSettings(
+                f"`fewshot` learns from the train part of {ask.fewshot} and measures on its test "
                 f"part: {error}"
             ) from None
     check_can_be_made(study_dir)
@@ -399,8 +400,8 @@ def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
     refuse_without_classes(ask.data, splits)
     if not isinstance(ask.recipe.objective, Supervised):
         objective = type(ask.recipe.objective).__name__
-        raise ValueError(
-            f"a study compares by accuracy, and a --recipe that learns by {objective} names no classes; "
+        raise BadData(
+            f"a study compares by accuracy, and a `recipe` that learns by {objective} names no classes; "
             "give one with labels"
         )
 
@@ -408,13 +409,13 @@ def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
 def refuse_without_classes(source: str, splits: Splits) -> None:
     """Raises ValueError for images that nothing can be learned from, or that have no accuracy."""
     if splits.train is None or not len(splits.train):
-        raise ValueError(f"{source} has no images to learn from, only others to measure on")
+        raise BadData(f"{source} has no images to learn from, only others to measure on")
     if splits.target_kind != "class":
-        raise ValueError(
+        raise BadData(
             f"a study compares by accuracy, and the images of {source} do not have one class each"
         )
     if len(np.unique(splits.train.targets)) < 2:
-        raise ValueError(f"all images of {source} to learn from are of one class; give two or more")
+        raise BadData(f"all images of {source} to learn from are of one class; give two or more")
 
 
 def refuse_broken(source: str, workers: int) -> None:
@@ -426,7 +427,7 @@ def refuse_broken(source: str, workers: int) -> None:
             continue
         broken = check_images(part, workers)
         if broken:
-            raise ValueError(
+            raise BadData(
                 f"{counted(len(broken), 'image')} to {name} on cannot be used, and every run would end "
-                f"there: {broken[0][1]}; remove what `vitkit doctor --data {as_word(source)}` lists"
+                f"there: {broken[0][1]}; remove what doctor lists (`data={str(source)!r}`)"
             )

@@ -11,6 +11,7 @@ from vitkit.studies.base import for_steps, on_other_images
 from vitkit.studies.grid import Cell
 from vitkit.studies.study import Ask, Results
 from vitkit.studies.uncertainty import Runs
+from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span
 from vitkit.training import Optim, Recipe, run_name
 
@@ -29,7 +30,7 @@ def check_names(sources: Sequence[str], kind: str) -> None:
     for source in sources:
         name = data_name(source)
         if name in by_name:
-            raise ValueError(
+            raise BadSettings(
                 f"two {kind} are called {name!r}, {by_name[name]} and {source}; the table could not tell "
                 "them apart: leave one out, or rename it"
             )
@@ -40,8 +41,8 @@ def check_targets(ask: Ask) -> None:
     """Raises ValueError for targets of one name, and for two metrics to compare the runs by."""
     check_names(ask.targets, "targets")
     if ask.targets and ask.fewshot:
-        raise ValueError(
-            "--targets compares runs by their accuracy after fine-tuning, and --fewshot by 5-shot "
+        raise BadSettings(
+            "`targets` compares runs by their accuracy after fine-tuning, and `fewshot` by 5-shot "
             "accuracy; leave one of them out"
         )
 

@@ -17,6 +17,7 @@ import torch
 
 from vitkit.evaluation import COUNT, Metric, Unit
 from vitkit.models import ModelConfig, create, for_inference, named
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast, pick_device, pick_precision
 from vitkit.system.processes.ranks import from_rank_0, process_group
 
@@ -47,9 +48,9 @@ class Fastest:
         ValueError if not even one image fits."""
         tried = from_rank_0(lambda: self.search(device))
         if not tried:
-            raise ValueError(
+            raise BadSettings(
                 f"not even one image of {self.side} pixels fits into {self.memory:g} GiB; give more "
-                "--memory"
+                "`memory`"
             )
         best = max(tried, key=tried.get)
         return [
@@ -72,7 +73,7 @@ class Fastest:
             tried[batch] = rate
         if not lines and run.returncode != 0:
             last = run.stderr.strip().splitlines()[-1:]
-            raise ValueError(f"{self.model} cannot be measured: {''.join(last)}")
+            raise BadSettings(f"{self.model} cannot be measured: {''.join(last)}")
         return tried
 
 

@@ -26,6 +26,7 @@ from vitkit.studies.selection import (
     select,
     select_regularisation,
 )
+from vitkit.system.errors import BadSettings, Diverged
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import write_json
 from vitkit.training import Occupied, Recipe, refuse_occupied
@@ -81,7 +82,7 @@ def transfer(
     final run fails while others work, and what `select` and `train` raise.
     """
     if seeds < 1:
-        raise ValueError(f"seeds is {seeds}; it is the number of final runs, at least 1")
+        raise BadSettings(f"seeds is {seeds}; it is the number of final runs, at least 1")
     run_dir = Path(run_dir)
 
     # What can be refused before anything runs
@@ -115,7 +116,7 @@ def transfer(
         raise Occupied(_with_selection(error, run_dir)) from None
     for row in rows:
         if row.error is not None:
-            raise FloatingPointError(f"seed {row.settings['seed']} failed: {row.error}")
+            raise Diverged(f"seed {row.settings['seed']} failed: {row.error}")
 
     # What they reached
     runs = dict.fromkeys(cell.recipe.seed for cell in cells)
@@ -130,9 +131,9 @@ def transfer(
 def _refuse_a_look_at_the_test_part(recipe: Recipe) -> None:
     """Raises ValueError if the weights would be chosen by the test part."""
     if recipe.best.startswith("test/"):
-        raise ValueError(
-            f"--best {recipe.best} looks at the test part, and what is chosen must not; give "
-            f"--best val/{recipe.best.removeprefix('test/')}"
+        raise BadSettings(
+            f"`best={recipe.best!r}` looks at the test part, and what is chosen must not; give "
+            f"`best='val/{recipe.best.removeprefix('test/')}'`"
         )
 
 

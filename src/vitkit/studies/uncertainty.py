@@ -46,7 +46,7 @@ def best_and_worst(runs: Runs, families: int = 1) -> list[str]:
     """
     several = {name: of_seed for name, of_seed in runs.items() if len(of_seed) > 1}
     if not several:
-        return ["one run of each kind says nothing about chance: give several --seeds"]
+        return ["one run of each kind says nothing about chance: give several `seeds`"]
 
     # How far runs of one setting lie apart
     groups = [np.array([m.value for m in of_seed.values()]) for of_seed in several.values()]
@@ -79,7 +79,7 @@ def best_and_worst(runs: Runs, families: int = 1) -> list[str]:
     )
     if min(map(len, groups)) == 2:
         sentences.append(
-            "with two seeds only very large differences show: give three --seeds or more"
+            "with two seeds only very large differences show: give three `seeds` or more"
         )
     return sentences
 

@@ -12,6 +12,7 @@ from vitkit.evaluation import SHARE, Metric
 from vitkit.suites.running import Outcome
 from vitkit.suites.table import Line, cell, columns, lines
 from vitkit.suites.task import Suite
+from vitkit.system.errors import BadSettings
 
 RUNS = 3  # over which the paper states standard deviations (Table 2)
 BAR = 0.3  # inches, the width of a bar
@@ -59,7 +60,7 @@ def compare_models(outcomes: Mapping[str, Outcome]) -> SuiteComparison:
         if all(task.name in outcome.metrics for outcome in outcomes.values()):
             common.append(task.name)
     if not common:
-        raise ValueError(
+        raise BadSettings(
             f"no task has a result of each of {', '.join(outcomes)}, so they cannot be compared; run "
             "the missing tasks first"
         )
@@ -133,7 +134,7 @@ def _sentences(outcomes: Mapping[str, Outcome], common: Sequence[str]) -> list[s
         texts.append(f"left out, because not all models have a result: {', '.join(left_out)}")
     texts.append(
         "the models answered the same test images, so a difference between two of them may be surer than "
-        "their intervals show: vitkit evaluate --against compares two image by image"
+        "their intervals show: evaluate with `against` compares two image by image"
     )
     if suite.published:
         texts.append(

@@ -26,6 +26,7 @@ from vitkit.data import (
 )
 from vitkit.evaluation import check_names, open_corruption, open_named
 from vitkit.suites.task import Original, Place, Task
+from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.files import cache_dir
 from vitkit.system.storage.remote import is_address
 
@@ -85,7 +86,7 @@ def find_all(
     for task in tasks:
         try:
             images = find(task, folder, run_dir, from_hub)
-        except ValueError as error:
+        except VitkitError as error:
             absent[task.name] = str(error)
             continue
         if images is None:
@@ -107,12 +108,12 @@ def find(task: Task, folder: str, run_dir: Path, from_hub: bool = False) -> Imag
     if not from_hub:
         data = task.data or task.name
         refuse_recorded(
-            data, f"the task {task.name}", "--from-hub fetches it if you trust the suite"
+            data, f"the task {task.name}", "`from_hub` fetches it if you trust the suite"
         )
     where = _where(task, folder)
     try:
         return _images(where, task.columns)
-    except ValueError:
+    except VitkitError:
         if not task.source or not _is_nothing(Path(where)):
             raise
     for original in task.originals:
@@ -138,7 +139,7 @@ def _absence(task: Task, folder: str, from_hub: bool) -> str:
         else:
             text += f"; or {original.data} there, with a column {original.column}"
     if on_hub and not from_hub:
-        text += "; or --from-hub, which downloads them"
+        text += "; or `from_hub`, which downloads them"
     if not on_hub and from_hub:
         text += "; the hub has no usable copy"
     return text
@@ -152,10 +153,10 @@ def _images(where: str, columns: Columns) -> Images:
     sources = parts_at(where, columns).sources
     if "train" not in sources or "test" not in sources:
         parts = ", ".join(filter(None, sources)) or "none"
-        raise ValueError(f"{where} needs the parts train and test; it has {parts}")
+        raise BadData(f"{where} needs the parts train and test; it has {parts}")
     train, test = sources["train"], sources["test"]
     if train.target_kind != "class":
-        raise ValueError(
+        raise BadData(
             f"{where} has targets of the kind {train.target_kind!r}; a task has one class an image"
         )
     digests = [fingerprint(source) for source in sources.values()]
@@ -227,7 +228,7 @@ def select_from(original: Original, where: str, classes: int, file: Path) -> str
             # The class numbers of these rows
             values = table.row_labels
             if not isinstance(values, np.ndarray) or values.dtype != np.int64:
-                raise ValueError(f"{where} has no column of class numbers, from 0 to {classes - 1}")
+                raise BadData(f"{where} has no column of class numbers, from 0 to {classes - 1}")
             numbers[part] = values[chosen]
     if original.rule is None and table.labels is not None:
         labels = table.labels
@@ -247,7 +248,7 @@ def _rows(original: Original, where: str, table: Table) -> dict[str, np.ndarray]
     for part in ("train", original.val.part, original.test.part):
         if not len(by_part[part]):
             present = ", ".join(name for name, rows in by_part.items() if len(rows))
-            raise ValueError(
+            raise BadData(
                 f"{where} needs the part {part!r}, of which the task takes images; it has {present}"
             )
 
@@ -258,7 +259,7 @@ def _rows(original: Original, where: str, table: Table) -> dict[str, np.ndarray]
     rows = {"train": train, "val": val, "test": test}
     for part, chosen in rows.items():
         if not len(chosen):
-            raise ValueError(f"{where} has too few images: none is left for the {part} part")
+            raise BadData(f"{where} has too few images: none is left for the {part} part")
     return rows
 
 
@@ -275,9 +276,7 @@ def _by_rule(original: Original, where: str, table: Table, rows: np.ndarray) -> 
         try:
             numbers.append(original.rule(float(table.row_labels[row])))
         except ValueError as error:
-            raise ValueError(
-                f"{table.store.name(row)}, column {original.column!r}: {error}"
-            ) from None
+            raise BadData(f"{table.store.name(row)}, column {original.column!r}: {error}") from None
     return np.array(numbers, np.int64)
 
 
@@ -315,9 +314,9 @@ def _real_file(folder: str, where: str) -> str:
     for place in places:
         if (place / "real.json").is_file():
             return str(place / "real.json")
-    raise ValueError(
+    raise BadData(
         f"the images are there, and {Path(folder) / 'real.json'} is not; get it from {REAL}, or let "
-        f"vitkit evaluate MODEL {where} --real download keep it"
+        f"evaluate with `real='download'` keep it"
     )
 
 

@@ -14,6 +14,7 @@ from vitkit.suites.images import Images, find_all
 from vitkit.suites.measurements import frozen_cells
 from vitkit.suites.task import Suite, Task
 from vitkit.system.console.text import some
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import Precision
 from vitkit.system.processes.ranks import from_rank_0, process_group
 from vitkit.system.span import Span
@@ -43,9 +44,9 @@ class FineTuning:
         for name in ("rates", "steps"):
             values = getattr(self, name)
             if not values or min(values) <= 0:
-                raise ValueError(f"{name} are {values}; give one or more, above 0")
+                raise BadSettings(f"{name} are {values}; give one or more, above 0")
         if self.batch < 1:
-            raise ValueError(f"batch is {self.batch}; it is at least 1")
+            raise BadSettings(f"batch is {self.batch}; it is at least 1")
 
     @property
     def settings(self) -> list[tuple[float, int]]:
@@ -107,11 +108,11 @@ def run_suite(
     what `run_grid` raises.
     """
     if seeds < 1:
-        raise ValueError(f"seeds is {seeds}; it is at least 1")
+        raise BadSettings(f"seeds is {seeds}; it is at least 1")
     check_shard(shard)
     index, count = shard
     if not suite.learns and protocol != "features":
-        raise ValueError(
+        raise BadSettings(
             f"the suite {suite.name} measures a model as it is, so nothing is fine-tuned; leave out "
             "the protocol"
         )
@@ -126,7 +127,7 @@ def run_suite(
         absent |= more_absent
         present = [task for task in wanted if task in found]
         if not present:
-            raise ValueError(_none_of(wanted, folder, absent))
+            raise BadSettings(_none_of(wanted, folder, absent))
         own = {task: found[task] for task in present[index::count]}
         if own and protocol == "features":
             run_grid(frozen_cells(model, own, hints, precision), run_dir, device)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vitkit.data import Columns
 from vitkit.evaluation import Corruption, SetName
+from vitkit.system.errors import BadSettings
 from vitkit.system.scripts import names_function
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Suite:
         groups = [task.group for task in self.tasks if task.group]
         for name in names:
             if name not in (*known, *groups):
-                raise ValueError(
+                raise BadSettings(
                     f"the suite {self.name} has no task {name!r}; it has {', '.join(known)}"
                 )
         if not names:
@@ -148,50 +149,50 @@ def read_suite(path: Path | str) -> Suite:
     path = Path(path)
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"{path} has more than {MAX_BYTES:,} bytes; a suite has a few lines")
+            raise BadSettings(f"{path} has more than {MAX_BYTES:,} bytes; a suite has a few lines")
         text = path.read_text("utf-8")
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+        raise BadSettings(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not TOML: {error}") from None
+        raise BadSettings(f"{path} is not TOML: {error}") from None
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not TOML: {error}") from None
+        raise BadSettings(f"{path} is not TOML: {error}") from None
     except RecursionError:
-        raise ValueError(f"{path} is not TOML of a suite: it is nested too deeply") from None
+        raise BadSettings(f"{path} is not TOML of a suite: it is nested too deeply") from None
     except ValueError:  # Python converts no more digits than 4,300
-        raise ValueError(
+        raise BadSettings(
             f"{path} is not TOML of a suite: it has a number of too many digits"
         ) from None
 
     unknown = sorted(values.keys() - {"name", "tasks"})
     if unknown:
-        raise ValueError(f"{path} sets {unknown[0]!r}; a suite has a name and tasks")
+        raise BadSettings(f"{path} sets {unknown[0]!r}; a suite has a name and tasks")
     tables = values.get("tasks")
     if not isinstance(tables, dict) or not tables:
-        raise ValueError(f"{path} has no tasks; write a table [tasks.NAME] for each")
+        raise BadSettings(f"{path} has no tasks; write a table [tasks.NAME] for each")
     name = values.get("name", path.stem)
     if not isinstance(name, str) or not name:
-        raise ValueError(f"{path} has the name {name!r}; it must be text")
+        raise BadSettings(f"{path} has the name {name!r}; it must be text")
     return Suite(name, tuple(_task(path, task, table) for task, table in tables.items()))
 
 
 def _task(path: Path, name: str, table: object) -> Task:
     """The task of a table. Raises ValueError for a setting that there is not."""
     if name in ("", ".", "..", "select") or "/" in name or "\\" in name or "\0" in name:
-        raise ValueError(f"{path} has a task {name!r}; its name is that of a folder of results")
+        raise BadSettings(f"{path} has a task {name!r}; its name is that of a folder of results")
     if not isinstance(table, dict):
-        raise ValueError(f"{path} has the task {name} as {table!r}; write a table [tasks.{name}]")
+        raise BadSettings(f"{path} has the task {name} as {table!r}; write a table [tasks.{name}]")
     settings = dict(table)
     columns = settings.pop("columns", {})
     if not isinstance(columns, dict):
-        raise ValueError(f"{path} has {columns!r} as columns of {name}; write {{label = ...}}")
+        raise BadSettings(f"{path} has {columns!r} as columns of {name}; write {{label = ...}}")
     _check(path, name, settings, Task)
     _check(path, name, columns, Columns)
     data = settings.get("data") or name
     if names_function(data):
-        raise ValueError(
+        raise BadSettings(
             f"{path} names the Python function {data}, and vitkit runs no code that a suite names; save "
             "its images as a folder or as files (vitkit data pack), and name these"
         )
@@ -205,12 +206,12 @@ def _check(path: Path, name: str, settings: dict, kind: type) -> None:
     types = {setting.name: setting.type for setting in fields(kind) if setting.name not in fixed}
     for setting, value in settings.items():
         if setting not in types:
-            raise ValueError(
+            raise BadSettings(
                 f"{path} sets {setting!r} of the task {name}; there are {', '.join(types)}"
             )
         expected = types[setting] if types[setting] in (int, bool) else str
         if type(value) is not expected:
-            raise ValueError(
+            raise BadSettings(
                 f"{path} sets {setting} of the task {name} to {value!r}; "
                 f"expected {expected.__name__}"
             )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from vitkit.recipes import HUB, ON_HUB, UNCROPPED, UNMIRRORED
 from vitkit.suites.task import Original, Place, Suite, Task
+from vitkit.system.errors import BadData
 
 LEARNED = 1000  # images to learn from: 800 for training, 200 for selection
 ARCHIVE = "https://huggingface.co/datasets/XiN0919/VTAB-1k"
@@ -26,7 +27,7 @@ DSPRITES_CLASSES = 16
 def clevr_count(objects: int) -> int:
     """The class of a scene with 3 to 10 objects. Raises ValueError for another number."""
     if not 3 <= objects <= 10:
-        raise ValueError(f"a scene of Clevr has 3 to 10 objects, not {objects}")
+        raise BadData(f"a scene of Clevr has 3 to 10 objects, not {objects}")
     return objects - 3
 
 
@@ -48,7 +49,7 @@ def dsprites_class(value: int, values: int) -> int:
     """The class of a factor that has `values` values, of which this is one: 32 x positions, or 40
     orientations, in 16 ranges. Raises ValueError for a value that there is not."""
     if not 0 <= value < values:
-        raise ValueError(f"the factor has the values 0 to {values - 1}, not {value}")
+        raise BadData(f"the factor has the values 0 to {values - 1}, not {value}")
     return math.floor(value / (values / DSPRITES_CLASSES))
 
 
@@ -56,14 +57,14 @@ def _last_below(thresholds: Sequence[float], distance: float) -> int:
     """The last of the thresholds that lies below a distance."""
     below = [i for i, threshold in enumerate(thresholds) if threshold < distance]
     if not below:
-        raise ValueError(f"a distance of {distance} is below all of {thresholds}")
+        raise BadData(f"a distance of {distance} is below all of {thresholds}")
     return below[-1]
 
 
 def _whole(value: float) -> int:
     """A measurement that is a whole number. Raises ValueError for another."""
     if not value.is_integer():
-        raise ValueError(f"expected a whole number, not {value:g}")
+        raise BadData(f"expected a whole number, not {value:g}")
     return int(value)
 
 
@@ -73,7 +74,7 @@ def _number_below(classes: int) -> Callable[[float], int]:
     def rule(value: float) -> int:
         number = _whole(value)
         if not 0 <= number < classes:
-            raise ValueError(f"expected a class from 0 to {classes - 1}, not {number}")
+            raise BadData(f"expected a class from 0 to {classes - 1}, not {number}")
         return number
 
     return rule
@@ -227,5 +228,5 @@ VTAB = Suite(
     published=TABLE_9_MODELS,
     published_deviations=TABLE_2,
     hint=f"all 19 tasks with their 800, 200 and test images are in {ARCHIVE}: unpack it, and give "
-    "its folder as --data",
+    "its folder as `data`",
 )  # fmt: skip

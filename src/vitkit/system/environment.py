@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import NamedTuple
 
+from vitkit.system.errors import BadSettings
+
 PREFIX = "VITKIT_"
 MAX_PIXELS = 178_956_970  # above it Pillow, too, refuses an image as a decompression bomb
 MAX_PIXELS_VARIABLE = "VITKIT_MAX_PIXELS"
+TRACEBACK_VARIABLE = "VITKIT_TRACEBACK"
 
 
 class Variable(NamedTuple):
@@ -29,6 +32,8 @@ VARIABLES = (
              "`vitkit` in `XDG_CACHE_HOME`"),
     Variable(MAX_PIXELS_VARIABLE, "the number of pixels of the largest image that is decoded, like `--max-pixels`",
              f"{MAX_PIXELS:,}"),
+    Variable(TRACEBACK_VARIABLE, "`1` shows where in the program every error was raised, like `--traceback`",
+             "of bugs alone"),
     Variable("VITKIT_MATMUL", "library for float32 dense layers on the CPU: `torch` or `onednn`",
              "the faster one, measured once"),
     Variable("VITKIT_TOKEN", "token that clients of `vitkit serve` must send",
@@ -107,7 +112,7 @@ def max_pixels() -> int:
     if not text:
         return MAX_PIXELS
     if not re.fullmatch(r"[\d_,]{1,15}", text) or not int(re.sub("[_,]", "", text)):
-        raise ValueError(
+        raise BadSettings(
             f"the largest number of pixels is {text!r}; give a whole number, such as 500_000_000 "
             f"(--max-pixels, or {MAX_PIXELS_VARIABLE} in the environment)"
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from vitkit.system.console.messages import say
+from vitkit.system.errors import BadSettings, Unsupported
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +121,7 @@ def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
         known = ", ".join(devices)
         if count > 1:
             known += f" (0 to {count - 1})"
-        raise ValueError(f"no device {name!r} on this machine; there is {known}")
+        raise BadSettings(f"no device {name!r} on this machine; there is {known}")
     if kind == "cuda":
         torch.backends.cudnn.allow_tf32 = False
         # pytorch/pytorch#196678: NaN for queries whose logits are all far below zero. A run of 64
@@ -153,9 +154,9 @@ def deterministic(wanted: bool) -> Iterator[None]:
         operation = re.search(r"(\w+) does not have a deterministic implementation", str(error))
         if operation is None:
             raise
-        raise ValueError(
+        raise Unsupported(
             f"PyTorch cannot compute {operation[1]} with the same bits every time on this device; "
-            "leave out --deterministic"
+            "leave out `deterministic`"
         ) from error
     finally:
         torch.use_deterministic_algorithms(was_wanted, warn_only=only_warned)
@@ -185,7 +186,7 @@ def autocast(device: "torch.device", precision: Precision) -> AbstractContextMan
         ValueError: If it is neither: `pick_precision` decides what "auto" is on this machine.
     """
     if precision not in get_args(Precision):
-        raise ValueError(f"precision is {precision!r}; give float32 or bfloat16")
+        raise BadSettings(f"precision is {precision!r}; give float32 or bfloat16")
     if precision == "float32":
         return nullcontext()
     import torch
@@ -223,7 +224,7 @@ def pick_precision(choice: PrecisionChoice, device: "torch.device") -> Picked:
     if has_bfloat16(device):
         return Picked(
             "bfloat16",
-            f"computing in bfloat16: {name} has instructions for it (--precision float32 for exact "
+            f"computing in bfloat16: {name} has instructions for it (`precision='float32'` for exact "
             "comparisons)",
         )
     return Picked("float32", f"computing in float32: {name} has no bfloat16 instructions")

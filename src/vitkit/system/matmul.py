@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import processor
 from vitkit.system.storage.files import cache_dir, parse_json, write_json
 from vitkit.system.storage.records import record_of
@@ -106,7 +107,7 @@ def choose(again: bool = False) -> OneDnn:
     """
     named = os.environ.get(VARIABLE)
     if named and named not in ("torch", "onednn"):
-        raise ValueError(f'{VARIABLE} is {named!r}; it is "torch" or "onednn"')
+        raise BadSettings(f'{VARIABLE} is {named!r}; it is "torch" or "onednn"')
     if named == "torch" or not available():
         return NONE
     if named == "onednn":

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+from vitkit.system.errors import BadSettings
+
 
 def names_function(where: str) -> bool:
     """Whether a name has the form "file.py:function". Nothing is opened."""
@@ -29,16 +31,16 @@ def function_in(where: str, *, typed: bool) -> Callable | None:
     if not names_function(where):
         return None
     if not typed:
-        raise ValueError(
+        raise BadSettings(
             f"{where} is a function in Python whose name stands in a file and was not typed. "
             "vitkit runs no code that a file names; if you trust it, type the name yourself as DATA"
         )
     file, _, name = where.rpartition(":")
     if not Path(file).is_file():
-        raise ValueError(f"no file {file!r} to take {name!r} from")
+        raise BadSettings(f"no file {file!r} to take {name!r} from")
     function = getattr(_run(Path(file)), name, None)
     if not callable(function):
-        raise ValueError(f"{file!r} has no function {name!r}")
+        raise BadSettings(f"{file!r} has no function {name!r}")
     return function
 
 
@@ -48,7 +50,7 @@ def functions_of(path: Path) -> list[str]:
     try:
         nodes = ast.parse(path.read_bytes()).body
     except SyntaxError as error:
-        raise ValueError(f"{path} is not Python: {error}") from error
+        raise BadSettings(f"{path} is not Python: {error}") from error
     functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
     return [name for name in functions if not name.startswith("_")]
 
@@ -67,5 +69,5 @@ def _run(path: Path) -> ModuleType:
         where = ""
         if (error.name or "").startswith("vitkit."):
             where = "; docs/python.md says where vitkit's names are, each in the door of its room"
-        raise ValueError(f"{path} imports what does not exist: {error}{where}") from error
+        raise BadSettings(f"{path} imports what does not exist: {error}{where}") from error
     return module

@@ -3,6 +3,8 @@
 import re
 from typing import Literal, NamedTuple, get_args
 
+from vitkit.system.errors import BadSettings
+
 Unit = Literal["steps", "epochs", "images"]
 
 
@@ -38,18 +40,18 @@ class Span(NamedTuple):
         sentence = f"{text!r} is not a duration; write it like 500steps, 10epochs or 1e6images"
         match = FORM.fullmatch(text)
         if match is None:
-            raise ValueError(sentence)
+            raise BadSettings(sentence)
         number, unit = match.groups()
         if unit == "":
             unit = "steps"
         elif not unit.endswith("s"):
             unit += "s"
         if unit not in get_args(Unit):
-            raise ValueError(sentence)
+            raise BadSettings(sentence)
         try:
             return cls(float(number), unit)
         except ValueError:  # such as 1.2.3
-            raise ValueError(f"{text!r} is not a duration; {number!r} is not a number") from None
+            raise BadSettings(f"{text!r} is not a duration; {number!r} is not a number") from None
 
 
 def due(step: int, every: int, total: int) -> bool:

@@ -23,6 +23,7 @@ from vitkit.data import (
 from vitkit.evaluation import Survival, surviving, surviving_in_pixels
 from vitkit.models import ModelConfig, ViTConfig
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadRun, VitkitError
 from vitkit.system.machine import Precision, autocast, pick_precision
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training.data import RunData, divide, open_to_divide
@@ -110,8 +111,8 @@ def as_decided(recipe: Recipe, run_dir: Path) -> Recipe:
     try:
         decided = Augmentation(**earlier.recipe["data"]["augmentation"])
     except (TypeError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"{run_dir}: the augmentation in recipe.json is damaged ({error}); choose another --workdir"
+        raise BadRun(
+            f"{run_dir}: the augmentation in recipe.json is damaged ({error}); choose another `workdir`"
         ) from None
     return _with(recipe, decided)
 
@@ -193,7 +194,7 @@ def _small(config: ModelConfig) -> tuple[int, int]:
     size = config.fitting((round(height * factor), round(width * factor)))
     try:
         config.resized(size)
-    except ValueError:  # offsets of a 1-D order have no meaning on another grid
+    except VitkitError:  # offsets of a 1-D order have no meaning on another grid
         return config.image
     return size
 
@@ -214,7 +215,7 @@ def about_survival(survival: Survival) -> str:
     if costs:
         sentences.append(
             f"switched off, because the classes do not survive it: {'; '.join(costs)} "
-            "(--data.augmentation.auto False leaves it on)"
+            "(`data.augmentation.auto=False` leaves it on)"
         )
     if stays:
         count = counted(survival.trials[0].images, "image")

@@ -27,6 +27,7 @@ from vitkit.data import (
 from vitkit.evaluation import Eval, learns, unbalanced
 from vitkit.system.console.progress import bar, silent
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.machine import cpus
 from vitkit.system.processes.ranks import from_every_rank, from_rank_0, on_rank_0, world
 from vitkit.system.storage.addresses import shown_address
@@ -68,8 +69,8 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
     data, and for a run whose images have changed since it began.
     """
     if not data.source:
-        raise ValueError(
-            "no images: say which with --data.source FOLDER, a manifest, a parquet file, or digits"
+        raise BadData(
+            "no images: say which with `data.source=FOLDER`, a manifest, a parquet file, or digits"
         )
 
     # The settings, before the images: a change of a setting is not to look like one of the images
@@ -150,9 +151,9 @@ def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
             continue
         path = paths.setdefault(each.images, each.data)
         if path != each.data:
-            raise ValueError(
+            raise BadData(
                 f"metrics on {shown_address(path)} and on {shown_address(each.data)} would both be called {each.images}; give "
-                "one of them a name (--evals.0.name)"
+                "one of them a name (`evals.0.name`)"
             )
         if each.images not in sources:
             sources[each.images] = source_at(each.data, each.columns, typed=True)
@@ -160,13 +161,13 @@ def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
         if learns(each.evaluator):
             train = source_at(each.data, each.columns, "train", typed=True)
             if np.isin(train.rows, measured.rows).any():
-                raise ValueError(
+                raise BadData(
                     f"{each.title} learns from training images and measures on others, and "
                     f"{shown_address(each.data)} has no test or val part; give it one"
                 )
             sources[each.train_images] = train
         if not each.evaluator.judges(measured.target_kind):
-            raise ValueError(
+            raise BadData(
                 f"{each.title} cannot measure there: the targets of {shown_address(each.data)} are of the kind "
                 f"{measured.target_kind!r}"
             )
@@ -180,7 +181,7 @@ def _describe(
     ones."""
     fingerprints = {name: fingerprint(part) for name, part in (own | others).items()}
     if any(of_rank != fingerprints for of_rank in from_every_rank(fingerprints)):
-        raise ValueError(
+        raise BadData(
             f"{shown_address(data.source)!r} is not the same on every machine of this run; bring all to one state"
         )
     return {
@@ -208,14 +209,14 @@ def _refuse_changes(earlier: dict, record: dict) -> None:
         if earlier[fact] != record[fact]:
             raise Occupied(
                 f"{what} ({earlier['counts']} "
-                f"images then, {record['counts']} now); choose another --workdir for a new run, or "
+                f"images then, {record['counts']} now); choose another `workdir` for a new run, or "
                 "bring the images back as they were"
             )
     for name in earlier["others"].keys() & record["others"].keys():
         if earlier["others"][name] != record["others"][name]:
             raise Occupied(
                 f"the images of {name}, which this run is measured on, have changed since it "
-                "began; choose another --workdir for a new run, or bring them back as they were"
+                "began; choose another `workdir` for a new run, or bring them back as they were"
             )
 
 
@@ -260,7 +261,7 @@ def _check(
         listed = "\n  ".join(lines)
         raise BadImage(
             f"{counted(len(texts), 'broken image')} in {where}; mend or remove them, or leave them out "
-            f"with --data.on-bad-image skip:\n  {listed}"
+            f"with `data.on_bad_image='skip'`:\n  {listed}"
         )
     for text in texts:
         say(f"left out: {text}")
@@ -275,7 +276,7 @@ def readers_of(train: Source, data: Data, earlier: Earlier) -> int:
         if not isinstance(readers, int) or readers < 1:
             raise Occupied(
                 f"data.json says that {readers!r} processes read the images of this run; it is a "
-                "number from 1, and without it nobody knows the order; choose another --workdir"
+                "number from 1, and without it nobody knows the order; choose another `workdir`"
             )
         return readers
     if not is_elsewhere(train) or train.chunks() is None:
@@ -331,8 +332,8 @@ def divide(splits: Splits, data: Data) -> dict[str, Source]:
     if data.subset == 1:
         return parts
     if data.subset_by_class and train.target_kind != "class":
-        raise ValueError(
-            f"--data.subset-by-class needs images of one class each; the targets of "
+        raise BadSettings(
+            f"`data.subset_by_class` needs images of one class each; the targets of "
             f"{shown_address(data.source)!r} are of the kind {train.target_kind!r}"
         )
     count = subset_size(len(train), data.subset)
@@ -343,10 +344,10 @@ def divide(splits: Splits, data: Data) -> dict[str, Source]:
 def _parts(splits: Splits, data: Data) -> dict[str, Source]:
     """The parts with all training images."""
     if splits.unlearned:
-        raise ValueError(f"{splits.unlearned}; rename or remove it")
+        raise BadData(f"{splits.unlearned}; rename or remove it")
     parts = splits.sources
     if "train" not in parts:
-        raise ValueError(
+        raise BadData(
             f"{shown_address(data.source)!r} has no training images, only {', '.join(parts)}"
         )
     has_all_three = len(parts) == 3
@@ -366,7 +367,7 @@ def _parts(splits: Splits, data: Data) -> dict[str, Source]:
         return {"train": parts["train"], "val": parts["val"]}
     train, held_out = split_off(parts["train"], data.hold_out, data.split_seed)
     if not len(held_out):
-        raise ValueError(
+        raise BadData(
             f"{shown_address(data.source)!r} has no class with two training images, so none can be held out to "
             "select on"
         )
@@ -391,7 +392,7 @@ def about_subset(train: Source, data: Data) -> list[str]:
         if missing:
             sentences.append(
                 f"{missing:,} of {len(train.labels):,} classes have no image in it, so the model "
-                "cannot learn them; --data.subset-by-class gives every class its share"
+                "cannot learn them; `data.subset_by_class` gives every class its share"
             )
     return sentences
 
@@ -404,7 +405,7 @@ def refuse_one_class(train: Source, data: Data) -> None:
     classes = np.unique(train.targets)
     if len(classes) == 1:
         name = train.labels[classes[0]]
-        raise ValueError(
+        raise BadData(
             f"all images of {shown_address(data.source)!r} that train ({len(train):,}) are of one class, "
             f"{name!r}, so there is nothing to tell apart: add images of another"
         )
@@ -422,6 +423,6 @@ def about_classes(train: Source, class_weights: str) -> list[str]:
     times = counts.max() / counts[least]
     return [
         f"unbalanced: {largest} has {times:,.0f} times the images of {train.labels[least]}. "
-        "--objective.class-weights balanced counts classes alike; balanced_accuracy, the mean of "
+        "`objective.class_weights='balanced'` counts classes alike; balanced_accuracy, the mean of "
         "the classes' own, is measured beside top1"
     ]

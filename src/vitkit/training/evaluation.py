@@ -18,6 +18,7 @@ from vitkit.evaluation import (
     write_answers,
 )
 from vitkit.objectives import Learner
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, world
 from vitkit.system.span import due
@@ -168,7 +169,7 @@ def check_best(recipe: Recipe, data: RunData) -> None:
                 return
             known += [named(each, figure, part) for figure in figures]
     if recipe.best not in known:
-        raise ValueError(not_measured(recipe.best, known))
+        raise BadSettings(not_measured(recipe.best, known))
 
 
 @torch.no_grad()

@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitkit.models import build
 from vitkit.objectives import blocks_of
+from vitkit.system.errors import Unsupported
 from vitkit.system.machine import Precision
 from vitkit.training.optim import apply_tuning
 from vitkit.training.recipe import Recipe
@@ -218,7 +219,7 @@ def _loss(learner: nn.Module, parameters: dict[str, Tensor], recipe: Recipe) -> 
     try:
         return functional_call(learner, parameters, (pixels, targets, keys))
     except (RuntimeError, NotImplementedError, TypeError) as error:
-        raise ValueError(
+        raise Unsupported(
             f"what {type(recipe.objective).__name__} needs cannot be counted without running it "
             f"({str(error).splitlines()[0]}); start it, and look at what it takes"
         ) from error

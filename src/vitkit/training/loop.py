@@ -16,9 +16,9 @@ from vitkit.data import Batch, train_batches
 from vitkit.evaluation import label_notes
 from vitkit.objectives import Supervised
 from vitkit.system import matmul
-from vitkit.system.console.messages import console_of_listener
-from vitkit.system.console.text import counted, printable
-from vitkit.system.errors import Interrupted
+from vitkit.system.console.messages import say_on
+from vitkit.system.console.text import counted
+from vitkit.system.errors import BadSettings, Interrupted
 from vitkit.system.machine import deterministic, slow
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.system.processes.watchdog import watchdog
@@ -76,16 +76,14 @@ def train(
     ):
         if not on_rank_0():
             console = Console(quiet=True)
-        return _train(recipe, run_dir, own_device, console or console_of_listener(), ends)
+        return _train(recipe, run_dir, own_device, console, ends)
 
 
 def _train(
-    recipe: Recipe, run_dir: Path, device: torch.device, console: Console, ends: Ends
+    recipe: Recipe, run_dir: Path, device: torch.device, console: Console | None, ends: Ends
 ) -> Classifier:
     """A run, as every rank trains it."""
-
-    def say(text: str) -> None:
-        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+    say = say_on(console)
 
     # Open the images, and fill in what the recipe leaves open. The recipe that is saved is the one
     # that runs
@@ -103,7 +101,7 @@ def _train(
         steps = f"{recipe.length.n:,} steps"
         if recipe.early_stop or ends.deadline is not None:
             steps += " or fewer"
-        say(f"this run is finished after {steps}; another --workdir starts a new one")
+        say(f"this run is finished after {steps}; another `workdir` starts a new one")
         return load(run_dir, quiet=True)
 
     # By which libraries it computes, those that it began with; and when it began, for its report
@@ -263,9 +261,9 @@ def _refuse(recipe: Recipe, data: RunData, run_dir: Path) -> None:
     world_size = world().world_size
     if recipe.batch % world_size:
         next_multiple = -(-recipe.batch // world_size) * world_size
-        raise ValueError(
+        raise BadSettings(
             f"a batch of {recipe.batch} cannot be shared equally by {world_size} processes; choose "
-            f"--batch {next_multiple}, or another number of processes"
+            f"`batch={next_multiple}`, or another number of processes"
         )
 
 
@@ -323,6 +321,6 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
         sentences += [f"{name}: {note}" for note in label_notes(source.labels, labels)]
     if slow(state.device, recipe.precision):
         sentences.append(
-            "this CPU has no bfloat16 instructions: --precision float32 is many times faster here"
+            "this CPU has no bfloat16 instructions: `precision='float32'` is many times faster here"
         )
     return sentences

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.models import KERNEL_LAYERS
+from vitkit.system.errors import BadSettings
 from vitkit.system.processes.ranks import local_tensor
 from vitkit.system.span import Span
 
@@ -73,17 +74,19 @@ class Optim:
 
     def __post_init__(self):
         if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr is {self.lr}; it must be a number above 0")
+            raise BadSettings(f"lr is {self.lr}; it must be a number above 0")
         if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"layer_decay is {self.layer_decay}; it must be above 0 and at most 1")
+            raise BadSettings(
+                f"layer_decay is {self.layer_decay}; it must be above 0 and at most 1"
+            )
         for name in ("weight_decay", "weight_decay_end", "clip", "end_lr", "eps"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"{name} is {value}; it must be 0 or more")
+                raise BadSettings(f"{name} is {value}; it must be 0 or more")
         for name in ("beta1", "beta2", "momentum"):
             value = getattr(self, name)
             if not 0 <= value < 1:
-                raise ValueError(f"{name} is {value}; it must be from 0 up to, not including, 1")
+                raise BadSettings(f"{name} is {value}; it must be from 0 up to, not including, 1")
 
     def rate(self, step: float, total: int) -> float:
         """Learning rate of the update that follows `step` finished ones, of `total`. As in the
@@ -238,17 +241,17 @@ class Tune:
 
     def __post_init__(self):
         if self.blocks < -1:
-            raise ValueError(
+            raise BadSettings(
                 f"tune.blocks is {self.blocks}; it is a number of blocks, 0 for the head, -1 for "
                 "everything"
             )
         if self.lora < 0 or not self.lora_alpha > 0:
-            raise ValueError(
+            raise BadSettings(
                 f"tune.lora is {self.lora} and lora_alpha {self.lora_alpha}; a rank is 0 or more, "
                 "alpha above 0"
             )
         if self.lora and self.blocks != -1:
-            raise ValueError(
+            raise BadSettings(
                 "tune.lora adapts every block and tune.blocks freezes some; choose one of them"
             )
 
@@ -261,7 +264,7 @@ def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
     """
     depth = len(model.blocks)
     if tune.blocks > depth:
-        raise ValueError(f"tune.blocks is {tune.blocks}; the model has {depth} blocks")
+        raise BadSettings(f"tune.blocks is {tune.blocks}; the model has {depth} blocks")
 
     # The model's own parameters: taken before there are adapters, which all train
     own = dict(model.named_parameters())
@@ -273,7 +276,7 @@ def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
             if name.startswith("blocks.") and isinstance(module, nn.Linear):
                 matrices.append(name)
         if not matrices:
-            raise ValueError(
+            raise BadSettings(
                 f"tune.lora adapts the dense layers of blocks; a {type(model).__name__} has none"
             )
         settings = LoraConfig(r=tune.lora, lora_alpha=tune.lora_alpha, target_modules=matrices)
@@ -290,7 +293,7 @@ def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
             is_late = model.layer_of(name) > depth - tune.blocks  # the stem is layer 0
             parameter.requires_grad_(is_head or is_late)
     if not any(p.requires_grad for p in model.parameters()):
-        raise ValueError("tune.blocks 0 trains the head alone, and this model has none")
+        raise BadSettings("tune.blocks 0 trains the head alone, and this model has none")
 
 
 def merged(model: nn.Module) -> nn.Module:

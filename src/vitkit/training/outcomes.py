@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from vitkit.data import Batch
+from vitkit.system.errors import Diverged, VitkitError
 from vitkit.system.processes.ranks import any_rank, from_every_rank, from_rank_0, local_tensor
 from vitkit.training.run import Run
 from vitkit.training.state.checkpoints import checkpoints, on_schedule
@@ -128,11 +129,11 @@ def _go_back(run: Run, step_now: int) -> None:
     """
     state = run.state
     advice = (
-        f"lower --optim.lr (it is {run.recipe.optim.lr:g}), lengthen --optim.warmup, or use "
-        "--precision float32"
+        f"lower `optim.lr` (it is {run.recipe.optim.lr:g}), lengthen `optim.warmup`, or use "
+        "`precision='float32'`"
     )
     if state.rollbacks:
-        raise FloatingPointError(
+        raise Diverged(
             f"{BAD_STEPS} steps in a row were not finite at step {step_now}, after going back "
             f"once already; {advice}"
         )
@@ -140,9 +141,7 @@ def _go_back(run: Run, step_now: int) -> None:
     skipped = state.skipped
     checkpoint = _load_good_checkpoint(run)
     if checkpoint is None:
-        raise FloatingPointError(
-            f"{BAD_STEPS} steps in a row were not finite and no checkpoint is; {advice}"
-        )
+        raise Diverged(f"{BAD_STEPS} steps in a row were not finite and no checkpoint is; {advice}")
     run.log.say(
         f"{BAD_STEPS} steps in a row were not finite: back to the weights of step {state.step}, on "
         "with new batches"
@@ -169,7 +168,7 @@ def _load_good_checkpoint(run: Run) -> Path | None:
     for checkpoint in scheduled:
         try:
             run.state.load(checkpoint)
-        except ValueError as error:
+        except VitkitError as error:
             run.log.say(f"{error}; trying the one before it")
             continue
         local = [local_tensor(tensor) for tensor in run.state.tensors().values()]

@@ -16,6 +16,7 @@ from torch import nn
 
 from vitkit.models import exaflops
 from vitkit.objectives import Supervised
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast
 from vitkit.training.optim import Tune, apply_tuning
 from vitkit.training.recipe import Recipe
@@ -54,9 +55,9 @@ class Machine:
     def __post_init__(self):
         for name in ("gpus", "memory", "tflops", "mfu", "watts"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+                raise BadSettings(f"{name} is {getattr(self, name)}; it must be above 0")
         if self.mfu > 1:
-            raise ValueError(
+            raise BadSettings(
                 f"mfu is {self.mfu}; it is a share of the best that is possible, at most 1"
             )
 
@@ -199,17 +200,17 @@ def advice(recipe: Recipe, machine: Machine, counted: "Count") -> str:
     # A smaller micro-batch
     changes = []
     if largest:
-        changes.append(f"--micro-batch {largest}")
+        changes.append(f"`micro_batch={largest}`")
 
     # Recomputing
     largest_recomputed = largest_micro_batch(replace(recipe, recompute=True))
     if not recipe.recompute and largest_recomputed:
-        changes.append(f"--recompute with --micro-batch {min(largest_recomputed, images)}")
+        changes.append(f"`recompute` with `micro_batch={min(largest_recomputed, images)}`")
 
     # More GPUs, which must share the batch equally
     for gpus in (machine.gpus * 2**i for i in range(1, 12)):
         if recipe.batch % gpus == 0 and fits(recipe, gpus):
-            changes.append(f"--gpus {gpus}")
+            changes.append(f"`gpus={gpus}`")
             break
     if not changes:
         return "It does not fit. Nothing short of a smaller model helps."

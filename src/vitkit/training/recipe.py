@@ -15,6 +15,7 @@ from vitkit.data import Augmentation, Columns, Preprocessing, TargetKind
 from vitkit.evaluation import Eval
 from vitkit.models import ModelConfig
 from vitkit.objectives import Objective, Supervised
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.span import Span
 from vitkit.system.storage.addresses import shown_address
@@ -204,14 +205,14 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     resolved = in_steps(recipe)
     optim = in_steps(recipe.optim)
     if resolved.length.n < 1:
-        raise ValueError(
+        raise BadSettings(
             f"a length of {recipe.length} is not one step of {recipe.batch} images; choose a "
             "longer one"
         )
     if optim.schedule != "constant" and optim.warmup.n >= resolved.length.n:
-        raise ValueError(
+        raise BadSettings(
             f"a warm-up of {recipe.optim.warmup} leaves nothing of the run's {resolved.length}; "
-            "choose a shorter one (--optim.warmup)"
+            "choose a shorter one (`optim.warmup`)"
         )
 
     # Evaluators are the objective's if the recipe names none; each has a span and a name of its own
@@ -220,12 +221,12 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     resolved_evals = []
     for each in evals:
         if titles.count(each.title) > 1:
-            raise ValueError(
+            raise BadSettings(
                 f"two of the recipe's evals are called {each.title}, and so would be their "
-                "metrics; leave one, or give one a name (--evals.0.name)"
+                "metrics; leave one, or give one a name (`evals.0.name`)"
             )
         if not each.data and not each.evaluator.judges(facts.target_kind):
-            raise ValueError(
+            raise BadSettings(
                 f"{each.title} cannot measure on {shown_address(recipe.data.source)!r}, whose targets are of the "
                 f"kind {facts.target_kind!r}; leave it out of the evals, or give it other data"
             )
@@ -248,22 +249,22 @@ def _outputs(recipe: Recipe, facts: Facts) -> int:
     answer for each patch."""
     outputs = recipe.objective.head(facts.target_kind, len(facts.labels))
     if recipe.model.classes and not outputs:
-        raise ValueError(
+        raise BadSettings(
             f"the model has {recipe.model.classes} classes, but the objective learns without "
             "classes; leave model.classes at 0"
         )
     if recipe.model.classes not in (0, outputs):
-        raise ValueError(
+        raise BadSettings(
             f"the model has {recipe.model.classes} classes, the data {outputs}; leave "
             "model.classes at 0"
         )
     if outputs == 1 and facts.target_kind == "class":
-        raise ValueError(
+        raise BadSettings(
             f"all images of {shown_address(recipe.data.source)!r} are of one class, {facts.labels[0]!r}, so there "
             "is nothing to tell apart: add a folder of other images"
         )
     if outputs and getattr(recipe.model, "pool", "") == "none":
-        raise ValueError(
+        raise BadSettings(
             'the model\'s pool is "none", so it has an answer for every patch; a label needs one: '
             "use another pool"
         )
@@ -284,76 +285,76 @@ def output_names(recipe: Recipe, facts: Facts) -> tuple[str, ...]:
 def _check_images(recipe: Recipe, facts: Facts) -> None:
     """Raises ValueError if there are no images, or if they do not fit the model."""
     if facts.examples < 1:
-        raise ValueError(
+        raise BadSettings(
             f"{shown_address(recipe.data.source)!r} has no training images, or none that can be decoded"
         )
     channels = recipe.data.preprocessing.channels
     if recipe.model.channels != channels:
-        raise ValueError(
+        raise BadSettings(
             f"the model's images have {recipe.model.channels} channels, the data's "
-            f"{channels}: --model.channels {channels}"
+            f"{channels}: `model.channels={channels}`"
         )
     if recipe.data.preprocessing.is_native:
-        raise ValueError(
-            "training reads images of one size, and these keep their own proportions (--crop native): "
-            "train with --crop centre; vitkit finetune --preset quick solves for a head on whole images"
+        raise BadSettings(
+            "training reads images of one size, and these keep their own proportions (`crop='native'`): "
+            "train with `crop='centre'`; `preset='quick'` of finetune solves for a head on whole images"
         )
     if recipe.model.image != tuple(recipe.data.preprocessing.size):
-        model_size = " ".join(map(str, recipe.model.image))
-        data_size = " ".join(map(str, recipe.data.preprocessing.size))
-        raise ValueError(
-            f"the model's images are {model_size} but the data's are {data_size} (height width); "
-            f"set both to one size: --model.image {model_size} --data.preprocessing.size {model_size}, "
-            f"or --model.image {data_size} --data.preprocessing.size {data_size}"
+        model_size = tuple(recipe.model.image)
+        data_size = tuple(recipe.data.preprocessing.size)
+        raise BadSettings(
+            f"the model's images are {model_size} but the data's are {data_size} (height, width); "
+            f"set both to one size: `model.image={model_size}` and `data.preprocessing.size={model_size}`, "
+            f"or `model.image={data_size}` and `data.preprocessing.size={data_size}`"
         )
 
 
 def check_packages(recipe: Recipe) -> None:
     """Raises ValueError if the run needs a package that is not installed."""
     if recipe.tune.lora and find_spec("peft") is None:
-        raise ValueError("tune.lora needs peft: pip install 'vitkit[lora]'")
+        raise Unsupported("tune.lora needs peft: pip install 'vitkit[lora]'")
     check_tracker(recipe.track)
 
 
 def check_numbers(recipe: Recipe) -> None:
     """Raises ValueError for a number outside of its range, whatever the data."""
     if recipe.batch < 1 or recipe.micro_batch < 0:
-        raise ValueError(
+        raise BadSettings(
             f"batch is {recipe.batch} and micro_batch {recipe.micro_batch}; a batch has at least "
             "one example"
         )
     if not 0 <= recipe.average < 1:
-        raise ValueError(
+        raise BadSettings(
             f"average is {recipe.average}; it is a factor from 0 (off) up to, not including, 1"
         )
     if not 0 < recipe.data.hold_out < 1:
-        raise ValueError(
+        raise BadSettings(
             f"hold_out is {recipe.data.hold_out}; it is a share of the training images between 0 "
             "and 1"
         )
     if not 0 <= recipe.seed < MAX_SEED:
-        raise ValueError(f"seed is {recipe.seed}; it must be from 0 to {MAX_SEED - 1:,}")
+        raise BadSettings(f"seed is {recipe.seed}; it must be from 0 to {MAX_SEED - 1:,}")
     if recipe.early_stop < 0:
-        raise ValueError(
+        raise BadSettings(
             f"early_stop is {recipe.early_stop}; it is a number of evaluations, or 0 for never"
         )
     if recipe.shard_group < 0:
-        raise ValueError(
+        raise BadSettings(
             f"shard_group is {recipe.shard_group}; it is a number of processes, or 0 for all"
         )
     for name in ("keep", "log_every"):
         if getattr(recipe, name) < 1:
-            raise ValueError(f"{name} is {getattr(recipe, name)}; it must be at least 1")
+            raise BadSettings(f"{name} is {getattr(recipe, name)}; it must be at least 1")
 
     # Images that are mixed in pairs
     objective = recipe.objective
     if isinstance(objective, Supervised) and (objective.mixup or objective.cutmix):
         micro_batch = recipe.micro_batch or recipe.batch
         if recipe.batch % 2 or (micro_batch < recipe.batch and micro_batch % 2):
-            raise ValueError(
+            raise BadSettings(
                 f"mixup and cutmix mix images in pairs, and a batch of {recipe.batch} in "
                 f"micro-batches of {micro_batch} has odd ones; make the batch and the micro-batch "
-                "even (--batch, --micro-batch)"
+                "even (`batch`, `micro_batch`)"
             )
 
     # Durations
@@ -363,7 +364,7 @@ def check_numbers(recipe: Recipe) -> None:
         spans |= _spans(scheduled, f"evals.{number}.")
     for name, span in spans.items():
         if not 0 <= span.n < math.inf:
-            raise ValueError(f"{name} is {span.n:g} {span.unit}; a duration is 0 or more")
+            raise BadSettings(f"{name} is {span.n:g} {span.unit}; a duration is 0 or more")
 
 
 def _spans(node, prefix: str = "") -> dict[str, Span]:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vitkit.system.errors import Unavailable
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import check_can_be_made, on_this_machine, write_json
@@ -165,12 +166,12 @@ def _lock(run_dir: Path, name: str) -> int:
     except OSError as error:
         os.close(handle)
         if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
-            raise OSError(
+            raise Unavailable(
                 f"{run_dir} cannot be locked ({error.strerror}), so two processes could train into it; "
-                "give a --workdir on a file system with locks"
+                "give a `workdir` on a file system with locks"
             ) from error
         raise Busy(
-            f"another process is training into {run_dir}; wait for it, or choose another --workdir"
+            f"another process is training into {run_dir}; wait for it, or choose another `workdir`"
         ) from error
     return handle
 
@@ -179,10 +180,10 @@ def _refuse_somebodys(run_dir: Path) -> None:
     """Raises Occupied if a run would overwrite something: if the path is a file, or a directory
     without a run that has files with the names that a run writes."""
     if run_dir.exists() and not run_dir.is_dir():
-        raise Occupied(f"{run_dir} is a file, and a run is a directory; choose another --workdir")
+        raise Occupied(f"{run_dir} is a file, and a run is a directory; choose another `workdir`")
     if run_dir.is_symlink() and not run_dir.exists():
         raise Occupied(
-            f"{run_dir} is a link to nothing; make its target, or choose another --workdir"
+            f"{run_dir} is a link to nothing; make its target, or choose another `workdir`"
         )
     if (run_dir / LOCK).exists():
         return
@@ -191,7 +192,7 @@ def _refuse_somebodys(run_dir: Path) -> None:
     if existing and not is_a_run:
         raise Occupied(
             f"{run_dir} holds {existing[0]}, which no run has written there, and a run would "
-            "replace it; choose another --workdir"
+            "replace it; choose another `workdir`"
         )
 
 

@@ -11,6 +11,7 @@ from vitkit.runtimes import RuntimeName
 from vitkit.system import machine
 from vitkit.system.console.messages import say_detail
 from vitkit.system.console.text import as_word, printable
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.storage.files import check_can_be_made, check_replaceable
 from vitkit.verbs.words import DATA, MODEL
@@ -172,7 +173,7 @@ def read_shard(text: str) -> tuple[int, int]:
         return 0, 1
     match = SHARD.fullmatch(text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise ValueError(f"--shard is {text!r}; it is 1/4 to 4/4, for four processes")
+        raise BadSettings(f"`shard` is {text!r}; it is 1/4 to 4/4, for four processes")
     return int(match[1]) - 1, int(match[2])
 
 
@@ -182,11 +183,11 @@ def read_shard(text: str) -> tuple[int, int]:
 def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:
     """Raises ValueError if a folder to write to is a file, or holds the images."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{flag} is {folder}, which is a file; give a folder")
+        raise BadSettings(f"{flag} is {folder}, which is a file; give a folder")
     names = [image for image in images if isinstance(image, str)]  # others are in memory
     for image in names:
         if Path(image).is_dir() and Path(image).resolve().is_relative_to(folder.resolve()):
-            raise ValueError(
+            raise BadSettings(
                 f"{flag} is {folder}, and the images are in {image}: what is written there would be "
                 "taken for images; give another folder, such as sorted"
             )
@@ -201,11 +202,11 @@ def check_rows(to: Path | None, json: bool) -> None:
 
     check_rows_file(to)
     if json:
-        raise ValueError(f"--json prints what --to {to} writes; give one of them")
+        raise BadSettings(f"`json` prints what `to={to!r}` writes; give one of them")
 
 
 def check_sheet(file: Path) -> None:
     """Raises ValueError if a contact sheet cannot be written to this path."""
     if file.suffix.lower() != ".png":
-        raise ValueError(f"--sheet is {file}; give the name of a PNG file, such as {file}.png")
+        raise BadSettings(f"`sheet` is {file}; give the name of a PNG file, such as {file}.png")
     check_replaceable(file)

@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span
 from vitkit.verbs.settings import MISSING, bare, default_of, is_word, mark, options
 
@@ -251,7 +252,7 @@ def _check_fits(name: str, annotation: Any, value: Any) -> None:
         wrong = value
         if isinstance(value, tuple):
             wrong = next((each for each in value if str(each) not in choices), value)
-        raise ValueError(f"{name} is {wrong!r}; it is one of {', '.join(choices)}")
+        raise BadSettings(f"{name} is {wrong!r}; it is one of {', '.join(choices)}")
     kinds = [kind for kind in _alternatives(annotation) if kind in TYPES]
     what = dict.fromkeys(TYPES[kind][0] for kind in kinds)
     raise TypeError(f"{name} is {value!r}; it takes {' or '.join(what) or annotation}")

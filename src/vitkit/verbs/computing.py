@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from vitkit.runtimes import is_exported, takes_pictures
 from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import as_word, counted
+from vitkit.system.errors import BadSettings
 from vitkit.verbs.arguments import pick_precision, word_of
 from vitkit.weights import Hints
 
@@ -26,12 +27,12 @@ def any_runtime_of_file(
     from vitkit.runtimes import is_of_an_earlier_model, open_model_file
 
     if hints != Hints():
-        raise ValueError(
+        raise BadSettings(
             f"{name} is an exported file, which has its size, preprocessing and labels inside; say such "
             "things to vitkit export"
         )
     if device not in ("auto", "cpu"):
-        raise ValueError(f"--device is {device}; exported files are computed on the CPU here")
+        raise BadSettings(f"`device` is {device}; exported files are computed on the CPU here")
     opened = open_model_file(Path(name), runtime, precision)
     if is_of_an_earlier_model(Path(name)):
         run = as_word(Path(name).parent)
@@ -55,9 +56,9 @@ def runtime_of_file(
     that takes whole pictures."""
     opened = any_runtime_of_file(name, hints, runtime, precision, device)
     if takes_pictures(opened):
-        raise ValueError(
+        raise BadSettings(
             f"{name} prepares images itself, one at a time, and here they are prepared in batches; "
-            "export the model once more, without --preprocessing"
+            "export the model once more, without `preprocessing`"
         )
     return opened
 
@@ -79,7 +80,7 @@ def runtime_of_run(
     if opened is not None:
         say_detail(
             f"computed in float32 by ONNX Runtime from {opened.path}, which starts sooner than "
-            "PyTorch (--runtime torch)"
+            "PyTorch (`runtime='torch'`)"
         )
     return opened
 
@@ -91,7 +92,7 @@ def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
 
     if isinstance(model, Classifier):
         if hints != Hints():
-            raise ValueError(
+            raise BadSettings(
                 "this model is loaded, so nothing can be said of its file any more (such as its image "
                 "size, pooling or labels); give that to vitkit.load"
             )
@@ -110,7 +111,7 @@ def classifier_with_head(model: "str | Classifier", hints: Hints) -> "Classifier
     classifier = classifier_of(model, hints)
     if reason := no_answer(classifier):
         name = word_of(model)
-        raise ValueError(f"{name}: {reason}; vitkit finetune {name} DATA trains one")
+        raise BadSettings(f"{name}: {reason}; vitkit finetune {name} DATA trains one")
     return classifier
 
 
@@ -138,7 +139,7 @@ def runtime_of_model(
         found = remembered(classifier, precision)
         if found is not None:
             fastest, path = found
-            say(f"computed by {fastest}; --runtime torch is PyTorch")
+            say(f"computed by {fastest}; `runtime='torch'` is PyTorch")
             return replace(open_file(path), made_of=digest_of_classifier(classifier))
     if runtime in ("auto", "torch"):
         return eager(classifier, device, precision)

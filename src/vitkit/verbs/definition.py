@@ -12,7 +12,6 @@ notebook, and is a table.
 
 import inspect
 import random
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,8 +25,6 @@ import numpy
 
 from vitkit.system.console.messages import (
     Listener,
-    Progress,
-    bars_are_shown,
     current_callback,
     current_listener,
     followed_by,
@@ -38,7 +35,7 @@ from vitkit.system.console.messages import (
 from vitkit.system.processes.signals import leaving_signals
 from vitkit.system.storage.addresses import without_credentials
 from vitkit.system.storage.files import as_utf8
-from vitkit.verbs.call import Begin, choices_of, parameters, settings_from
+from vitkit.verbs.call import Begin, parameters, settings_from
 from vitkit.verbs.settings import options
 
 if TYPE_CHECKING:
@@ -137,8 +134,8 @@ class Verb:
         progress: Listener | None = None,
         **values: Any,
     ) -> Any:
-        """Do it. Raises TypeError if an argument does not exist or has another type, and whatever the
-        verb raises: its sentences name arguments, where those of the command name options."""
+        """Do it. Raises TypeError if an argument does not exist or has another type, and what the verb
+        raises."""
         if progress is not None and not callable(progress):
             raise TypeError(f"progress is {progress!r}; it is a function that is told what happens")
         listener = progress or (to_nobody if quiet else current_listener())
@@ -148,18 +145,12 @@ class Verb:
         if self.begin is not None and callable(values.get("track")):
             callback = values.pop("track")
 
-        def in_python(told: str | Progress) -> None:
-            if isinstance(told, str):
-                told = arguments_for_options(told, self.settings)
-            listener(told)
-
-        in_python.shows_bars = bars_are_shown(listener)
         with (
-            heard_by(in_python),
+            heard_by(listener),
             followed_by(callback),
             leaving_signals(),
             _leaving_generators(),
-            _naming_arguments(self.settings),
+            _without_credentials(),
         ):
             settings = settings_from(self.settings, self.__name__, words, values, self.begin)
             return self.run(settings)
@@ -217,49 +208,14 @@ def _leaving_generators() -> Iterator[None]:
             sys.modules["torch"].set_rng_state(torchs)
 
 
-# Sentences that name options, in a call
-
-
-OPTION = re.compile(r"--(no-)?([a-z][a-z0-9.-]*[a-z0-9])(?:([ =])([\w./:-]*\w))?")
-"""An option in a sentence, and the word that follows it."""
-
-
-def arguments_for_options(sentence: str, kind: type) -> str:
-    """A sentence about the options of a command, as one about the arguments of its verb: "--shots 5"
-    becomes "shots=5", and "--on-bad-image skip" on_bad_image="skip". Options of other programs stay
-    as they are."""
-    own = {}
-    for option in options(kind):
-        if not option.is_word:
-            own |= dict.fromkeys((option.name, *option.aliases), option)
-
-    def argument(match: re.Match) -> str:
-        negative, name, space, value = match.groups()
-        if name not in own:
-            return match.group()
-        option = own[name]
-        if negative:
-            return f"{option.argument}=False{space or ''}{value or ''}"
-        if not value:
-            return option.argument
-        if value in choices_of(option.kind):
-            return f'{option.argument}="{value}"'
-        if value[0].isdigit() or value[0].isupper():
-            return f"{option.argument}={value}"
-        return f"{option.argument}{space}{value}"
-
-    return OPTION.sub(argument, sentence)
-
-
 @contextmanager
-def _naming_arguments(kind: type) -> Iterator[None]:
-    """A block whose errors name arguments, where those of a command name options."""
+def _without_credentials() -> Iterator[None]:
+    """A block whose errors show no password: programs log them."""
     try:
         yield
     except (ValueError, OSError, TypeError) as error:
         if error.args and isinstance(error.args[0], str):
-            sentence = without_credentials(error.args[0])  # programs log it
-            error.args = (arguments_for_options(sentence, kind), *error.args[1:])
+            error.args = (without_credentials(error.args[0]), *error.args[1:])
         raise
 
 
@@ -297,12 +253,15 @@ def as_html(value: Any) -> str:
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
-def print_result(value: Any, console: "Console | None" = None) -> None:
-    """Print what a verb has returned, as its command does: a sentence as it is, a table as wide as there
-    is room. For sentences alone rich is not imported, which takes a tenth of a short command."""
+def print_result(
+    value: Any, console: "Console | None" = None, spelling: Callable[[str], str] = str
+) -> None:
+    """Print what a verb has returned, as its command does: a sentence as `spelling` gives it, a table as
+    wide as there is room. For sentences alone rich is not imported, which takes a tenth of a short
+    command."""
     for part in value.shown():
         if isinstance(part, str):
-            part = as_utf8(without_credentials(part)).decode()
+            part = spelling(as_utf8(without_credentials(part)).decode())
         if isinstance(part, str) and console is None:
             print(part)
             continue

@@ -10,6 +10,7 @@ from vitkit.data import Source, Splits
 from vitkit.evaluation import SetName
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, some
+from vitkit.system.errors import BadSettings
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.verbs.arguments import word_of
 
@@ -112,8 +113,8 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
     from vitkit.evaluation import unknown
 
     if source.target_kind != "class":
-        raise ValueError(
-            "--on-unknown-class skip is for images of one class each; these have targets of the kind "
+        raise BadSettings(
+            "`on_unknown_class='skip'` is for images of one class each; these have targets of the kind "
             f"{source.target_kind!r}"
         )
     others = np.intersect1d(unknown(source.labels, labels), source.targets).tolist()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from vitkit.inspection import READER
 from vitkit.prediction import csv_cell
 from vitkit.system.console.text import LONGEST_NAME, counted, printable, printable_name
+from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.webapp import html
 from vitkit.webapp.viewer import (
     Answer,
@@ -88,7 +89,7 @@ def answer_file(
         photograph = open_photograph(path, name, viewers)
         pairs = zip(viewers, photograph.views, strict=True)
         answers = tuple(viewer.answer(view) for viewer, view in pairs)
-    except (ValueError, OSError) as error:
+    except (VitkitError, OSError) as error:
         return None, html.problem(printable(str(error)))
     return Current(photograph, answers), ""
 
@@ -142,7 +143,7 @@ def look(current: Current, number: int, viewer: Viewer, choice: Choice) -> tuple
         heads = f"head {choice.head} of {viewer.heads}"
     try:
         weights = viewer.look(view, layer, head, choice.query)
-    except ValueError as error:
+    except VitkitError as error:
         return view.pixels, html.problem(str(error))
     if choice.query is not None:
         reader = f"the framed patch (row {choice.query[0] + 1}, column {choice.query[1] + 1})"
@@ -164,7 +165,7 @@ def correct(
     new = Correction(photograph.name, photograph.data, photograph.kind, label or "", predicted)
     try:
         known = corrected(known, new)
-    except ValueError as error:
+    except VitkitError as error:
         return known, html.problem(printable(str(error)))
     return known, html.note(f"{counted(len(known), 'photograph')} corrected.")
 
@@ -186,16 +187,16 @@ def corrected(known: tuple[Correction, ...], new: Correction) -> tuple[Correctio
     """
     label = new.label.strip()
     if not label:
-        raise ValueError("say what is on the photograph first")
+        raise BadSettings("say what is on the photograph first")
     if printable(label) != label or "\n" in label or len(label) > LONGEST_NAME:
-        raise ValueError(f"a label is one line of text of at most {LONGEST_NAME} characters")
+        raise BadSettings(f"a label is one line of text of at most {LONGEST_NAME} characters")
     if csv_cell(label) != label:
-        raise ValueError("a label does not begin as a formula of a spreadsheet does")
+        raise BadSettings("a label does not begin as a formula of a spreadsheet does")
     digest = sha256(new.data).digest()
     others = [old for old in known if sha256(old.data).digest() != digest]
     total = sum(len(old.data) for old in others) + len(new.data)
     if len(others) >= MOST or total > MOST_BYTES:
-        raise ValueError(
+        raise BadSettings(
             f"there are {len(others)} corrections already, as many as are kept here; download them, "
             "and load the page anew to go on"
         )

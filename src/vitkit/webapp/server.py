@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitkit.serving import Guard, Listener, close_silent, config_of, is_full
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.webapp import html as app_html
 from vitkit.webapp.viewer import LARGEST_FILE, Viewer
@@ -31,7 +32,7 @@ SECONDS = 600.0  # in which a request has to come: a photograph of 50 MB over a 
 def check_gradio() -> None:
     """Raises ValueError if gradio, which makes the page, is not installed."""
     if find_spec("gradio") is None:
-        raise ValueError("the page needs gradio: pip install 'vitkit[app]'")
+        raise Unsupported("the page needs gradio: pip install 'vitkit[app]'")
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -41,11 +42,11 @@ def listening_socket(host: str, port: int) -> socket.socket:
     port is free.
     """
     if not 1 <= port <= 65535:
-        raise ValueError(f"port is {port}; it is a number from 1 to 65535")
+        raise BadSettings(f"port is {port}; it is a number from 1 to 65535")
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, OverflowError, UnicodeError) as error:
-        raise ValueError(f"host is {host!r}, which is not an address: {error}") from None
+        raise BadSettings(f"host is {host!r}, which is not an address: {error}") from None
     problem = ""
     for candidate in range(port, min(port + PORTS, 65536)):
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -57,9 +58,9 @@ def listening_socket(host: str, port: int) -> socket.socket:
         except OSError as error:
             listener.close()
             problem = error.strerror or str(error)
-    raise ValueError(
+    raise BadSettings(
         f"no page can be served at {host}, ports {port} to {min(port + PORTS, 65536) - 1}: "
-        f"{problem}; choose others with --host and --port"
+        f"{problem}; choose others with `host` and `port`"
     )
 
 

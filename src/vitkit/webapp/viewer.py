@@ -32,6 +32,7 @@ from vitkit.models import Grid, Tiling
 from vitkit.prediction import Doubt, doubts, least_open, logits_and_strangeness
 from vitkit.runtimes import OnRuntime, Runtime, check_answer, least_of, with_strangeness
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadImage, BadWeights, VitkitError
 from vitkit.weights import Classifier, no_answer
 
 LARGEST_FILE = 50 * 2**20  # bytes of a photograph; those of 100 megapixels have less
@@ -106,7 +107,7 @@ class Viewer:
             why_no_map = ""
             try:
                 layers = layer_names(check_has_attention(self.classifier))
-            except ValueError as error:
+            except VitkitError as error:
                 why_no_map = str(error)
         # object.__setattr__ is how a frozen dataclass sets its own fields.
         object.__setattr__(self, "layers", layers)
@@ -147,7 +148,7 @@ class Viewer:
         with _ONE_AT_A_TIME:
             logits, strangeness, rollout = self._computed(view.images)
         if not torch.isfinite(logits).all():
-            raise ValueError("the model's outputs are not finite; its weights may be damaged")
+            raise BadWeights("the model's outputs are not finite; its weights may be damaged")
         labels = self.classifier.labels
         if no_answer(self.classifier):
             return Answer((), rollout)
@@ -222,7 +223,7 @@ def open_photograph(path: Path, name: str, viewers: Sequence[Viewer]) -> Photogr
     """
     size = path.stat().st_size
     if size > LARGEST_FILE:
-        raise ValueError(
+        raise BadImage(
             f"{name} has {size / 2**20:,.0f} MiB; photographs of up to {LARGEST_FILE // 2**20} MiB "
             "are accepted here"
         )

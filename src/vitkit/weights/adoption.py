@@ -15,6 +15,7 @@ from torch import Tensor
 from vitkit.data import Preprocessing
 from vitkit.models import Model, ModelConfig, ViTConfig, as_pair, build, resized
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadSettings
 from vitkit.weights.classifier import Classifier, check_labels, check_own_weights
 from vitkit.weights.outputs import counted_classes
 
@@ -104,7 +105,7 @@ def with_labels(
     # A mistake in a list that is meant for this head would cost the head
     own = len(set(labels) & set(classifier.labels))
     if 2 * own > classes:
-        raise ValueError(
+        raise BadSettings(
             f"there are {len(labels):,} labels for a head of {counted_classes(classes)}, and "
             f"{own:,} of them are the head's own; give one for each class, or new_head=True for a "
             "new head of zeros"
@@ -116,21 +117,21 @@ def _checked_names(labels: Sequence[str]) -> tuple[str, ...]:
     """A user's names of classes. Raises ValueError unless they are a list of names, each there once."""
     check_labels(labels)
     if not isinstance(labels, Iterable):
-        raise ValueError(f"labels is {labels!r}; give a list of names, one a class")
+        raise BadSettings(f"labels is {labels!r}; give a list of names, one a class")
     if isinstance(labels, Set | Mapping):  # no order, or not that of the classes
         kind = type(labels).__name__
-        raise ValueError(f"labels is a {kind}; give a list of names, in the order of the classes")
+        raise BadSettings(f"labels is a {kind}; give a list of names, in the order of the classes")
     names = tuple(labels)
     if not names:
-        raise ValueError("labels is empty; give a list of names, one a class")
+        raise BadSettings("labels is empty; give a list of names, one a class")
     for name in names:
         if not isinstance(name, str):
-            raise ValueError(
+            raise BadSettings(
                 f"labels holds {name!r}, which is no string; give a name for each class"
             )
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise ValueError(f"labels holds {twice[0]!r} twice; every class needs a name of its own")
+        raise BadSettings(f"labels holds {twice[0]!r} twice; every class needs a name of its own")
     return tuple(str(name) for name in names)  # numpy's strings become ordinary ones
 
 
@@ -266,7 +267,7 @@ def with_channels(classifier: Classifier, channels: int) -> tuple[Classifier, li
     if channels == before:
         return classifier, []
     if channels < 1 or before != COLOURS:
-        raise ValueError(
+        raise BadSettings(
             f"the model's images have {counted(before, 'channel')}, not {channels}; weights for red, "
             "green and blue can be adapted to another number of channels, others not"
         )
@@ -341,7 +342,7 @@ def preprocessing_for_channels(preprocessing: Preprocessing, channels: int) -> P
     if channels == len(mean):
         return preprocessing
     if len(mean) not in (1, COLOURS):
-        raise ValueError(
+        raise BadSettings(
             f"the preprocessing has {counted(len(mean), 'mean')}, and the images have "
             f"{counted(channels, 'channel')}; give a mean and a deviation for each"
         )

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from math import prod
 from typing import NamedTuple
 
-from vitkit.system.console.text import as_word, printable_name
+from vitkit.system.console.text import printable_name
+from vitkit.system.errors import BadWeights
 from vitkit.weights.files import FLOATS, Lazy, Tensors, lazy_zeros
 from vitkit.weights.rules import Rule, gist
 
@@ -81,7 +82,7 @@ def with_head(
     if not tensors:
         tensors = {name: lazy for name, lazy in siblings.items() if _is_heads(name.split("."))}
         if tensors and not _linear(tensors):
-            raise ValueError(f"its head is {gist(tensors)}; {remedy(prefix)}")
+            raise BadWeights(f"its head is {gist(tensors)}; {remedy(prefix)}")
     if not tensors:  # under a name of the training
         named = {}
         if not prefix:  # the encoder's class itself has it
@@ -91,7 +92,7 @@ def with_head(
             name = printable_name(_linear(tensors))
             notes.append(
                 f"GUESSED: its only linear layer, {name}, is the head, though it may be a projection of "
-                f"pre-training by its name (without it: --part {_word(prefix)})"
+                f"pre-training by its name (without it: `part={_part(prefix)!r}`)"
             )
     layer = _linear(tensors)
     if not tensors and siblings:
@@ -138,21 +139,18 @@ def without_head(
 
 def remedy(prefix: str) -> str:
     """What to do if something beside an encoder of this prefix cannot be read."""
-    return (
-        "vitkit's head is one linear layer; to read the encoder without a head: "
-        f"--part {_word(prefix)}"
-    )
+    return f"vitkit's head is one linear layer; to read the encoder without a head: `part={_part(prefix)!r}`"
 
 
-def _word(prefix: str) -> str:
-    """The part that an encoder of this prefix alone is, as a word of a command."""
+def _part(prefix: str) -> str:
+    """What the part is called that an encoder of this prefix alone is."""
     words = prefix.split(".")[:-1]
     word = ENCODER
     if words:
         word = words[-1]
-    if words.count(word) > 1:  # --part takes the first of them
+    if words.count(word) > 1:  # `part` takes the first of them
         word = ".".join(words)
-    return as_word(word)
+    return word
 
 
 def names_of_head(names: Iterable[str], head: str) -> set[str]:
@@ -187,7 +185,7 @@ def _check_reads_output(layer: str, inside: Tensors, prefix: str) -> None:
     """Raises ValueError if the head of somebody's own class may read one of two outputs."""
     for name in READ_OR_NOT:
         if name in inside:
-            raise ValueError(
+            raise BadWeights(
                 f"its head {printable_name(layer)} is that of a class of somebody's own, and nothing "
                 f"says whether it reads {printable_name(prefix + name)}; if it does not, save the file "
                 "again without that"

@@ -27,6 +27,7 @@ from vitkit.models import (
     parameters,
 )
 from vitkit.system.console.text import printable_name, some
+from vitkit.system.errors import BadSettings, BadWeights, Unsupported
 from vitkit.system.storage.private import public
 from vitkit.weights.licenses import License, license_to_json
 from vitkit.weights.origins import checked_origin
@@ -70,14 +71,16 @@ class Classifier:
     def __post_init__(self):
         if self.activation not in get_args(Activation):
             choices = ", ".join(get_args(Activation))
-            raise ValueError(f"activation is {self.activation!r}; it is one of {choices}")
+            raise BadSettings(f"activation is {self.activation!r}; it is one of {choices}")
         check_labels(self.labels)
         config = getattr(self.model, "config", None)
         if self.preprocessing.is_native and isinstance(config, ModelConfig):
             check_native(config, self.preprocessing.patch)
         outputs = getattr(config, "classes", None)
         if self.labels and outputs is not None and len(self.labels) != outputs:
-            raise ValueError(f"there are {len(self.labels)} labels for a head of {outputs} outputs")
+            raise BadSettings(
+                f"there are {len(self.labels)} labels for a head of {outputs} outputs"
+            )
 
     def __repr__(self) -> str:
         """What it is, in five lines: the model, its images, classes, origin and licence."""
@@ -143,7 +146,7 @@ class Classifier:
         """
         prepared = [self.preprocessing.array(picture) for picture in as_pictures(images)]
         if not prepared:
-            raise ValueError("there are no images to prepare")
+            raise BadSettings("there are no images to prepare")
         return torch.from_numpy(self.preprocessing.together(prepared)).to(self.device)
 
     def logits(self, images: Tensor) -> Tensor:
@@ -165,7 +168,7 @@ class Classifier:
     def _compute(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         if not isinstance(images, Tensor):
             kind = type(images).__name__
-            raise ValueError(f"the images are a {kind}; prepare them with batch(images)")
+            raise BadSettings(f"the images are a {kind}; prepare them with batch(images)")
 
         def compute(images: Tensor) -> list[Tensor]:
             return [function(self.preprocessing.normalise(images)).float()]
@@ -221,7 +224,7 @@ def check_native(config: ModelConfig, patch: tuple[int, int]) -> None:
             f"the model has patches of {height} x {width} pixels, not of {patch[0]} x {patch[1]}"
         )
     if reason is not None:
-        raise ValueError(
+        raise Unsupported(
             f'images cannot be read at their own proportions (rule "native"): {reason}; choose the '
             'rule "shorter" or "square"'
         )
@@ -248,7 +251,7 @@ def check_answers(classifier: Classifier, instead: str = "train one: vitkit fine
     """Raises ValueError for a model whose outputs say nothing of an image, which also says what to do
     `instead`."""
     if reason := no_answer(classifier):
-        raise ValueError(f"{reason}; {instead}")
+        raise Unsupported(f"{reason}; {instead}")
 
 
 def has_head_of_zeros(model: nn.Module) -> bool:
@@ -266,7 +269,7 @@ def has_head_of_zeros(model: nn.Module) -> bool:
 def check_labels(labels: Iterable[str]) -> None:
     """Raises ValueError for one string: its letters would become the labels."""
     if isinstance(labels, str):
-        raise ValueError(f"labels is {labels!r}, one string; give a list of names, one a class")
+        raise BadSettings(f"labels is {labels!r}, one string; give a list of names, one a class")
 
 
 @torch.no_grad()
@@ -281,7 +284,7 @@ def with_temperature(classifier: Classifier, temperature: float) -> Classifier:
     zeros.
     """
     if not math.isfinite(temperature) or temperature <= 0:
-        raise ValueError(f"the temperature is {temperature}; it is a positive number")
+        raise BadSettings(f"the temperature is {temperature}; it is a positive number")
     check_answers(classifier, "there are no logits to divide by a temperature")
     check_own_weights(classifier.model)
     model = deepcopy(classifier.model)
@@ -348,17 +351,17 @@ def from_json(values: dict) -> Description:
         if names is None:
             names = ()
         if not isinstance(names, list | tuple):
-            raise ValueError(f"labels is {repr(names)[:100]}; it is a list of names")
+            raise BadWeights(f"labels is {repr(names)[:100]}; it is a list of names")
         labels = tuple(map(str, names))
         origin = values["origin"]
         if not isinstance(origin, dict):
-            raise ValueError(f"origin is {repr(origin)[:100]}; it is an object")
+            raise BadWeights(f"origin is {repr(origin)[:100]}; it is an object")
     except KeyError as error:
-        raise ValueError(f"it does not describe a vitkit model: {error} is missing") from error
+        raise BadWeights(f"it does not describe a vitkit model: {error} is missing") from error
     except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"it does not describe a vitkit model: {error}") from error
+        raise BadWeights(f"it does not describe a vitkit model: {error}") from error
     if labels and len(labels) != config.classes:
-        raise ValueError(f"it names {len(labels)} classes for a head of {config.classes}")
+        raise BadWeights(f"it names {len(labels)} classes for a head of {config.classes}")
 
     # Before descriptions named the activation, it was that of the loss which trained the model
     activation = values.get("activation")
@@ -378,9 +381,9 @@ def from_json(values: dict) -> Description:
 def check_own_weights(model: nn.Module) -> None:
     """Raises ValueError for a model that was made for inference, or that something else changed."""
     if getattr(model, "inference_only", False):
-        raise ValueError("the model was made for inference; save the one it was made from")
+        raise BadWeights("the model was made for inference; save the one it was made from")
     if not isinstance(model, Model):
-        raise ValueError(
+        raise BadWeights(
             f"the model is wrapped in a {type(model).__name__}, and vitkit saves its own models; "
             "unwrap it, or save the one that it was made from"
         )
@@ -389,7 +392,7 @@ def check_own_weights(model: nn.Module) -> None:
     wrong = expected.keys() ^ state.keys()  # only in one of them
     wrong |= {name for name, tensor in state.items() if not _fits(tensor, expected.get(name))}
     if wrong:
-        raise ValueError(
+        raise BadWeights(
             f"the model's weights are not those that it was built with: {gist(sorted(wrong))}; "
             "merge adapters, or save the model that was quantised"
         )
@@ -410,4 +413,4 @@ def check_finite(state: dict[str, Tensor]) -> None:
         if not tensor.sum().isfinite() and not tensor.isfinite().all():
             broken.append(name)
     if broken:
-        raise ValueError(f"its weights hold NaN or infinity: {gist(broken)}")
+        raise BadWeights(f"its weights hold NaN or infinity: {gist(broken)}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import as_utf8, whole_files, write_json, write_whole
 from vitkit.weights.card import model_card
 from vitkit.weights.classifier import Classifier, check_own_weights, to_json
@@ -158,14 +159,14 @@ def _check_directory(format: Format, path: Path) -> None:
     """
     endings = " or ".join(format.endings)
     if format.directory is None:
-        raise ValueError(f"{path} should end in {endings} for {format.name}")
+        raise BadSettings(f"{path} should end in {endings} for {format.name}")
     if format.endings and path.suffix:
-        raise ValueError(
+        raise BadSettings(
             f"{path} should end in {endings} for {format.name}; "
             "a name without an ending becomes a directory"
         )
     if path.suffix.lower() in ENDINGS:
-        raise ValueError(
+        raise BadSettings(
             f"{path} is the name of a file, and {format.name} is written to a directory; "
             f"leave out {path.suffix}"
         )
@@ -176,9 +177,9 @@ def _check_file(path: Path) -> None:
     may need it, such as a download, or a checkpoint with the state of its optimiser."""
     _check_link(path)
     if path.is_dir():
-        raise ValueError(f"{path} is a directory; give the name of a file")
+        raise BadSettings(f"{path} is a directory; give the name of a file")
     if path.exists() and not is_written_by_vitkit(path):
-        raise ValueError(
+        raise BadSettings(
             f"{path} exists and holds no model that vitkit wrote, so it is not replaced; give "
             "another name, or remove it"
         )
@@ -192,26 +193,26 @@ def check_model_replaceable(path: Path, descriptions: Iterable[str]) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise ValueError(
+        raise BadSettings(
             f"{path} is a file, and a model is written to a directory; give another name"
         )
     for name in (*MODEL, CARD, *NAMES):
         if (path / name).is_dir():
-            raise ValueError(f"{path / name} is a directory; give another name than {path}")
+            raise BadSettings(f"{path / name} is a directory; give another name than {path}")
 
     # A directory of somebody's, in which no model is; .git and its like do not count
     others = sorted(file.name for file in path.iterdir() if not file.name.startswith("."))
     others = [name for name in others if name not in (*MODEL, CARD, *NAMES)]
     existing = [name for name in MODEL if (path / name).exists()]
     if others and not existing:
-        raise ValueError(
+        raise BadSettings(
             f"{path} holds other files ({', '.join(others[:3])}) and no model; give a directory of "
             "its own"
         )
 
     # Files of these names that are not a model's
     if existing and not is_written_by_vitkit(path):
-        raise ValueError(
+        raise BadSettings(
             f"{path / existing[0]} is not of a model that vitkit wrote, so it is not replaced; give "
             "another directory, or remove it"
         )
@@ -219,7 +220,7 @@ def check_model_replaceable(path: Path, descriptions: Iterable[str]) -> None:
     # A description that would stay beside the new model, and describe it wrongly
     for name in DESCRIPTIONS:
         if name in existing and name not in descriptions:
-            raise ValueError(
+            raise BadSettings(
                 f"{path / name} describes an earlier model, and this format would not replace it; "
                 "remove it, or give another directory"
             )
@@ -227,7 +228,7 @@ def check_model_replaceable(path: Path, descriptions: Iterable[str]) -> None:
 
 def _check_link(path: Path) -> None:
     if path.is_symlink() and not path.exists():
-        raise ValueError(f"{path} is a link to nothing; make its target, or give another name")
+        raise BadSettings(f"{path} is a link to nothing; make its target, or give another name")
 
 
 def _obsolete_licenses(path: Path, license: License | None) -> list[Path]:
@@ -254,7 +255,7 @@ def _obsolete_licenses(path: Path, license: License | None) -> list[Path]:
 def _check_license_text(file: Path, license: License | None) -> None:
     """Raises ValueError if a file holds another licence than that whose text is to be written."""
     if license and license.text and file.exists() and read_text(file) != license.text:
-        raise ValueError(
+        raise BadSettings(
             f"{file} is there and is not the licence of this model ({license.called}), which goes "
             "with it; give another directory or name, or remove it"
         )

@@ -16,6 +16,7 @@ from vitkit.models import (
     called,
     with_stride,
 )
+from vitkit.system.errors import BadSettings
 from vitkit.weights.adoption import (
     adopt,
     preprocessing_for,
@@ -113,7 +114,7 @@ def at_stride(
     old = classifier.model
     check_own_weights(old)
     if not isinstance(old.config, ViTConfig):
-        raise ValueError(
+        raise BadSettings(
             f"a {old.config.title} has no patches, so they have no stride; leave it out"
         )
     new = with_stride(old, stride, image, method)
@@ -223,21 +224,23 @@ def at_own_proportions(
 def _read_labels(file: Path, classes: int) -> tuple[str, ...]:
     """The names in a text file, one a line. Raises ValueError unless there is one for each class."""
     if not file.is_file():
-        raise ValueError(f"the file of labels {file} does not exist, or is no file")
+        raise BadSettings(f"the file of labels {file} does not exist, or is no file")
     if file.stat().st_size > LONGEST_LABELS:
-        raise ValueError(f"{file} has {file.stat().st_size:,} bytes: too long for names of classes")
+        raise BadSettings(
+            f"{file} has {file.stat().st_size:,} bytes: too long for names of classes"
+        )
     try:
         lines = file.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"the labels in {file} are not UTF-8 text: {error}") from None
+        raise BadSettings(f"the labels in {file} are not UTF-8 text: {error}") from None
     names = tuple(line.strip() for line in lines)
     if len(names) != classes:
-        raise ValueError(
+        raise BadSettings(
             f"{file} has {len(names):,} lines for a head of {counted_classes(classes)}; give "
             "the name of a class on each line"
         )
     if "" in names:
-        raise ValueError(f"line {names.index('') + 1} of {file} is empty; it is to name a class")
+        raise BadSettings(f"line {names.index('') + 1} of {file} is empty; it is to name a class")
     return names
 
 
@@ -246,13 +249,13 @@ def check_heads(source: Path | str, config: ModelConfig, heads: int | None) -> N
     if heads is None:
         return
     if not isinstance(config, ViTConfig):
-        raise ValueError(
-            f"{source} is {called(config)}, which has no attention heads; leave out --heads"
+        raise BadSettings(
+            f"{source} is {called(config)}, which has no attention heads; leave out `heads`"
         )
     if config.heads != heads:
-        raise ValueError(
+        raise BadSettings(
             f"{source} says that it has {config.heads} attention heads, not {heads}; leave out "
-            "--heads"
+            "`heads`"
         )
 
 
@@ -261,7 +264,11 @@ def with_pool(config: ModelConfig, pool: str | None) -> ModelConfig:
     if pool is None or getattr(config, "pool", None) == pool:
         return config
     if not isinstance(config, ViTConfig) or config.pool not in ("token", "gap", "corner"):
-        raise ValueError(f"its weights say what the head reads, and not {pool!r}; leave out --pool")
+        raise BadSettings(
+            f"its weights say what the head reads, and not {pool!r}; leave out `pool`"
+        )
     if pool == "token" and not config.has_class_token:
-        raise ValueError("it has no class token that the head could read; leave out --pool token")
+        raise BadSettings(
+            "it has no class token that the head could read; leave out `pool='token'`"
+        )
     return replace(config, pool=pool, class_token=config.has_class_token)

@@ -1,12 +1,11 @@
 """What a user may say of a model."""
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from vitkit.data import Interpolation
+from vitkit.system.errors import BadSettings
 
 Pool = Literal["token", "gap", "corner"]
 Statistics = Literal["imagenet", "half", "clip"]
@@ -69,33 +68,33 @@ class Hints:
         if isinstance(image, int):
             image = (image,)
         if not isinstance(image, tuple | list):
-            raise ValueError(
+            raise BadSettings(
                 f"the size of images is {image!r}; give one side in pixels, or height and width"
             )
         image = tuple(image)
         if len(image) == 1:
             image *= 2
         if len(image) not in (0, 2) or any(side < 1 for side in image):
-            raise ValueError(
+            raise BadSettings(
                 f"the size of images is {image}; give one side in pixels, or height and width"
             )
         if image and max(image) > LARGEST_SIDE:
-            raise ValueError(
+            raise BadSettings(
                 f"the size of images is {image}; a side has at most {LARGEST_SIDE:,} pixels"
             )
         self._check_stride()
         if self.channels is not None and self.channels < 1:
-            raise ValueError(f"channels is {self.channels}; it must be at least 1")
+            raise BadSettings(f"channels is {self.channels}; it must be at least 1")
         if self.heads is not None and self.heads < 1:
-            raise ValueError(f"heads is {self.heads}; it must be at least 1")
+            raise BadSettings(f"heads is {self.heads}; it must be at least 1")
         if self.crop in ("whole", "native") and self.resize:
-            raise ValueError(
+            raise BadSettings(
                 f'resize is {self.resize}, but nothing is cut out if crop is "{self.crop}"; leave out '
                 "one of the two"
             )
         self._check_tokens()
         if self.part is not None and not isinstance(self.part, str):
-            raise ValueError(
+            raise BadSettings(
                 f"part is {self.part!r}; give the name of a part of the file, as a text"
             )
         object.__setattr__(self, "image", image)
@@ -105,11 +104,11 @@ class Hints:
         if self.tokens is None:
             return
         if not 1 <= self.tokens <= MOST_TOKENS:
-            raise ValueError(
+            raise BadSettings(
                 f"tokens is {self.tokens}; it is a number of patches, from 1 to {MOST_TOKENS:,}"
             )
         if self.crop not in (None, "native") or self.resize:
-            raise ValueError(
+            raise BadSettings(
                 f"tokens is {self.tokens}, which is for images at their own proportions; leave out crop "
                 "and resize, which cut them"
             )
@@ -123,51 +122,12 @@ class Hints:
         if not isinstance(stride, tuple | list):
             sides = (stride, stride)
         if len(sides) != 2 or any(not isinstance(side, int) or side < 1 for side in sides):
-            raise ValueError(
+            raise BadSettings(
                 f"stride is {stride!r}; it is a number of pixels, at least 1, or two: down and across"
             )
         if isinstance(stride, list):  # as JSON has it
             object.__setattr__(self, "stride", tuple(stride))
 
 
-# A sentence for the command line names options, and one for a program names arguments
-
 CREATE = ("image", "stride", "channels", "heads")
 """The hints that `create` takes as settings of a model; the others are `load`'s alone."""
-WORDS = r"\d+(?: \d+)?|N|HEIGHT WIDTH|" + "|".join(
-    word for choices in (Pool, Statistics, Crop, Interpolation) for word in get_args(choices)
-)
-NAMES = "|".join(field.name for field in fields(Hints) if field.name != "part")
-PART_OPTION = r"--(part)\b(?: ([\w-]+(?:\.[\w-]+)*|'[^']*'))?"
-OPTION = re.compile(rf"--({NAMES})\b(?: ({WORDS}))?|{PART_OPTION}")
-"""An option about a model, and the value that follows it."""
-
-
-def as_arguments(sentence: str, own: Sequence[str] | None = None) -> str:
-    """A sentence about options as one about arguments: "--heads 12" becomes heads=12, and
-    "--statistics half" statistics="half". `own` are those of the function that was called; the
-    sentence attributes others to `load`. Without, all are."""
-
-    def argument(match: re.Match) -> str:
-        name, value, part, word = match.groups()
-        text = name
-        if part:
-            name = text = part
-            value = word
-            if word:
-                unquoted = word.strip("'")
-                text = f'part="{unquoted}"'
-        elif value and not value.islower():  # a number, or two
-            numbers = value.split()
-            text = f"{name}={value}"
-            if len(numbers) > 1:
-                text = f"{name}=({', '.join(numbers)})"
-        elif value:
-            text = f'{name}="{value}"'
-        if own is None or name in own:
-            return text
-        if value:
-            return f"load(..., {text})"
-        return f"{name} of load"
-
-    return OPTION.sub(argument, sentence)

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitkit.system.errors import BadSettings
+
 FILE = "LICENSE"
 """Under which name vitkit writes the text to a directory."""
 NAMES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE", "LICENCE.md", "LICENCE.txt")
@@ -57,7 +59,7 @@ class License:
 
     def __post_init__(self):
         if not ID.fullmatch(self.id):
-            raise ValueError(
+            raise BadSettings(
                 f"the licence is {self.id[:80]!r}; give one of the hub's ids, such as apache-2.0, "
                 "mit or cc-by-nc-4.0"
             )
@@ -90,18 +92,18 @@ def check_may_be_shared(license: License | None, is_trained: bool) -> None:
     `is_trained` is whether they were trained further since they were published under the
     licence."""
     if license is None:
-        raise ValueError(
-            "nobody has said under which licence these weights are; say it with --license, such as "
-            "--license apache-2.0. Of weights that you trained from scratch you choose it; of "
+        raise BadSettings(
+            "nobody has said under which licence these weights are; say it, such as "
+            "`license='apache-2.0'`. Of weights that you trained from scratch you choose it; of "
             "others, look where they come from"
         )
     if is_trained and "-nd" in license.id:
-        raise ValueError(
+        raise BadSettings(
             f"the weights are under {license.called}, which does not allow to share changed ones, "
             "and these were trained further"
         )
     if license.id == OTHER and not license.text:
-        raise ValueError(
+        raise BadSettings(
             f"the weights are under a licence of their own ({license.called}), which is passed on "
             f"with a copy of it; put its text into a file {FILE} in the directory"
         )
@@ -115,8 +117,8 @@ def chosen(license: License | None, id: str, text: str) -> License:
     if license and license.id == id:
         return license
     if license and license.id not in (UNKNOWN, *PERMISSIVE):
-        raise ValueError(
-            f"the weights are under {license.called}, which another --license ({id}) cannot change; "
+        raise BadSettings(
+            f"the weights are under {license.called}, which `license={id!r}` cannot change; "
             "leave it out"
         )
     return given
@@ -247,7 +249,7 @@ def license_to_json(license: License | None) -> dict | None:
 def described_license(values: object, text: str) -> License:
     """The way back, with `text` if it is the licence's. Raises ValueError if `values` is no object."""
     if not isinstance(values, dict):
-        raise ValueError(f"its license is a {type(values).__name__}, not an object")
+        raise BadSettings(f"its license is a {type(values).__name__}, not an object")
     id, name, link = (str(values.get(key, ""))[:300] for key in ("id", "name", "link"))
     if values.get("text_digest") != digest(text):
         text = ""

@@ -8,7 +8,8 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
-from vitkit.system.console.text import as_word, printable_name, some
+from vitkit.system.console.text import printable_name, some
+from vitkit.system.errors import BadWeights
 from vitkit.weights.beside import (
     ENCODER,
     OfPixels,
@@ -111,7 +112,7 @@ def take(opened: Opened, part: str | None = None) -> Taken:
         if model:
             called_so = f"; config.json calls it {printable_name(model)}"
         listed = some([printable_name(name) for name in tensors], 3)
-        raise ValueError(
+        raise BadWeights(
             f"its {len(tensors)} tensors ({listed}) have the names of no Vision "
             f"Transformer, hybrid or BiT that vitkit knows{called_so}; it knows {', '.join(names())}"
         )
@@ -147,13 +148,13 @@ def take(opened: Opened, part: str | None = None) -> Taken:
         )
     weight = tensors.get(f"{head}.weight")
     if "vit" in encoder.format.kinds and weight is not None and len(weight.shape) != 2:
-        raise ValueError(
+        raise BadWeights(
             f"its {head}.weight has the shape {weight.shape}; {remedy(encoder.prefix)}"
         )
     twice = [name for name in outside if name in tensors]
     if twice:
         called = printable_name(twice[0])
-        raise ValueError(
+        raise BadWeights(
             f"it has {called} twice, as {printable_name(encoder.prefix)}{called} too, and only one of "
             f"them has a place in vitkit's model; {remedy(encoder.prefix)}"
         )
@@ -199,14 +200,14 @@ def _without_inserted(tensors: Tensors) -> Tensors:
     plain = {}
     for name, lazy in tensors.items():
         if ".lora_A." in name or ".lora_B." in name:
-            raise ValueError(
+            raise BadWeights(
                 "it holds matrices of LoRA beside the weights that they change "
                 f"({printable_name(name)}); merge them first (model.merge_and_unload()), and save the "
                 "state dict of what that returns"
             )
         plain[INSERTED.sub("", name)] = lazy
     if len(plain) < len(tensors):
-        raise ValueError(
+        raise BadWeights(
             "some of its names differ only by what torch.compile or FSDP put into them"
         )
     return plain
@@ -223,7 +224,7 @@ def _encoders_in(parts: Parts) -> list[Encoder]:
                 prefixes = prefixes_of(tensors, format.first) or prefixes
             encoders += [Encoder(format, keys, prefix, tensors) for prefix in prefixes[:MOST]]
         if len(encoders) >= MOST:
-            raise ValueError(f"it holds {MOST} encoders or more; save one of them alone")
+            raise BadWeights(f"it holds {MOST} encoders or more; save one of them alone")
     return encoders
 
 
@@ -266,13 +267,13 @@ def _named(encoders: list[Encoder], part: str | None) -> tuple[list[Encoder], bo
     if part == ENCODER and (encoders[0].format.head or encoders[0].format.library == "vitkit"):
         return encoders, True
     if len(encoders) > 1:
-        raise ValueError(
+        raise BadWeights(
             f"it has no part {part!r}; its parts are {_listed(_short_names(encoders))}"
         )
     path = printable_name(".".join(encoders[0].path))
     if not path:
-        raise ValueError(f"it has no part {part!r}; it is one model, so leave out --part")
-    raise ValueError(f"it has no part {part!r}; its only model is {path}, so leave out --part")
+        raise BadWeights(f"it has no part {part!r}; it is one model, so leave out `part`")
+    raise BadWeights(f"it has no part {part!r}; its only model is {path}, so leave out `part`")
 
 
 def _end_of(path: list[str], part: str) -> int:
@@ -328,9 +329,9 @@ def _chosen(wanted: list[Encoder], encoders: list[Encoder]) -> tuple[Encoder, st
     # 3. The first
     if any(wanted[i].keys == wanted[first].keys for i in candidates[1:]):
         listed = _listed([names[i] for i in candidates])
-        raise ValueError(
+        raise BadWeights(
             f"it holds several encoders, {listed}, and nothing says which of them is the model; say "
-            f"which: --part {as_word(names[first])}"
+            f"which: `part={names[first]!r}`"
         )
     listed = _listed([names[i] for i in candidates])
     return wanted[first], _note(wanted[first], wanted, f", the first of {listed}")
@@ -352,7 +353,7 @@ def _note(chosen: Encoder, encoders: list[Encoder], why: str) -> str:
     names = _short_names(encoders)
     own = names[encoders.index(chosen)]
     other = next((name for name in names if name != own), own)
-    return f"{READ}{own}{why} (otherwise: --part {as_word(other)})"
+    return f"{READ}{own}{why} (otherwise: `part={other!r}`)"
 
 
 def _listed(names: list[str]) -> str:

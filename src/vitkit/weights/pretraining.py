@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vitkit.models import sincos
+from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import check_finite
 from vitkit.weights.files import FLOATS, Lazy, Tensors, joined
 
@@ -89,7 +90,7 @@ def read_pretraining(tensors: Tensors) -> dict[str, Tensor]:
     """The tensors as float32. Raises ValueError for what are no finite numbers."""
     others = [name for name, lazy in tensors.items() if lazy.dtype not in FLOATS]
     if others:
-        raise ValueError(
+        raise BadWeights(
             f"{others[0]} holds {tensors[others[0]].dtype}, not floating-point numbers"
         )
     state = {name: lazy.read().float() for name, lazy in tensors.items()}

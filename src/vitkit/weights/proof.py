@@ -16,6 +16,7 @@ from vitkit.data import Preprocessing, open_image
 from vitkit.models import Model
 from vitkit.system.console.messages import say_detail
 from vitkit.system.console.text import printable
+from vitkit.system.errors import BadWeights, Unsupported
 from vitkit.system.storage.files import temporary_folder
 from vitkit.weights.classifier import Classifier, has_head_of_zeros
 from vitkit.weights.destination import check_destination, write_model
@@ -95,10 +96,10 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> Reading |
     if not isfinite(largest):
         return None
     if largest > tolerance * max(scale, 1):
-        raise ValueError(
+        raise BadWeights(
             f"{source} is read otherwise than {elsewhere.library} reads it: the logits differ by "
             f"{largest:.1e} (the largest is {scale:.3g}). Either its config.json belongs to other weights, "
-            "or vitkit misreads it: then please report it with its config.json. --approximate converts it "
+            "or vitkit misreads it: then please report it with its config.json. `approximate` converts it "
             "as it was read"
         )
     return Reading(elsewhere.library, largest, scale)
@@ -223,37 +224,37 @@ def _largest(numbers: list[float]) -> float:
 def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
     """Raises ValueError if the other library's logits are not vitkit's, or no numbers."""
     if not isfinite(proof.scale):
-        raise ValueError("the model's logits on random images are not finite; nothing is written")
+        raise BadWeights("the model's logits on random images are not finite; nothing is written")
     if proof.largest is None or proof.largest <= tolerance:  # NaN is not
         return
-    raise ValueError(
+    raise BadWeights(
         f"as {to} the logits of {proof.library} differ by {proof.largest:.1e} (the largest logit "
         f"is {proof.scale:.3g}), more than {tolerance:g}, so nothing is written; write it all the "
-        "same with --approximate"
+        "same with `approximate`"
     )
 
 
 def _format_for(classifier: Classifier, to: str, approximate: bool) -> tuple[Format, list[str]]:
     """The format, and what its library computes differently. Raises ValueError if it is refused."""
     if to not in names():
-        raise ValueError(f"no format {to!r}; there are {', '.join(names())}")
+        raise Unsupported(f"no format {to!r}; there are {', '.join(names())}")
     config = classifier.model.config
     rule = classifier.preprocessing.rule
     format = format_of(to, config, rule)
     others = ", ".join(format.name for format in formats_for(config, rule))
     if format is not None and rule not in format.images:
-        raise ValueError(
+        raise Unsupported(
             f"{to} has no place for images at their own proportions, which this model reads: its library "
-            f"would stretch or crop them. There is one in {others}; --crop centre makes a model that crops"
+            f"would stretch or crop them. There is one in {others}; `crop='centre'` makes a model that crops"
         )
     if problems := cannot(to, config, rule):
         missing = ", ".join(dict.fromkeys(problems))  # a format's own words, and those of all
-        raise ValueError(f"{to} has no place for {missing}; there is one in {others}")
+        raise Unsupported(f"{to} has no place for {missing}; there is one in {others}")
     differences = format.differs(config)
     if differences and not approximate:
-        raise ValueError(
+        raise Unsupported(
             f"{to} would compute another function ({'; '.join(differences)}); "
-            "write it all the same with --approximate"
+            "write it all the same with `approximate`"
         )
     return format, differences
 

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from vitkit.system.console.text import printable_name
+from vitkit.system.errors import BadWeights
 from vitkit.weights.files import FLOATS, Lazy, Tensors
 
 LISTED = 10  # faults that an error names
 
 
-class Misfit(ValueError):
+class Misfit(BadWeights):
     """Tensors that do not fit the model."""
 
     def __init__(self, message: str, names: frozenset[str] = frozenset()):
@@ -143,7 +144,7 @@ def position_table(prefix_rows: int, prefix: int, patches: int) -> Transform:
             return table
         zeros = table[:, prefix_rows:prefix]
         if not table.is_meta and zeros.any():
-            raise ValueError("the position table has values for tokens that have no position")
+            raise BadWeights("the position table has values for tokens that have no position")
         return _join_rows([table[:, :prefix_rows], table[:, prefix:]])
 
     def write(ours: Tensor) -> Sequence[Tensor]:
@@ -175,7 +176,7 @@ def join(parts: Sequence[Tensor]) -> Tensor:
     whole = first.new_empty(shape)
     for part, target in zip(parts, whole.split(lengths), strict=True):
         if part.shape != target.shape:
-            raise ValueError(f"{tuple(part.shape)} cannot be joined to {tuple(first.shape)}")
+            raise BadWeights(f"{tuple(part.shape)} cannot be joined to {tuple(first.shape)}")
         target.copy_(part)
     return whole
 

@@ -16,6 +16,7 @@ from vitkit.data import Interpolation, Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, named, parameters
 from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import printable, printable_name
+from vitkit.system.errors import BadSettings, BadWeights, VitkitError
 from vitkit.weights.adoption import (
     adopt,
     preprocessing_for_channels,
@@ -41,7 +42,7 @@ from vitkit.weights.formats import cannot, format_of
 from vitkit.weights.formats.format import Format, Tidied
 from vitkit.weights.formats.timm.architectures import check_architecture
 from vitkit.weights.formats.timm.config import architecture_name
-from vitkit.weights.hints import CREATE, Crop, Hints, Pool, Statistics, as_arguments
+from vitkit.weights.hints import Crop, Hints, Pool, Statistics
 from vitkit.weights.outputs import counted_classes, numbered
 from vitkit.weights.parts import READ, Taken, take
 from vitkit.weights.pretraining import read_pretraining
@@ -98,7 +99,7 @@ def load(
     ValueError names all that does not fit.
     """
     if not isinstance(source, str | PathLike):
-        raise ValueError(
+        raise BadWeights(
             f"what is to be loaded is a {type(source).__name__}; give a path or the name of a "
             "published model. A network becomes a Classifier with its preprocessing and labels: "
             "Classifier(model, preprocessing, labels)"
@@ -116,13 +117,12 @@ def load(
         interpolation=interpolation,
         part=part,
     )
-    with _naming_arguments():
-        classifier, account = load_with_account(source, hints)
-        check_heads(source, classifier.model.config, heads)
+    classifier, account = load_with_account(source, hints)
+    check_heads(source, classifier.model.config, heads)
 
     # What the caller knows better
     if new_head and labels is None:
-        raise ValueError("new_head is for other classes; give their names in labels")
+        raise BadWeights("new_head is for other classes; give their names in labels")
     if labels is not None:
         classifier, changes = with_labels(classifier, labels, new_head)
         account += changes
@@ -130,7 +130,7 @@ def load(
         classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
 
     if not quiet:
-        _tell(source, [as_arguments(line) for line in account])
+        _tell(source, account)
     return classifier
 
 
@@ -202,30 +202,19 @@ def load_with_account(source: Path | str, hints: Hints) -> tuple[Classifier, lis
 
 
 @contextmanager
-def _naming_arguments() -> Iterator[None]:
-    """A block whose errors name arguments, where those of a command name options."""
-    try:
-        yield
-    except ValueError as error:
-        if error.args and isinstance(error.args[0], str):
-            error.args = (as_arguments(error.args[0]), *error.args[1:])
-        raise
-
-
-@contextmanager
 def _converting() -> Iterator[None]:
-    """A block whose errors name `vitkit convert` where those of another command name --part."""
+    """A block whose errors say to convert where those of another function name the setting `part`."""
     try:
         yield
-    except ValueError as error:
+    except VitkitError as error:
         if error.args and isinstance(error.args[0], str):
             error.args = (_by_converting(error.args[0]), *error.args[1:])
         raise
 
 
 def _by_converting(sentence: str) -> str:
-    """A sentence about --part for where training takes its weights, which has no such option."""
-    return sentence.replace("--part ", "vitkit convert FILE DIRECTORY --part ")
+    """A sentence about `part` for where training takes its weights, which has no such setting."""
+    return sentence.replace("`part=", "convert with `part=")
 
 
 @contextmanager
@@ -239,7 +228,7 @@ def _errors_name(source: Path | str) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, *DAMAGE) as error:
-        raise ValueError(f"{source} cannot be loaded: {printable(str(error))}") from error
+        raise BadWeights(f"{source} cannot be loaded: {printable(str(error))}") from error
 
 
 def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Description]:
@@ -327,7 +316,7 @@ def _with_statistics(description: Description, statistics: OfPixels) -> Descript
     called = " and ".join(map(printable_name, statistics.names))
     guess = (
         f"GUESSED: images are normalised with the {called} in the file (mean {mean}; deviation {std}); "
-        "otherwise: --statistics imagenet, or half"
+        "otherwise: `statistics='imagenet'`, or half"
     )
     guesses = [text for text in (description.guess, guess) if text]
     preprocessing = replace(description.preprocessing, mean=statistics.mean, std=statistics.std)
@@ -342,7 +331,7 @@ def _check_type(opened: Opened, format: Format) -> None:
         return
     if architecture_name(opened.config):  # timm's models in Transformers have both
         return
-    raise ValueError(
+    raise BadWeights(
         f"its config.json calls it {printable_name(model_type)}, a model of Transformers, and its "
         f"tensors have {format.name}'s names; vitkit does not read that"
     )
@@ -354,7 +343,7 @@ def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> D
     if opened.described:
         described = from_json(opened.described)
         if described.config.kind not in format.kinds:
-            raise ValueError(
+            raise BadWeights(
                 f"it is described as {called(described.config)}, but its tensors have other names"
             )
         changed = format.contradictions(described, opened)
@@ -370,10 +359,10 @@ def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> D
     # which it can be resampled
     try:
         description = format.describe(opened, tidied, hints)
-    except ValueError as error:
+    except VitkitError as error:
         try:
             description = format.describe(opened, tidied, replace(hints, image=()))
-        except ValueError:
+        except VitkitError:
             raise error from None
     return description._replace(notes=(*notes, *description.notes))
 
@@ -383,13 +372,13 @@ def _build_model(config: ModelConfig, taken: Taken, tensors: Tensors) -> tuple[M
     those beside it that are left out."""
     # Even on meta, a model of 10^12 blocks would never be built
     if config.blocks_built > len(tensors):
-        raise ValueError(f"it has {len(tensors)} tensors, too few for {config.blocks_built} blocks")
+        raise BadWeights(f"it has {len(tensors)} tensors, too few for {config.blocks_built} blocks")
     try:
         with torch.device("meta"):
             model = build(config)
     except (RuntimeError, TypeError, OverflowError) as error:  # more numbers than can be counted
         reason = str(error).splitlines()[0]
-        raise ValueError(f"no model of the described sizes can be built: {reason}") from error
+        raise BadWeights(f"no model of the described sizes can be built: {reason}") from error
     rules = taken.format.rules(config)
     head = taken.format.head
     notes = []
@@ -402,7 +391,7 @@ def _build_model(config: ModelConfig, taken: Taken, tensors: Tensors) -> tuple[M
     except Misfit as error:
         # The remedy helps if all that does not fit goes with the head
         if head and error.names <= {*beside, *names_of_head(error.names, head)}:
-            raise ValueError(f"{error}; {taken.remedy}") from error
+            raise BadWeights(f"{error}; {taken.remedy}") from error
         raise
     check_finite(state)
     model.load_state_dict(state, assign=True)
@@ -435,14 +424,14 @@ def create(
     Raises ValueError for an unknown name or setting, and for weights of another architecture.
     """
     if "pretrained" in changes:  # timm's
-        raise ValueError(
+        raise BadSettings(
             "say which pre-trained weights: a file, a folder or a name as weights=..., in place of "
             "pretrained"
         )
     if weights is None:
         return models.create(model, device, seed, **changes)
     if seed is not None:
-        raise ValueError("seed is for initial weights; leave it out, or leave out weights")
+        raise BadSettings("seed is for initial weights; leave it out, or leave out weights")
 
     # What is asked for: what is said with a name, or every setting of a configuration
     if isinstance(model, str):
@@ -462,15 +451,14 @@ def create(
         hints = replace(hints, heads=wanted.heads)
     if getattr(wanted, "stride", None) is not None:
         hints = replace(hints, stride=wanted.tiling.stride)
-    with _naming_arguments():
-        classifier, account = load_with_account(weights, hints)
+    classifier, account = load_with_account(weights, hints)
     if "channels" in asked:
         classifier, changes_made = adopt(classifier, channels=wanted.channels)
         account += changes_made
     network = classifier.model
     published = network.config
     if called(published) != called(wanted):
-        raise ValueError(f"{weights} holds {called(published)}, not {called(wanted)}")
+        raise BadSettings(f"{weights} holds {called(published)}, not {called(wanted)}")
     differences = []
     for name in sorted(asked - {*FITTED, *FOR_TRAINING}):
         theirs = getattr(published, name)
@@ -478,7 +466,7 @@ def create(
         if theirs != ours:
             differences.append(f"{name} is {theirs!r} there, {ours!r} here")
     if differences:
-        raise ValueError(f"{weights} holds another model: {'; '.join(differences)}")
+        raise BadSettings(f"{weights} holds another model: {'; '.join(differences)}")
 
     # Another head, and what is for training alone
     if "classes" in asked and wanted.classes != network.config.classes:
@@ -487,7 +475,7 @@ def create(
     if settings:
         network = rebuilt(network, replace(network.config, **settings))
     if not quiet:
-        _tell(weights, [as_arguments(line, CREATE) for line in account])
+        _tell(weights, account)
     return network.train().to(device)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from vitkit.system.errors import BadWeights
 from vitkit.weights.files import Tensors
 from vitkit.weights.files.directory import UNKNOWN
 
@@ -135,47 +136,47 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
     needed = set(names) - {"centre", *EARLIER}
     scalars = [*NUMBERS, *SWITCHES]
     if not needed <= set(tensors) <= set(names) or any(shapes.get(name) for name in scalars):
-        raise ValueError(
+        raise BadWeights(
             f"{UNKNOWN} holds {', '.join(sorted(tensors))[:200]}, not {', '.join(names)}"
         )
     if len(shapes["means"]) != 2 or shapes["means"][0] != classes:
-        raise ValueError(
+        raise BadWeights(
             f"{UNKNOWN} is for {shapes['means']} means, and the model has {classes} classes"
         )
     if len(shapes["whitening"]) != 2 or shapes["whitening"][1] != shapes["means"][1]:
-        raise ValueError(f"{UNKNOWN} compares features in {shapes['whitening']} directions")
+        raise BadWeights(f"{UNKNOWN} compares features in {shapes['whitening']} directions")
     values = {name: lazy.read() for name, lazy in tensors.items()}
     width = shapes["whitening"][0]
     values.setdefault("centre", torch.zeros(width))
     for name, value in EARLIER.items():
         values.setdefault(name, torch.tensor(value))
     if values["centre"].shape != (width,):
-        raise ValueError(f"{UNKNOWN} has a centre of another width than its features, {width}")
+        raise BadWeights(f"{UNKNOWN} has a centre of another width than its features, {width}")
     for name in ("means", "whitening", "centre"):
         values[name] = values[name].float()
         if not values[name].isfinite().all():
-            raise ValueError(f"{UNKNOWN} holds NaN or infinity")
+            raise BadWeights(f"{UNKNOWN} holds NaN or infinity")
     for name in LIMITS:
         if shapes[name] not in ([], [classes]):
-            raise ValueError(
+            raise BadWeights(
                 f"{UNKNOWN} has limits of shape {shapes[name]}, and the model has {classes} classes"
             )
         values[name] = values[name].double()
         if values[name].isnan().any():
-            raise ValueError(f"{UNKNOWN} holds NaN")
+            raise BadWeights(f"{UNKNOWN} holds NaN")
     for name in NUMBERS:
         values[name] = values[name].item()
         if math.isnan(values[name]):
-            raise ValueError(f"{UNKNOWN} says of {name!r} that it is NaN, which is no number")
+            raise BadWeights(f"{UNKNOWN} says of {name!r} that it is NaN, which is no number")
     for name in SWITCHES:
         value = values[name].item()
         if value not in (0, 1):
-            raise ValueError(f"{UNKNOWN} says {value} of {name!r}, which is 0 or 1")
+            raise BadWeights(f"{UNKNOWN} says {value} of {name!r}, which is 0 or 1")
         values[name] = bool(value)
     if values["of_nearest"] and not values["limit"].ndim:
-        raise ValueError(f"{UNKNOWN} has one limit, and is to take that of the nearest class")
+        raise BadWeights(f"{UNKNOWN} has one limit, and is to take that of the nearest class")
     first = values["first"]
     if not (math.isfinite(first) and first >= 0 and first % 1 == 0):
-        raise ValueError(f"{UNKNOWN} says that feature {first} is the first that is compared")
+        raise BadWeights(f"{UNKNOWN} says that feature {first} is the first that is compared")
     values["first"] = int(first)
     return Unknown(**values)

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitkit.system.errors import BadSettings
+
 # SplitMix64's constants, as int64
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -37,10 +39,10 @@ def mix(
     Raises ValueError for an odd B.
     """
     if len(images) % 2:
-        raise ValueError(
+        raise BadSettings(
             f"mixup and cutmix mix neighbours in pairs, and {len(images)} images have no pairs; "
             f"make the batch, the micro-batch and every process's share of the batch even "
-            f"(--batch, --micro-batch)"
+            f"(`batch`, `micro_batch`)"
         )
     if not mixup and not cutmix:
         return images, targets

@@ -6,6 +6,7 @@ from typing import Literal
 
 from vitkit.data.images.preprocessing import MAX_SIDE, Interpolation, Preprocessing, check_choice
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadSettings
 
 CROPS = ("inception", "resize_crop", "pad_crop", "none")
 MAGNITUDES = {"torchvision": 30, "google": 20}  # the largest of each RandAugment
@@ -65,31 +66,31 @@ class Augmentation:
         check_choice("interpolation", self.interpolation, ("bilinear", "bicubic", None))
         check_choice("rand_augment_by", self.rand_augment_by, tuple(MAGNITUDES))
         if len(self.area) != 2 or not 0 < self.area[0] <= self.area[1] <= 1:
-            raise ValueError(
+            raise BadSettings(
                 f"area is {self.area}; it is two shares of the image, 0 < smallest <= largest <= 1"
             )
         least_side = 1 if self.crop == "resize_crop" else 0
         if not least_side <= self.resize <= MAX_SIDE:
-            raise ValueError(
+            raise BadSettings(
                 f"resize is {self.resize}; a resize_crop needs a side from 1 to {MAX_SIDE} pixels"
             )
         if not 0 <= self.pad <= MAX_SIDE:
-            raise ValueError(f"pad is {self.pad}; it is from 0 to {MAX_SIDE} pixels")
+            raise BadSettings(f"pad is {self.pad}; it is from 0 to {MAX_SIDE} pixels")
         if not 0 <= self.erase <= 1:
-            raise ValueError(f"erase is {self.erase}; it is a share of the images, from 0 to 1")
+            raise BadSettings(f"erase is {self.erase}; it is a share of the images, from 0 to 1")
         largest = MAGNITUDES[self.rand_augment_by]
         if (
             len(self.rand_augment) != 2
             or not 0 <= self.rand_augment[0] <= MAX_LAYERS
             or not 0 <= self.rand_augment[1] <= largest
         ):
-            raise ValueError(
+            raise BadSettings(
                 f"rand_augment is {self.rand_augment}; it is up to {MAX_LAYERS} layers and a "
                 f"magnitude from 0 to {largest}"
             )
         jitter = self.colour_jitter
         if len(jitter) != 4 or min(jitter) < 0 or jitter[3] > 0.5:
-            raise ValueError(
+            raise BadSettings(
                 f"colour_jitter is {jitter}; it is four numbers, for brightness, contrast, "
                 f"saturation and hue, of which none is negative and the last at most 0.5"
             )
@@ -110,18 +111,18 @@ def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None
     """Raises ValueError if the two cannot go together, and if it has not been decided yet what an
     augmentation does."""
     if augmentation.auto:
-        raise ValueError("the augmentation is auto: a run decides first what the classes survive")
+        raise BadSettings("the augmentation is auto: a run decides first what the classes survive")
     is_photograph = preprocessing.channels in (1, 3) and preprocessing.values == "uint8"
     if augmentation.needs_colours and not is_photograph:
-        raise ValueError(
+        raise BadSettings(
             "colour_jitter and rand_augment are for grey, or red, green and blue, of 8 bits, and the "
             f"images have {counted(preprocessing.channels, 'channel')} in {preprocessing.values}: leave them out "
-            "(--data.augmentation.colour-jitter 0 0 0 0 --data.augmentation.rand-augment 0 0)"
+            "(`data.augmentation.colour_jitter=(0, 0, 0, 0)`, `data.augmentation.rand_augment=(0, 0)`)"
         )
     least = max(preprocessing.size)
     if augmentation.crop == "resize_crop" and augmentation.resize < least:
         height, width = preprocessing.size
-        raise ValueError(
+        raise BadSettings(
             f"resize is {augmentation.resize}; a crop of {height} x {width} does not fit: "
             f"make it {least} or more"
         )

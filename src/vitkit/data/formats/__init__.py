@@ -19,6 +19,7 @@ from vitkit.data.formats.manifest import (
 from vitkit.data.formats.published import read_digits, read_published
 from vitkit.data.formats.shards import SHARDED, named_beside, read_shards
 from vitkit.data.sources.tables import Columns, Table
+from vitkit.system.errors import BadData
 from vitkit.system.storage.files import nearest, refuse_special
 
 # Each reads what a path, an address or a name stands for, or returns None if that is of another
@@ -48,18 +49,18 @@ def read_table(where: str, columns: Columns) -> Table:
         if table is None:
             continue
         if columns.group is not None and table.groups is None:
-            raise ValueError(
+            raise BadData(
                 f"{where} has no column {columns.group!r} that says which images belong together: a "
-                "manifest or a parquet file may have one; leave out --groups"
+                "manifest or a parquet file may have one; leave out `groups`"
             )
         return table
     if Path(where).is_file():
         known = ", ".join(DATA_SUFFIXES[:-1])
-        raise ValueError(
+        raise BadData(
             f"{where} is not a {known} or {DATA_SUFFIXES[-1]} file; give one, or a folder of images"
         )
     message = f"there is no folder, file or data set {where!r}{nearest(where)}"
     nearby = named_beside(where)
     if nearby:
         message += f"; beside it there are {', '.join(nearby)}"
-    raise ValueError(message)
+    raise BadData(message)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from vitkit.data.sources.tables import LABEL, Columns, label_column, pick
 from vitkit.data.sources.targets import RowLabels, as_row_labels
 from vitkit.system.console.text import some
+from vitkit.system.errors import BadData
 
 HAS_IT = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 UNKNOWN = {"", "-1", "-1.0", "nan", "none", "?"}
@@ -55,7 +56,7 @@ class ClassColumns:
             elif self.columns.label is None:
                 del self.values[name]
             else:
-                raise ValueError(
+                raise BadData(
                     f"{self.where} row {number} has {row.get(name)!r} in the column {name!r}; with a column "
                     "for each class, it is 1 for an image of the class, else 0"
                 )
@@ -69,7 +70,7 @@ class ClassColumns:
         does not say whether its image is of a class, and for one of several if one is asked for."""
         for name, number in self.unknown.items():
             if name in self.values:
-                raise ValueError(
+                raise BadData(
                     f"{self.where} row {number} does not say whether the image is of the class {name!r}; "
                     "labels that are partly unknown are not read: fill them in, or leave such rows out"
                 )
@@ -79,11 +80,11 @@ class ClassColumns:
             rows.append([name for name, has_it in zip(classes, row, strict=True) if has_it])
         note = (
             f"the columns {some(classes, 10)} hold 0 and 1, and are read as classes (otherwise: "
-            "--data.columns.label)"
+            "`data.columns.label`)"
         )
         several = next((number for number, row in enumerate(rows) if len(row) != 1), None)
         if self.columns.target == "class" and several is not None:
-            raise ValueError(
+            raise BadData(
                 f"{self.where} row {several} is of {len(rows[several])} classes, and is to be of one"
             )
         if several is None and self.columns.target != "classes":

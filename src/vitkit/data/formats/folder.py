@@ -12,6 +12,7 @@ from vitkit.data.sources.stores import Files
 from vitkit.data.sources.tables import PARTS, Columns, Table, note_left_out
 from vitkit.data.sources.targets import as_row_labels
 from vitkit.system.console.text import some
+from vitkit.system.errors import BadData
 
 # Of the formats that images/pictures.py reads.
 IMAGE_SUFFIXES = set(
@@ -52,7 +53,7 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
     links = []  # to folders, which are looked into after all others
 
     def fail(error: OSError):
-        raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
+        raise BadData(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def look(top: str) -> None:
         for folder, inner, files in os.walk(top, onerror=fail):
@@ -127,7 +128,7 @@ def read_folder(where: str, columns: Columns) -> Table | None:
         return None
     names, left_out = find_images(root)
     if not names:
-        raise ValueError(f"{root} holds no images; expected folders of images, one for each class")
+        raise BadData(f"{root} holds no images; expected folders of images, one for each class")
     paths = [name.split("/") for name in names]
 
     # Which folders are parts, and how deep the images of a class lie.
@@ -139,7 +140,7 @@ def read_folder(where: str, columns: Columns) -> Table | None:
     if not labelled and columns.target not in ("auto", "none"):
         inner = next((path[:1] for path in paths if len(path) > 1), [])
         expected = "/".join([root.name, *inner])
-        raise ValueError(
+        raise BadData(
             f"{root} holds {len(names)} images but no class folders; "
             f"expected {expected}/CLASS/IMAGE"
         )
@@ -166,7 +167,7 @@ def read_folder(where: str, columns: Columns) -> Table | None:
         _check_parts(root, relative, [path[above:] for path in inside])
         parts = [PARTS[path[above].lower()] for path in inside]
     if not inside:
-        raise ValueError(
+        raise BadData(
             f"{root} has no images in folders {depth} deep, and `data.columns.level` is {columns.level}"
         )
 
@@ -214,7 +215,7 @@ def _folders_above(root: Path, paths: list[list[str]]) -> tuple[int, tuple[str, 
     folder = "/".join(paths[0][:above])
     return above, (
         f"all images lie in {folder}, which is passed over: classes and parts are the folders in it "
-        f"(if {paths[0][0]} is a class: --data.columns.level 1)",
+        f"(if {paths[0][0]} is a class: `data.columns.level=1`)",
     )
 
 
@@ -231,13 +232,13 @@ def _level(paths: list[list[str]], first: int) -> tuple[int, tuple[str, ...]]:
     everywhere = sorted(name for name, count in counts.items() if count == len(tops))
     if "" in counts:  # images lie in the first folders themselves
         return 1, ()
-    another = f"say --data.columns.level {first + 1}"
+    another = f"say `data.columns.level={first + 1}`"
     if all(GATHERING.fullmatch(name.lower()) for name in tops) and (
         recurring or (len(tops) == 1 and len(every) >= IS_ONE)
     ):
         return 2, (
             f"the classes are {some(every)}, the folders in {some(tops)} (if {some(tops)} are the classes, "
-            f"say --data.columns.level {first})",
+            f"say `data.columns.level={first}`)",
         )
     if len(everywhere) < IS_ONE:
         return 1, ()
@@ -268,15 +269,15 @@ def _check_parts(root: Path, paths: list[list[str]], inside: list[list[str]]) ->
     folders = {path[0] for path in paths if len(path) > 1}
     others = sorted(folder for folder in folders if folder.lower() not in PARTS)
     if others:
-        raise ValueError(
+        raise BadData(
             f"{root} is divided into parts, but {', '.join(others[:5])} is none of "
             f"{', '.join(PARTS)}; move the images in it elsewhere, give a folder that holds classes only, "
             f"or, if {', '.join(sorted(folders - set(others))[:5])} is a class too, say "
-            f"--data.columns.level 1"
+            f"`data.columns.level=1`"
         )
     names = sorted({path[0] for path in inside})
     if len(names) > len({PARTS[name.lower()] for name in names}):
-        raise ValueError(
+        raise BadData(
             f"{root} holds the same part under two names ({', '.join(names)}); merge or rename them"
         )
 

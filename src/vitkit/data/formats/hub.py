@@ -24,6 +24,7 @@ from vitkit.data.sources.tables import (
     note_unlabelled,
 )
 from vitkit.data.sources.targets import Lists, as_row_labels, concatenate_values
+from vitkit.system.errors import BadData
 from vitkit.system.storage.files import parse_json
 
 SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a directory
@@ -90,12 +91,12 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     try:
         import datasets
     except ImportError:
-        raise ValueError(f"to read {where}: pip install 'vitkit[hf]'") from None
+        raise BadData(f"to read {where}: pip install 'vitkit[hf]'") from None
 
     # The splits that are parts; all of them if none is called so.
     splits = {name: split for name, split in _load(datasets, where).items() if len(split)}
     if not splits:
-        raise ValueError(f"{where} has no rows")
+        raise BadData(f"{where} has no rows")
     notes = ()
     parts = {name: PARTS.get(name.lower(), "") for name in splits}
     others = [name for name, part in parts.items() if not part]
@@ -111,7 +112,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
         image, label, of_classes = find_columns(names, features, columns)
         group = group_column(columns, names)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise BadData(f"{where}: {error}") from None
 
     # Images as they were stored.
     if _holds(features[image], "Image"):
@@ -163,7 +164,7 @@ def _load(datasets, where: str) -> dict[str, Any]:
             loaded = datasets.load_dataset(name, config or None, revision=revision or None)
     except Exception as error:  # of the hub, the network, the disk, pyarrow
         reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-        raise ValueError(f"{where} cannot be opened: {reason}") from error
+        raise BadData(f"{where} cannot be opened: {reason}") from error
     if isinstance(loaded, dict):
         return dict(loaded)
     return {"": loaded}

@@ -24,6 +24,7 @@ from vitkit.data.loading.workers import in_order
 from vitkit.data.sources.stores import MAX_FILE, Names
 from vitkit.data.sources.tables import Columns
 from vitkit.system.console.progress import bar
+from vitkit.system.errors import BadData
 from vitkit.system.machine import cpus
 from vitkit.system.processes import sharing
 from vitkit.system.storage import remote
@@ -240,33 +241,33 @@ def _check(arrays: dict[str, np.ndarray], size: int) -> None:
         "codes": np.int32,
     }
     if any(arrays[name].dtype != kind or arrays[name].ndim != 1 for name, kind in types.items()):
-        raise ValueError("these are other arrays")
+        raise BadData("these are other arrays")
     if arrays["bytes"].tolist() != [size]:
-        raise ValueError("it is of a shard of another size")
+        raise BadData("it is of a shard of another size")
 
     # Images one after the other, each behind the block of its name
     offsets = arrays["offsets"]
     sizes = arrays["sizes"]
     count = len(offsets)
     if not len(sizes) == len(arrays["codes"]) == len(arrays["names.ends"]) == count:
-        raise ValueError("it has not equally many of all")
+        raise BadData("it has not equally many of all")
     if count:
         in_bounds = (sizes >= 0) & (sizes <= min(MAX_FILE, size)) & (offsets <= size)
         if not in_bounds.all() or offsets[0] < tarfile.BLOCKSIZE:
-            raise ValueError("an image lies outside of the shard")
+            raise BadData("an image lies outside of the shard")
         ends = offsets + sizes
         if ends[-1] > size or (ends[:-1] + tarfile.BLOCKSIZE > offsets[1:]).any():
-            raise ValueError("an image lies in another one")
+            raise BadData("an image lies in another one")
 
     # Names and labels
     for name in ("names", "labels"):
         bounds = np.append(0, arrays[f"{name}.ends"])
         if (bounds[:-1] > bounds[1:]).any() or bounds[-1] != len(arrays[name]):
-            raise ValueError(f"its {name} are not one after the other")
+            raise BadData(f"its {name} are not one after the other")
     codes = arrays["codes"]
     if count and not 0 <= codes.min() <= codes.max() < len(arrays["labels.ends"]):
-        raise ValueError("it has no such label")
+        raise BadData("it has no such label")
     labels = Names(arrays["labels"].tobytes(), arrays["labels.ends"])
     for i in range(len(labels)):
         if not is_label(parse_json(labels[i])):
-            raise ValueError(f"{labels[i]} is no label")
+            raise BadData(f"{labels[i]} is no label")

@@ -42,6 +42,7 @@ from vitkit.data.sources.tables import (
 )
 from vitkit.data.sources.targets import as_row_labels
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.files import cache_dir, parse_json, write_whole
 from vitkit.system.storage.remote import is_pattern
 
@@ -76,11 +77,11 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
         rows = _json_rows(path) if json_lines else _csv_rows(path)
         return table_of_rows(path, rows, columns)
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise BadData(
             f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
         ) from None
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+        raise BadData(f"{path} cannot be read: {error.strerror}") from error
 
 
 def table_of_rows(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
@@ -91,7 +92,7 @@ def table_of_rows(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     """
     first = next(rows, None)
     if first is None:
-        raise ValueError(f"{path} has no rows")
+        raise BadData(f"{path} has no rows")
 
     # Which columns matter.
     present = list(first)
@@ -99,8 +100,8 @@ def table_of_rows(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
         image = image_column(columns, present, PATH)
         label, of_classes = label_columns(columns, present, image)
         group = group_column(columns, present)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    except VitkitError as error:
+        raise BadData(f"{path}: {error}") from None
     split = next((name for name in present if name.lower() == "split"), None)
 
     # What they hold.
@@ -111,7 +112,7 @@ def table_of_rows(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     classes = ClassColumns(of_classes, columns, str(path))
     for number, row in enumerate(chain([first], rows)):
         if image not in row or (label is not None and label not in row):
-            raise ValueError(
+            raise BadData(
                 f"{path} row {number} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}"
             )
         names.append(row[image])
@@ -187,7 +188,7 @@ def _relative_paths(texts: list, path: Path) -> tuple[list[str], tuple[str, ...]
             names[number] = found[0]
             changed += 1
     if not (folder / names[0]).exists():
-        raise ValueError(
+        raise BadData(
             f"{path} row 0 names {names[0]!r}, and there is no such file in {folder or '.'}; paths start "
             "there"
         )
@@ -212,18 +213,18 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
             lines = csv.reader(file, delimiter=delimiter, strict=True)
             names = [name.strip() for name in next(lines, [])]
             if len(set(names)) != len(names):
-                raise ValueError(f"{path} names a column twice: {', '.join(names)}")
+                raise BadData(f"{path} names a column twice: {', '.join(names)}")
             for line in lines:
                 if not line:
                     continue
                 if len(line) != len(names):
-                    raise ValueError(
+                    raise BadData(
                         f"{path} line {lines.line_num} has {len(line)} fields, "
                         f"the first line {len(names)}"
                     )
                 yield dict(zip(names, map(str.strip, line), strict=True))
         except csv.Error as error:
-            raise ValueError(f"{path} line {lines.line_num} is malformed: {error}") from None
+            raise BadData(f"{path} line {lines.line_num} is malformed: {error}") from None
 
 
 def _json_rows(path: Path) -> Iterator[dict]:
@@ -234,9 +235,9 @@ def _json_rows(path: Path) -> Iterator[dict]:
             try:
                 row = parse_json(line)
             except ValueError as error:
-                raise ValueError(f"{path} line {number} is not JSON: {error}") from None
+                raise BadData(f"{path} line {number} is not JSON: {error}") from None
             if not isinstance(row, dict) or not row:
-                raise ValueError(
+                raise BadData(
                     f"{path} line {number} is not an object; "
                     f'expected {{"image": "a.jpg", "label": "cat"}}'
                 )
@@ -249,11 +250,11 @@ def relative_path(text, base: Path, where: str) -> str:
     if isinstance(text, str) and PLAIN_PATH.fullmatch(text):
         return text
     if not isinstance(text, str) or not text or "\0" in text:
-        raise ValueError(f"{where} has no usable path: {text!r}")
+        raise BadData(f"{where} has no usable path: {text!r}")
     folder = PurePath(os.path.normpath(base.absolute()))
     path = PurePath(os.path.normpath(folder / text))
     if not path.is_relative_to(folder):
-        raise ValueError(
+        raise BadData(
             f"{where} names {text!r}, which leads out of {folder}; put the manifest into "
             f"a folder above all of its images"
         )
@@ -280,7 +281,7 @@ def read_lists(where: str, columns: Columns) -> Table | None:
         _read_list(folder / file, names, values)
         parts += [part] * (len(names) - before)
         if len(names) == before:
-            raise ValueError(f"{folder / file} names no image")
+            raise BadData(f"{folder / file} names no image")
     files = Files.of(folder, names)
     row_labels = as_row_labels(values, str(folder), columns.target, columns.separator)
     return Table(files, row_labels, np.array(parts, dtype=object), None, ())
@@ -291,13 +292,13 @@ def _read_list(path: Path, names: list[str], values: list[str]) -> None:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+        raise BadData(f"{path} cannot be read: {error}") from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         name, _, value = line.strip().rpartition(" ")
         if not name or not value.isascii() or not value.isdigit():
-            raise ValueError(
+            raise BadData(
                 f"{path} line {number} is {line[:100]!r}; expected a path and the number of a "
                 'class, such as "images/train/000000.jpg 12"'
             )
@@ -314,18 +315,18 @@ def read_selection(where: str, columns: Columns) -> dict | None:
     if not where.endswith(SUFFIX) or not Path(where).is_file():
         return None
     if columns != Columns():
-        raise ValueError(f"{where} says itself what its classes are; leave out --data.columns")
+        raise BadData(f"{where} says itself what its classes are; leave out `data.columns`")
     try:
         values = parse_json(Path(where).read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"{where} cannot be read: {error}") from None
+        raise BadData(f"{where} cannot be read: {error}") from None
     if not isinstance(values, dict) or {"images", "labels", "parts"} - values.keys():
-        raise ValueError(f"{where} is no selection; it needs images, labels and parts")
+        raise BadData(f"{where} is no selection; it needs images, labels and parts")
     if not isinstance(values["parts"], dict):
-        raise ValueError(f"{where} has parts that are not an object")
+        raise BadData(f"{where} has parts that are not an object")
     images = values["images"]
     if not isinstance(images, str) or images.endswith(SUFFIX):
-        raise ValueError(f"{where} selects from {images!r}; expected a path or an address")
+        raise BadData(f"{where} selects from {images!r}; expected a path or an address")
     return values
 
 
@@ -346,7 +347,7 @@ def images_of_selection(where: str, selection: dict) -> str:
     )
     refuse_recorded(images, where, remedy)
     if is_pattern(images) and not (folder / images).exists():
-        raise ValueError(f"{where} names the pattern {images!r}; {remedy}")
+        raise BadData(f"{where} names the pattern {images!r}; {remedy}")
     return str(folder / relative_path(images, folder, where))
 
 
@@ -361,19 +362,19 @@ def select(where: str, selection: dict, table: Table) -> Table:
     count = len(table.parts)
     labels = selection["labels"]
     if not isinstance(labels, list) or not all(isinstance(name, str) for name in labels):
-        raise ValueError(f"{where} has labels that are not a list of names")
+        raise BadData(f"{where} has labels that are not a list of names")
     parts = np.full(count, None, dtype=object)
     classes = np.zeros(count, np.int64)
     for part, chosen in selection["parts"].items():
         if part not in PART_NAMES:
-            raise ValueError(f"{where} has a part {part!r}; the parts are {', '.join(PART_NAMES)}")
+            raise BadData(f"{where} has a part {part!r}; the parts are {', '.join(PART_NAMES)}")
         rows = _whole_numbers(where, part, "rows", chosen, count)
         numbers = _whole_numbers(where, part, "classes", chosen, len(labels))
         if len(rows) != len(numbers):
-            raise ValueError(f"{where} has {len(rows)} rows and {len(numbers)} classes in {part}")
+            raise BadData(f"{where} has {len(rows)} rows and {len(numbers)} classes in {part}")
         is_taken = any(earlier is not None for earlier in parts[rows])
         if is_taken or len(np.unique(rows)) != len(rows):
-            raise ValueError(f"{where} has a row of {part} twice")
+            raise BadData(f"{where} has a row of {part} twice")
         parts[rows] = part
         classes[rows] = numbers
     return table._replace(row_labels=classes, parts=parts, labels=tuple(labels))
@@ -385,10 +386,10 @@ def _whole_numbers(where: str, part: str, key: str, chosen: dict, limit: int) ->
     if isinstance(chosen, dict):
         values = chosen.get(key)
     if not isinstance(values, list) or any(type(value) is not int for value in values):
-        raise ValueError(f"{where} has {key} of {part} that are not a list of whole numbers")
+        raise BadData(f"{where} has {key} of {part} that are not a list of whole numbers")
     for value in values:
         if not 0 <= value < limit:
-            raise ValueError(
+            raise BadData(
                 f"{where} has {value} among the {key} of {part}; there are {limit:,}, from 0: "
                 "the images have changed, or the file is damaged"
             )

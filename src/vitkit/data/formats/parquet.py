@@ -25,6 +25,7 @@ from vitkit.data.sources.tables import (
     note_unlabelled,
 )
 from vitkit.data.sources.targets import Values, as_row_labels, concatenate_values
+from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage import remote
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import cache_dir, parse_json, write_whole
@@ -144,7 +145,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     image, label, names = opened[0].schema
     for path, file in zip(files, opened, strict=True):
         if file.schema != opened[0].schema:
-            raise ValueError(
+            raise BadData(
                 f"{path} has other columns or class names than {paths[0].name}; "
                 f"they do not belong to one data set"
             )
@@ -156,7 +157,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
         group_rows += file.group_rows
         group_sizes += file.group_sizes
     if not sum(group_rows):
-        raise ValueError(f"{', '.join(files)} has no rows")
+        raise BadData(f"{', '.join(files)} has no rows")
     file_rows = [sum(file.group_rows) for file in opened]
     size = sum(group_sizes)
     store = ParquetRows(
@@ -235,7 +236,7 @@ def _open_all(files: list[str], columns: Columns) -> list[_File]:
     try:
         opened = list(in_child(partial(_open, columns=columns), files))
     except Crashed as crash:
-        raise ValueError(
+        raise BadData(
             f"{crash.args[0]} is not a readable parquet file: its metadata is damaged, so that "
             "pyarrow crashes on it; download it again"
         ) from None
@@ -298,11 +299,11 @@ def _open(file: str, columns: Columns) -> _File:
         if remote.is_address(file) and isinstance(error, OSError):
             raise  # its message says all
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{file} is not a readable parquet file: {reason}") from None
+        raise BadData(f"{file} is not a readable parquet file: {reason}") from None
     except HoldsPaths:
         raise
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
+    except VitkitError as error:
+        raise BadData(f"{file}: {error}") from None
     return _File(
         schema=(image, label, class_names(features.get(label))),
         labels=labels,
@@ -326,12 +327,12 @@ def _column_size(group, column: str) -> int:
             size += field.total_uncompressed_size
             stored += field.total_compressed_size
     if not 0 <= size <= INFLATION * stored + SMALL:
-        raise ValueError(
+        raise BadData(
             f"a row group would take {size:,} bytes of memory, out of {stored:,} on the disk, and "
             "images hardly compress; the file is damaged or made to harm"
         )
     if not 0 <= group.num_rows <= size + SMALL:
-        raise ValueError(
+        raise BadData(
             f"a row group has {group.num_rows:,} rows, and {size:,} bytes of images for all of "
             "them; the file is damaged or made to harm"
         )
@@ -383,7 +384,7 @@ def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None,
         kind = kind.field("bytes").type
     is_text = types.is_string(kind) or types.is_large_string(kind)
     if not (types.is_binary(kind) or types.is_large_binary(kind) or is_text or types.is_null(kind)):
-        raise ValueError(
+        raise BadData(
             f"column {image!r} holds {schema.field(image).type}; "
             f"expected the images' bytes, plain or as {{bytes, path}}"
         )

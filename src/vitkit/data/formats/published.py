@@ -17,6 +17,7 @@ from vitkit.data.sources.source import TEST_SHARE, stratified
 from vitkit.data.sources.stores import Arrays, Files
 from vitkit.data.sources.tables import Columns, Table
 from vitkit.data.sources.targets import as_row_labels
+from vitkit.system.errors import BadData
 
 SIDE = 32  # pixels of CIFAR's images
 MAX_BYTES = 1 << 28  # of a file of CIFAR's, the largest of which has 154 million
@@ -66,7 +67,7 @@ def read_published(where: str, columns: Columns) -> Table | None:
             return read(folder, columns)
     pickled = (("batches.meta", "test_batch"), ("meta", "test", "train"))
     if any(all((folder / name).is_file() for name in names) for names in pickled):
-        raise ValueError(
+        raise BadData(
             f"{folder} is CIFAR's Python version, which is pickled, and a pickle can run any "
             "program; get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html"
         )
@@ -100,7 +101,7 @@ def _cifar(
     for file, part in files.items():
         size = file.stat().st_size
         if not size or size % record or size > MAX_BYTES:
-            raise ValueError(
+            raise BadData(
                 f"{file} has {size:,} bytes, which are no records of {record:,}; get it again"
             )
         records = np.fromfile(file, np.uint8).reshape(-1, record)
@@ -130,7 +131,7 @@ def _pets(folder: Path, columns: Columns) -> Table:
             name = line.split()[0]
             breed, _, index = name.rpartition("_")
             if not breed or not index.isdecimal() or "/" in name:
-                raise ValueError(
+                raise BadData(
                     f'{path} line {number} is {line[:100]!r}; expected "Abyssinian_100 1 1 1"'
                 )
             names.append(f"images/{name}.jpg")
@@ -148,9 +149,7 @@ def _flowers(folder: Path, columns: Columns) -> Table:
     for name, part in {"trnid": "train", "valid": "val", "tstid": "test"}.items():
         rows = _matrix(folder / "setid.mat", name).astype(np.int64) - 1
         if not len(rows) or rows.min() < 0 or rows.max() >= len(classes):
-            raise ValueError(
-                f"{folder / 'setid.mat'} has images that imagelabels.mat does not have"
-            )
+            raise BadData(f"{folder / 'setid.mat'} has images that imagelabels.mat does not have")
         parts[rows] = part
     names = [f"jpg/image_{i + 1:05d}.jpg" for i in range(len(classes))]
     row_labels = as_row_labels(classes, str(folder), columns.target)
@@ -165,7 +164,7 @@ def _matrix(path: Path, name: str) -> np.ndarray:
     try:
         return loadmat(path, variable_names=[name])[name].reshape(-1)
     except (OSError, LookupError, ValueError, TypeError, MatReadError, zlib.error) as error:
-        raise ValueError(
+        raise BadData(
             f"{path} is not the published one: {str(error) or type(error).__name__}"
         ) from None
 

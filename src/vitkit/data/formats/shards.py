@@ -10,6 +10,7 @@ from vitkit.data.formats.parquet import read_parquet
 from vitkit.data.formats.tar import read_tars
 from vitkit.data.sources.tables import PARTS, Columns, Table
 from vitkit.system.console.text import some
+from vitkit.system.errors import BadData
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import refuse_special
 
@@ -76,7 +77,7 @@ def _read_folder(path: Path, columns: Columns) -> Table | None:
         named = _families_in(folder)
         if len(named) > 1:
             names = ", ".join(str(folder / name) for name in sorted(named))
-            raise ValueError(f"{path} holds several data sets; name one: {names}")
+            raise BadData(f"{path} holds several data sets; name one: {names}")
         if named:
             return _read_beside(folder, list(next(iter(named.values()))), columns)
     unnamed = [str(file) for file in _files_in(path)]
@@ -90,7 +91,7 @@ def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
     may be what is meant."""
     inner = folder_of_images(folder)
     if inner:
-        raise ValueError(
+        raise BadData(
             f"{folder} holds {Path(files[0]).name} and folders of images ({inner}); "
             f"give the file, or move one of them"
         )
@@ -108,10 +109,10 @@ def _read_files(where: str, files: list[str], columns: Columns) -> Table:
     kinds = {remote.suffix(file) for file in files}
     if len(kinds) != 1:
         present = " and ".join(sorted(kinds)) or f"no {' or '.join(SHARDED)}"
-        raise ValueError(f"{where} holds {present} files; expected one kind")
+        raise BadData(f"{where} holds {present} files; expected one kind")
     named = _families(files)
     if len(named) > 1:
-        raise ValueError(f"{where} holds several data sets: {', '.join(sorted(named))}; name one")
+        raise BadData(f"{where} holds several data sets: {', '.join(sorted(named))}; name one")
     read = SHARDED[kinds.pop()]
     no_parts = dict.fromkeys(files, "")
     if files == [where]:  # a file that is asked for alone is all there is
@@ -152,7 +153,7 @@ def _check_complete(files: Iterable[str]) -> None:
         by_number = shards.setdefault((match["name"], int(match["shards"])), {})
         other = by_number.setdefault(int(match["shard"]), file)
         if other != file and Path(other).parent == Path(file).parent:
-            raise ValueError(
+            raise BadData(
                 f"{other} and {Path(file).name} are the same shard of {match['name']}; remove one"
             )
 
@@ -163,7 +164,7 @@ def _check_complete(files: Iterable[str]) -> None:
         missing = sorted(set(range(count)) - set(by_number))
         if missing:
             folder = next(iter(by_number.values())).rpartition("/")[0] or "."
-            raise ValueError(
+            raise BadData(
                 f"{folder} has {len(by_number)} of {count} {name} files; "
                 f"number {missing[0]:05d} is missing"
             )

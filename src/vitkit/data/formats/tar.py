@@ -23,6 +23,7 @@ from vitkit.data.images.pixels import BadImage
 from vitkit.data.sources.stores import ChunkCache, Names, titles
 from vitkit.data.sources.tables import Columns, Table, note_left_out
 from vitkit.data.sources.targets import as_row_labels
+from vitkit.system.errors import BadData
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import parse_json
 
@@ -127,7 +128,7 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
     # Where their images lie.
     counts = [len(index.names) for index in indices]
     if not sum(counts):
-        raise ValueError(
+        raise BadData(
             f"{', '.join(shards[:3])} holds no images; "
             f"expected KEY.jpg and KEY.cls for each example"
         )
@@ -151,18 +152,18 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
     if set(values) == {NO_LABEL}:
         note = (
             f"{shards[0]} is unlabelled: no example has a .cls member or a label in .json; if an "
-            "extension or a field of .json holds it, say which with --data.columns.label"
+            "extension or a field of .json holds it, say which with `data.columns.label`"
         )
         if columns.target not in ("auto", "none"):
-            raise ValueError(note)
+            raise BadData(note)
         if columns.target == "auto":
             notes += (note,)
         return Table(store, None, parts, None, notes)
     if NO_LABEL in values:
-        raise ValueError(
+        raise BadData(
             f"{store.name(texts.index(NO_LABEL))} has no label, and others have one; expected a "
             ".cls or .json member, or say which extension or field of .json holds it with "
-            "--data.columns.label"
+            "`data.columns.label`"
         )
     labels = [values[text] for text in texts]
     row_labels = as_row_labels(labels, shards[0], columns.target, columns.separator)
@@ -181,7 +182,7 @@ def _class_names(shard: str) -> tuple[str, ...] | None:
         try:
             text = file.read().decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise ValueError(
+            raise BadData(
                 f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
             ) from None
     return tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n"))

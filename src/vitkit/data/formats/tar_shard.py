@@ -13,6 +13,7 @@ import numpy as np
 from vitkit.data.formats.folder import IMAGE_SUFFIXES
 from vitkit.data.sources.stores import MAX_FILE, Names
 from vitkit.data.sources.tables import Columns, label_column
+from vitkit.system.errors import BadData
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import parse_json
 
@@ -61,7 +62,7 @@ def _read_index(file: str, columns: Columns, dot: Literal["first", "last"]) -> I
         members = {}
         for member in group:
             if member.extension in members:
-                raise ValueError(
+                raise BadData(
                     f"{file} holds {member.name} twice; give every example a name of its own"
                 )
             members[member.extension] = member
@@ -129,7 +130,7 @@ def _members(
         message = f"{file} is not a readable tar file: {reason}"
         if remote.without_query(file).endswith(("gz", "z")):
             message += "; unpack it with gunzip: a compressed shard has no places to begin at"
-        raise ValueError(message) from None
+        raise BadData(message) from None
 
 
 def _check_end(opened, offset: int) -> None:
@@ -154,9 +155,9 @@ def _image_extension(members: dict[str, _Member], columns: Columns, where: str) 
     else:
         extensions = [extension for extension in members if f".{extension}" in IMAGE_SUFFIXES]
     if len(extensions) > 1:
-        raise ValueError(
+        raise BadData(
             f"{where} has several images ({', '.join(extensions)}); "
-            f"say which with --data.columns.image EXTENSION"
+            f"say which with `data.columns.image=EXTENSION`"
         )
     return extensions[0] if extensions else None
 
@@ -171,7 +172,7 @@ def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
         return members[extension].content.decode("utf-8", "replace").strip()
     value = _json_field(members, columns, where)
     if not is_label(value):
-        raise ValueError(
+        raise BadData(
             f"{where}.json has the label {json.dumps(value)[:100]}; "
             f"a label is a number, a name, or a list of them"
         )
@@ -193,17 +194,15 @@ def _json_field(members: dict[str, _Member], columns: Columns, where: str) -> An
     if "json" not in members:
         if columns.label is None:
             return None
-        raise ValueError(
+        raise BadData(
             f"{where} has no label, only {', '.join(members)}; expected a .{columns.label} member, "
-            f"or a field {columns.label!r} of .json; correct --data.columns.label"
+            f"or a field {columns.label!r} of .json; correct `data.columns.label`"
         )
     try:
         fields = parse_json(members["json"].content)
         name = label_column(columns, list(fields))
         return None if name is None else fields[name]
     except (TypeError, AttributeError):
-        raise ValueError(
-            f"{where}.json is not an object; expected one with the label in it"
-        ) from None
+        raise BadData(f"{where}.json is not an object; expected one with the label in it") from None
     except ValueError as error:
-        raise ValueError(f"{where}.json: {error}") from None
+        raise BadData(f"{where}.json: {error}") from None

@@ -29,6 +29,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitkit.system.errors import BadSettings
+
 # Half of what pictures.py accepts: from here on Pillow warns of a bomb, and decodes alone.
 MAX_PIXELS = 89_478_485
 MAX_SEGMENTS = 1000  # before the first scan; a colour profile may take 255
@@ -107,7 +109,7 @@ def region(
     another `reduce`.
     """
     if reduce not in REDUCTIONS:
-        raise ValueError(f"reduce is {reduce}; a JPEG is decoded at 1/n for n in {REDUCTIONS}")
+        raise BadSettings(f"reduce is {reduce}; a JPEG is decoded at 1/n for n in {REDUCTIONS}")
     turbo = library()
     known = known or header(data)
     if turbo is None or known is None:
@@ -122,7 +124,7 @@ def region(
     empty = min(height, width) < 1
     outside = min(top, left) < 0 or top + height > full_height or left + width > full_width
     if empty or outside:
-        raise ValueError(
+        raise BadSettings(
             f"box {height}x{width} at ({top}, {left}) does not lie within an image of "
             f"{full_height}x{full_width} pixels"
         )

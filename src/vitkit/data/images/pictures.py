@@ -189,7 +189,7 @@ def _stack_reader(data: bytes, name: str) -> Reader:
     damaged file."""
     try:
         header = stacks.header(data)
-    except Exception:
+    except Exception:  # of a damaged file, or one that tifffile does not read
         if not stacks.is_tiff(data) or not pillow.can_open(data):
             raise
         header = None  # Pillow reads some that tifffile does not

@@ -16,6 +16,7 @@ from PIL import Image
 
 from vitkit.data.images.pixels import BadImage
 from vitkit.system.environment import max_pixels
+from vitkit.system.errors import VitkitError
 
 # What Pillow decodes by itself, the frequent first. EPS and WMF would start other programs; TGA has
 # no signature.
@@ -43,7 +44,7 @@ SEPARATE = 2  # value of PLANES: one channel after the other
 USUAL_MEMORY = 7
 MEMORY = {"JPEG2000": 19, "WEBP": 16, "AVIF": 10, HEIF: 12}
 STRIP = 1 << 20  # pixels that are converted at once
-REMEDY = "if you trust it, raise the limits with --max-pixels N"
+REMEDY = "if you trust it, raise the limits with `max_pixels=N`"
 UPRIGHT = 1  # Exif's orientations are 1 to 8
 
 
@@ -99,7 +100,7 @@ def check_tiff(image: Image.Image) -> None:
         pieces *= len(tags.get(BITS_PER_SAMPLE, (1,)))
     check_pieces(len(places), pieces)
     if 0 in places[:pieces]:
-        raise ValueError(
+        raise VitkitError(
             "one of its strips or tiles is left out (it is said to be at byte 0), as GDAL's SPARSE_OK "
             "does with empty ones; save it again with all of them"
         )
@@ -108,7 +109,7 @@ def check_tiff(image: Image.Image) -> None:
 def check_pieces(listed: int, needed: int) -> None:
     """Raises ValueError for a TIFF that lists fewer strips or tiles than it needs."""
     if listed < needed:
-        raise ValueError(
+        raise VitkitError(
             f"it is truncated: it has {listed:,} of the {needed:,} strips or tiles that its size takes"
         )
 
@@ -276,7 +277,7 @@ def _extremes(image: Image.Image) -> tuple[float, float]:
         end = min(first + _strip_rows(image.width), image.height)
         values = np.asarray(image.crop((0, first, image.width, end)))
         if not np.isfinite(values).all():
-            raise ValueError("it holds values that are not finite")
+            raise VitkitError("it holds values that are not finite")
         lows.append(float(values.min()))
         highs.append(float(values.max()))
     return min(lows), max(highs)

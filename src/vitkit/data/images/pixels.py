@@ -8,6 +8,8 @@ Legend: h w pixels, C channels.
 
 import numpy as np
 
+from vitkit.system.errors import BadImage
+
 Box = tuple[int, int, int, int]
 
 # What makes a stored image of each Exif orientation upright: swap its rows and columns, then mirror
@@ -22,10 +24,6 @@ TURNS = {
     7: (True, True, True),
     8: (True, True, False),
 }
-
-
-class BadImage(ValueError):
-    """An image that cannot be used; the message names the image and says what is wrong."""
 
 
 def levels(array: np.ndarray, name: str) -> np.ndarray:
@@ -63,7 +61,7 @@ def as_bytes(array: np.ndarray, name: str) -> np.ndarray:
     if least < 0 or most > 1:
         raise BadImage(
             f"{name} holds values from {least:.4g} to {most:.4g}, which are no levels of 8 bits; give "
-            "them to the model as they are with --data.preprocessing.values float32"
+            "them to the model as they are with `data.preprocessing.values='float32'`"
         )
     return (array * 255).round().astype(np.uint8)
 

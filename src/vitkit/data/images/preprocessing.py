@@ -30,6 +30,7 @@ from vitkit.data.images.pixels import BadImage, Box, as_bytes, as_floats, grey
 from vitkit.data.images.resizing import Resampling, resize, resize_as_pillow
 from vitkit.system.console.text import counted
 from vitkit.system.environment import MAX_PIXELS
+from vitkit.system.errors import BadSettings
 
 LARGEST = 1e6  # of a mean or a deviation of levels
 
@@ -86,7 +87,7 @@ class Preprocessing:
             largest = MAX_SIDE**2
         known = [isinstance(side, int) and 1 <= side <= largest for side in self.size]
         if known != [True, True] or prod(self.size) > MAX_SIDE**2:
-            raise ValueError(
+            raise BadSettings(
                 f"size is {self.size}; it is a height and a width from 1 to {MAX_SIDE} pixels"
             )
         check_choice("rule", self.rule, get_args(Rule))
@@ -94,7 +95,7 @@ class Preprocessing:
         check_choice("interpolation", self.interpolation, ("bilinear", "bicubic"))
         check_choice("antialias", self.antialias, (True, False))
         if self.resize and not max(self.size) <= self.resize <= MAX_SIDE:
-            raise ValueError(
+            raise BadSettings(
                 f"resize is {self.resize}; it must be from {max(self.size)}, for the crop of "
                 f"{self.size[0]} x {self.size[1]} to fit, to {MAX_SIDE}, or 0"
             )
@@ -102,9 +103,9 @@ class Preprocessing:
         _check_numbers("mean", self.mean)
         _check_numbers("std", self.std)
         if min(self.std) <= 0:
-            raise ValueError(f"std is {self.std}; its numbers are all positive")
+            raise BadSettings(f"std is {self.std}; its numbers are all positive")
         if len(self.mean) != len(self.std):
-            raise ValueError(
+            raise BadSettings(
                 f"there are {len(self.mean)} means and {len(self.std)} standard deviations; give one "
                 "of each for every channel"
             )
@@ -113,15 +114,17 @@ class Preprocessing:
         """Raises ValueError for images at their own proportions that no patches cover."""
         patch = [isinstance(side, int) and 1 <= side <= MAX_SIDE for side in self.patch]
         if patch != [True, True]:
-            raise ValueError(f"patch is {self.patch}; it is the height and width of one, in pixels")
+            raise BadSettings(
+                f"patch is {self.patch}; it is the height and width of one, in pixels"
+            )
         if not self.is_native:
             return
         if self.resize:
-            raise ValueError(
+            raise BadSettings(
                 f'resize is {self.resize}, but nothing is cut off if rule is "{self.rule}"; leave it out'
             )
         if self.size[0] % self.patch[0] or self.size[1] % self.patch[1]:
-            raise ValueError(
+            raise BadSettings(
                 f"size is {self.size}, and patches of {self.patch[0]} x {self.patch[1]} do not cover "
                 f'it; if rule is "{self.rule}" they do'
             )
@@ -129,7 +132,7 @@ class Preprocessing:
         if self.rule == "naflex":  # all of them in one row, of a panorama
             most = MOST_ALONG
         if self.patches > most:
-            raise ValueError(
+            raise BadSettings(
                 f"size is {self.size}, which has {self.patches:,} patches; images at their own proportions "
                 f"have at most {most:,}"
             )
@@ -225,7 +228,7 @@ class Preprocessing:
 
             pictures = list(as_pictures(image))
             if len(pictures) != 1:
-                raise ValueError(
+                raise BadSettings(
                     f"there are {len(pictures)} images, and a transform takes one; call it for each"
                 )
             image = pictures[0]
@@ -296,7 +299,7 @@ class Preprocessing:
         expected = getattr(torch, self.values)
         has_channels = images.ndim in (3, 4) and images.shape[-3] == self.channels
         if images.dtype != expected or not has_channels:
-            raise ValueError(
+            raise BadSettings(
                 f"got {images.dtype} of shape {tuple(images.shape)}; expected {self.values} "
                 f"(B, {self.channels}, h, w)"
             )
@@ -363,13 +366,13 @@ class Preprocessing:
             content = repr(values)
             if isinstance(values, dict):
                 content = ", ".join(map(str, values))
-            raise ValueError(
+            raise BadSettings(
                 f"a preprocessing has the settings {', '.join(names)}; got {content[:200]}"
             )
         try:
             return cls(**values)
         except TypeError as error:  # a number instead of a list, and the like
-            raise ValueError(f"the preprocessing {values} is malformed: {error}") from None
+            raise BadSettings(f"the preprocessing {values} is malformed: {error}") from None
 
 
 def _with_channels(stored: np.ndarray, channels: int, name: str) -> np.ndarray:
@@ -395,7 +398,7 @@ def _with_channels(stored: np.ndarray, channels: int, name: str) -> np.ndarray:
         return stored
     raise BadImage(
         f"{name} has {own} channels, and the model's images have {channels}; a model of such images "
-        f"has --model.channels {own}"
+        f"has `model.channels={own}`"
     )
 
 
@@ -417,10 +420,10 @@ def _check_numbers(name: str, values: tuple) -> None:
     ]
     if not values or len(numbers) != len(values):
         shown = repr(values)[:100]
-        raise ValueError(f"{name} is {shown}; it is a number for each channel: three, for r, g, b")
+        raise BadSettings(f"{name} is {shown}; it is a number for each channel: three, for r, g, b")
 
 
 def check_choice(name: str, value: object, known: tuple) -> None:
     """Raises ValueError unless a setting has one of its known values."""
     if value not in known:
-        raise ValueError(f"{name} is {value!r}; it is one of {', '.join(map(str, known))}")
+        raise BadSettings(f"{name} is {value!r}; it is one of {', '.join(map(str, known))}")

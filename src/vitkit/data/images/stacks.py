@@ -17,6 +17,7 @@ import numpy as np
 
 from vitkit.data.images.pillow import check_pieces, quiet
 from vitkit.data.images.pixels import BadImage, Box, as_bytes, cut, levels, upright, upright_size
+from vitkit.system.errors import VitkitError
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPageSeries
@@ -96,7 +97,7 @@ class Stack:
         if self.channels not in (1, 3):
             raise BadImage(
                 f"{self.name} has {self.channels} channels, which are no red, green and blue; a model "
-                f"of such images has --model.channels {self.channels}"
+                f"of such images has `model.channels={self.channels}`"
             )
         stored = as_bytes(self.stored(self.channels, box), self.name)
         if self.channels == 1:
@@ -108,7 +109,7 @@ class Stack:
         page is one of them."""
         array = read(self.data, channels)
         if not array.size:
-            raise ValueError("there are no pixels in it")
+            raise VitkitError("there are no pixels in it")
         stored = levels(array, self.name)
         return cut(upright(stored, self.header.orientation), box)
 
@@ -132,7 +133,7 @@ def header(data: bytes) -> Header:
     with quiet("tifffile"), _opened(data) as file:
         said = _tiff_header(file)
     if said.dtype is None:  # tifffile knows no type of so many bits
-        raise ValueError("its numbers are of a type that is not read here")
+        raise VitkitError("its numbers are of a type that is not read here")
     return said
 
 
@@ -160,13 +161,13 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype, int]:
     else:
         shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
     if dtype.hasobject or dtype.kind not in "buif":
-        raise ValueError(f"it is an array of {dtype}; an image is of integers or floats")
+        raise VitkitError(f"it is an array of {dtype}; an image is of integers or floats")
     if fortran and len(shape) > 1:
-        raise ValueError("its array is in Fortran's order; save numpy.ascontiguousarray(image)")
+        raise VitkitError("its array is in Fortran's order; save numpy.ascontiguousarray(image)")
     start = file.tell()
     wanted = int(np.prod(shape, dtype=object)) * dtype.itemsize
     if len(data) - start != wanted:
-        raise ValueError(f"it has {len(data) - start:,} bytes of numbers, and needs {wanted:,}")
+        raise VitkitError(f"it has {len(data) - start:,} bytes of numbers, and needs {wanted:,}")
     return shape, dtype, start
 
 
@@ -174,7 +175,7 @@ def _header_of(shape: tuple[int, ...], dtype: np.dtype) -> Header:
     """Of an array whose channels are its shortest axis, the first or the last. Raises
     ValueError."""
     if len(shape) not in (2, 3) or 0 in shape:
-        raise ValueError(
+        raise VitkitError(
             f"it is an array of shape {shape}; an image is (height, width), or "
             "(height, width, channels)"
         )
@@ -228,9 +229,9 @@ def _check_chain(data: bytes) -> None:
         bytes_of_directories += end + place_bytes - place
         pages += 1
         if bytes_of_directories > len(data):
-            raise ValueError("its pages have no end: it is damaged")
+            raise VitkitError("its pages have no end: it is damaged")
         if pages > MAX_PAGES:
-            raise ValueError(f"it has more than {MAX_PAGES:,} pages")
+            raise VitkitError(f"it has more than {MAX_PAGES:,} pages")
         place = int.from_bytes(data[end : end + place_bytes], order)
 
 
@@ -286,7 +287,7 @@ def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
         _check_compression(page)
         _check_pieces(page)
         if page.shape != pages[0].shape or page.dtype != pages[0].dtype:
-            raise ValueError(
+            raise VitkitError(
                 "its pages are of several sizes, so they are not channels of one image"
             )
         planes.append(page.asarray())
@@ -302,7 +303,7 @@ def _check_pieces(page) -> None:
     check_pieces(len(page.dataoffsets), math.prod(page.chunked))
     for place, size in zip(page.dataoffsets, page.databytecounts, strict=False):
         if (place == 0) != (size == 0) and not (place and page.is_contiguous):
-            raise ValueError(f"one of its strips or tiles has {size:,} bytes at byte {place:,}")
+            raise VitkitError(f"one of its strips or tiles has {size:,} bytes at byte {place:,}")
 
 
 def _check_compression(page) -> None:
@@ -312,7 +313,7 @@ def _check_compression(page) -> None:
         # Of a number that tifffile does not know there is no name
         unknown = f"an unknown method ({page.compression!r})"
         name = getattr(page.compression, "name", unknown)
-        raise ValueError(
+        raise VitkitError(
             f"it is compressed by {name}; save it uncompressed, or by LZW, deflate or Zstandard"
         )
     if page.compression == UNCOMPRESSED:

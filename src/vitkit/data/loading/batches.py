@@ -34,6 +34,7 @@ from vitkit.data.loading.resident import (
 from vitkit.data.loading.workers import AHEAD, in_order
 from vitkit.data.sources.source import Source, is_elsewhere
 from vitkit.data.sources.stores import Arrays
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import cpus
 
 MAX_WORKERS = 16
@@ -91,12 +92,12 @@ def train_batches(
     # Refuse what cannot be done before the first batch.
     check_fits(augmentation, preprocessing)
     if not len(source):
-        raise ValueError("there are no images to train on")
+        raise BadSettings("there are no images to train on")
     if seed < 0 or after < 0:
-        raise ValueError(f"seed is {seed} and after is {after}; both are 0 or more")
+        raise BadSettings(f"seed is {seed} and after is {after}; both are 0 or more")
     _check_workers(workers)
     if readers < 1:
-        raise ValueError(f"readers is {readers}; it is 1 or more")
+        raise BadSettings(f"readers is {readers}; it is 1 or more")
     own_rows = rank_rows(batch, share)
     device = device or torch.device("cpu")
     on_gpu = device.type == "cuda"
@@ -337,7 +338,7 @@ def _batch(source: Source, images: Tensor, indices: np.ndarray) -> Batch:
 
 def _check_workers(workers: int) -> None:
     if workers < 0:
-        raise ValueError(f"workers is {workers}; it is 0 or more")
+        raise BadSettings(f"workers is {workers}; it is 0 or more")
 
 
 def _whole(source: Source, index: int) -> Batch:

@@ -18,6 +18,7 @@ from vitkit.data.loading.workers import in_order, ranges, worth_starting
 from vitkit.data.sources.source import Source
 from vitkit.data.sources.stores import Arrays
 from vitkit.system.console.progress import bar, silent
+from vitkit.system.errors import BadSettings
 
 CHUNK = 64  # images between two updates of the progress bar
 LOOKED_AT = 8  # images, evenly spread, whose channels are looked at
@@ -130,7 +131,7 @@ def measured(source: Source, preprocessing: Preprocessing) -> Preprocessing:
         sums += [np.full(pixels.shape[1], len(pixels)), pixels.sum(0), np.square(pixels).sum(0)]
     count, total, squares = sums
     if not count.all():
-        raise ValueError(f"the mean of the images cannot be measured: {error or 'there are none'}")
+        raise BadSettings(f"the mean of the images cannot be measured: {error or 'there are none'}")
     mean = total / count
     std = np.sqrt(np.maximum(squares / count - mean**2, 0))
     std[std < 1e-6] = 1

@@ -28,6 +28,7 @@ from functools import cached_property
 import numpy as np
 
 from vitkit.data.sources.source import Source
+from vitkit.system.errors import BadSettings
 
 HELD = 1 << 24  # examples whose permutation is held in memory, as it always was: 128 MB
 ROUNDS = 8  # of the cipher by which more of them are ordered
@@ -213,7 +214,7 @@ def rank_rows(batch: int, share: tuple[int, int]) -> range:
     equally."""
     rank, world_size = share
     if batch < 1 or not 0 <= rank < world_size or batch % world_size:
-        raise ValueError(
+        raise BadSettings(
             f"a batch of {batch} cannot be shared equally: this is rank {rank} of {world_size}"
         )
     rows = batch // world_size

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitkit.system.errors import WorkerDied
+from vitkit.system.errors import VitkitError, WorkerDied
 
 AHEAD = 2  # results that each worker prepares before they are asked for
 ORPHANED = 0.5  # seconds, at most, that a worker outlives the main process
@@ -164,7 +164,7 @@ def _in_workers(task: Callable, items: Iterable, workers: int, pin: bool, ahead:
     gc.collect()
     sentence = (
         "a process that prepares images was killed, most likely for want of memory: use fewer "
-        f"--workers (of a run: --data.workers) than {workers}, or 0 to prepare them in "
+        f"`workers` (of a run: `data.workers`) than {workers}, or 0 to prepare them in "
         "the main process"
     )
     if reason:
@@ -176,9 +176,9 @@ def _in_workers(task: Callable, items: Iterable, workers: int, pin: bool, ahead:
 class _TaskAsDataset:
     """What a DataLoader takes: dataset[item] is task(item).
 
-    Exceptions that a user can cause (BadImage, which is a ValueError, and OSError) are returned,
-    and raised again by `in_order`. The DataLoader would put "Caught BadImage in DataLoader worker
-    process 0" and a traceback before their sentence. All others are our mistakes: they keep both.
+    Errors that a user can put right (VitkitError and OSError) are returned, and raised again by
+    `in_order`. The DataLoader would put "Caught BadImage in DataLoader worker process 0" and a
+    traceback before their sentence. All others are bugs: they keep both.
     """
 
     task: Callable[[Any], Any]
@@ -186,7 +186,7 @@ class _TaskAsDataset:
     def __getitem__(self, item: Any) -> Any:
         try:
             return self.task(item)
-        except (ValueError, OSError) as error:
+        except (VitkitError, OSError) as error:
             return error
 
 
@@ -344,6 +344,6 @@ def _send_results(task: Callable[[Any], Any], items: Sequence, sender) -> None:
     for item in items:
         try:
             result = task(item)
-        except Exception as error:
+        except Exception as error:  # which the parent raises
             result = error
         sender.send(result)

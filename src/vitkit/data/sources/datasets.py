@@ -23,6 +23,7 @@ from vitkit.data.sources.stores import RowRanges, Store, read_file
 from vitkit.data.sources.tables import Table, numbered
 from vitkit.data.sources.targets import as_row_labels, concatenate_values
 from vitkit.system.console.progress import bar
+from vitkit.system.errors import BadData
 
 SAMPLE = 64  # images, spread evenly, that identify a data set
 TARGETS_CHECKED = 32  # items, spread evenly, whose targets must be those of the attribute `targets`
@@ -109,9 +110,9 @@ def dataset_table(
         first = np.frombuffer(store.read(row), np.uint8)
         again = np.frombuffer(store.read(row), np.uint8)
         if not np.array_equal(first, again):
-            raise ValueError(
+            raise BadData(
                 f"{store.name(row)} is another image each time it is asked for: leave random "
-                "transforms to --data.augmentation, which draws the same again when a run goes on"
+                "transforms to `data.augmentation`, which draws the same again when a run goes on"
             )
 
     # Their targets: all parts have some, or none has.
@@ -120,7 +121,7 @@ def dataset_table(
         values.append(_targets(dataset, dataset_title, target))
     missing = [part_values is None for part_values in values]
     if any(missing) and not all(missing):
-        raise ValueError(f"{titles[missing.index(True)]} has no targets, and other parts have them")
+        raise BadData(f"{titles[missing.index(True)]} has no targets, and other parts have them")
     row_labels = None
     if not any(missing):
         row_labels = as_row_labels(concatenate_values(values), title or titles[0], target)
@@ -136,12 +137,12 @@ def _length(dataset: Any, title: str) -> int:
     """How many items there are. Raises ValueError if this is not a map-style data set, or has no
     items."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise ValueError(
+        raise BadData(
             f"{title} is not a map-style data set: it has no length, or no item by number; "
             f"a list of (image, target) is one"
         )
     if not len(dataset):
-        raise ValueError(f"{title} has no items")
+        raise BadData(f"{title} has no items")
     return len(dataset)
 
 
@@ -193,10 +194,10 @@ def image_and_target(item: Any) -> tuple[Any, Any]:
     anything else."""
     if isinstance(item, tuple | list):
         if len(item) != 2:
-            raise ValueError(f"an item has {len(item)} values; expected an image and its target")
+            raise BadData(f"an item has {len(item)} values; expected an image and its target")
         return item[0], item[1]
     if isinstance(item, dict):
-        raise ValueError(
+        raise BadData(
             f"an item is a dictionary of {', '.join(map(str, item))}; "
             f"expected an image and its target"
         )

@@ -25,6 +25,7 @@ from vitkit.data.images.pixels import BadImage, upright
 from vitkit.data.sources.source import Source
 from vitkit.data.sources.stores import Store, read_file
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadData, VitkitError
 
 KINDS = "paths, bytes of files, Pillow images, arrays or tensors"
 OVERSHOOT = 1e-3  # by which rounding may leave the range from 0 to 1
@@ -57,7 +58,7 @@ def from_images(images: Any) -> Source:
     paths = [value for value in values if isinstance(value, str | PurePath)]
     missing = [path for path in paths if not Path(path).is_file()]
     if missing:
-        raise ValueError(
+        raise BadData(
             f"of {counted(len(values), 'image')} {len(missing):,} are no file, the first is "
             f"{str(missing[0])!r}"
         )
@@ -100,7 +101,7 @@ def contents(image: Any, name: str) -> bytes | np.ndarray:
             read = images_of_tensor
         try:
             several = read(image, name)
-        except ValueError as error:
+        except VitkitError as error:
             raise BadImage(str(error)) from None
         if len(several) != 1:
             raise BadImage(f"{name} is {len(several)} images in one array; give them one by one")
@@ -119,7 +120,7 @@ def _one_by_one(images: Any) -> list:
     """The images in a list. Raises ValueError if this is not a collection of images."""
     if isinstance(images, ONE):
         kind = type(images).__name__
-        raise ValueError(f"the images are one {kind}; give a list of them, such as [image]")
+        raise BadData(f"the images are one {kind}; give a list of them, such as [image]")
     if hasattr(images, "to_numpy"):  # pandas and polars
         images = images.to_numpy()
     if isinstance(images, np.ndarray | Tensor):
@@ -129,7 +130,7 @@ def _one_by_one(images: Any) -> list:
     _check_collection(images)
     values = list(images)
     if not values:
-        raise ValueError("there are no images: the list is empty")
+        raise BadData("there are no images: the list is empty")
     return values
 
 
@@ -137,7 +138,7 @@ def _check_collection(images: Any) -> None:
     """Raises ValueError unless images can be taken from it one after the other; a set has no
     order."""
     if isinstance(images, dict | set | frozenset) or not hasattr(images, "__iter__"):
-        raise ValueError(f"the images are a {type(images).__name__}; give a list of {KINDS}")
+        raise BadData(f"the images are a {type(images).__name__}; give a list of {KINDS}")
 
 
 def _is_list(array: np.ndarray | Tensor) -> bool:
@@ -153,7 +154,7 @@ def _check_array(array: np.ndarray | Tensor) -> None:
     else:
         is_right = len(shape) in (3, 4)
     if not is_right:
-        raise ValueError(
+        raise BadData(
             f"the images are an array of {array.dtype} {shape}; give a list of {KINDS}, or an array "
             "(N, h, w, 3) or (N, h, w)"
         )
@@ -195,7 +196,7 @@ def images_of_array(array: np.ndarray, name: str) -> list[np.ndarray]:
             advice = "; the channels come first here: give array.transpose(1, 2, 0)"
             if array.ndim == 4:
                 advice = "; the channels come first here: give array.transpose(0, 2, 3, 1)"
-        raise ValueError(
+        raise BadData(
             f"{name} is an array of {array.dtype} {array.shape}; an image is (h, w, 3) or (h, w), "
             f"and several are (B, h, w, 3){advice}"
         )
@@ -225,7 +226,7 @@ def _levels(array: np.ndarray, name: str) -> np.ndarray:
     if array.dtype == np.uint8:
         return array
     if array.dtype.kind != "f":
-        raise ValueError(
+        raise BadData(
             f"{name} is an array of {array.dtype}; values are uint8 from 0 to 255, or float from 0 "
             "to 1"
         )
@@ -235,7 +236,7 @@ def _levels(array: np.ndarray, name: str) -> np.ndarray:
         advice = "an image as it is before mean and standard deviation: vitkit normalises it itself"
         if least >= 0 and most > 2:
             advice = "it as uint8, or divide it by 255"
-        raise ValueError(
+        raise BadData(
             f"{name} has values from {least:.4g} to {most:.4g}; floats go from 0 to 1: give {advice}"
         )
     return array.astype(np.float32).clip(0, 1)
@@ -257,7 +258,7 @@ def images_of_tensor(tensor: Tensor, name: str) -> list[np.ndarray]:
         advice = ""
         if tensor.ndim in (3, 4) and tensor.shape[-1] in (1, 3):
             advice = "; the channels come last here: give tensor.movedim(-1, -3)"
-        raise ValueError(
+        raise BadData(
             f"{name} is a tensor of {str(tensor.dtype).removeprefix('torch.')} "
             f"{tuple(tensor.shape)}; an image is (3, h, w), and several are (B, 3, h, w){advice}"
         )

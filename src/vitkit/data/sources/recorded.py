@@ -7,13 +7,14 @@ that only this machine can reach. So a file names paths of this machine alone. T
 are read; nothing is executed, sent or written by their names.
 """
 
+from vitkit.system.errors import BadSettings
 from vitkit.system.scripts import names_function
 from vitkit.system.storage.remote import expand_braces, is_address
 
 HUB = "hf:"  # what the name of a data set of the Hugging Face hub begins with
 
 
-class NotTyped(ValueError):
+class NotTyped(BadSettings):
     """A file names code or another machine, and no person typed that name."""
 
 

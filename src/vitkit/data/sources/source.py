@@ -15,6 +15,7 @@ import numpy as np
 from vitkit.data.images.pictures import Picture, open_image
 from vitkit.data.sources.stores import Store
 from vitkit.data.sources.targets import Lists, TargetKind, concatenate
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.storage.files import mark_of, write_where_said
 from vitkit.system.storage.remote import is_address
 
@@ -125,7 +126,7 @@ def merge_parts(first: Source, second: Source) -> Source:
     """The examples of two parts of one data set, as one part. Raises ValueError if they are in
     different stores."""
     if first.store is not second.store:
-        raise ValueError("parts of different data sets cannot be trained on together")
+        raise BadData("parts of different data sets cannot be trained on together")
     rows = np.concatenate([first.rows, second.rows])
     targets = concatenate([first.targets, second.targets])
     groups = None
@@ -213,7 +214,7 @@ def subset_size(images: int, share: float) -> int:
     """The number of images for a share of them, or for a number if it is above 1. Raises ValueError
     if it is neither, or more than there are."""
     if not 0 < share <= max(images, 1):
-        raise ValueError(
+        raise BadSettings(
             f"subset is {share:g}; it is a share of the {images:,} training images, above 0 and up to "
             "1, or a number of them"
         )
@@ -323,7 +324,7 @@ def without(source: Source, path: Path | str) -> Source:
     try:
         lines = Path(path).read_text("utf-8", "surrogateescape").split("\n")
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+        raise BadData(f"{path} cannot be read: {error}") from None
     entries = [line for line in lines if line.strip() and not line.startswith("#")]
     names = set()
     for line in entries:
@@ -334,16 +335,16 @@ def without(source: Source, path: Path | str) -> Source:
     listed = [i for i in range(len(source)) if source.name(i) in names]
     unknown = sorted(names - {source.name(i) for i in listed})
     if unknown:
-        raise ValueError(
+        raise BadData(
             f"{path} lists {len(unknown):,} images that are not in the training part, "
             f"the first is {unknown[0]!r}; it must be written for this very source and split seed, "
-            f"by vitkit data stats --exclude FILE"
+            f"by data stats (`exclude`)"
         )
     written_for = [line for line in lines[:2] if line.startswith(_HEADING)]
     if written_for and written_for[0] != heading_of_list(source):
-        raise ValueError(
+        raise BadData(
             f"{path} was written for other images of the same names: the data set has changed "
             f"since, or has another split seed; write the list anew, by vitkit data stats "
-            f"--exclude FILE"
+            f"`exclude`"
         )
     return subset(source, np.setdiff1d(np.arange(len(source)), listed))

@@ -38,6 +38,7 @@ from vitkit.data.sources.tables import (
     without_secret_parts,
 )
 from vitkit.data.sources.targets import TargetKind
+from vitkit.system.errors import BadData
 from vitkit.system.scripts import function_in
 from vitkit.system.storage.addresses import remember, showing_no_credentials
 
@@ -268,7 +269,7 @@ def _bursts(source: Source) -> tuple[np.ndarray | None, tuple[str, ...]]:
             return None, ()
         note = (
             "bursts are not looked for in packed images; a column of theirs may say which belong "
-            "together (--groups COLUMN)"
+            "together (`groups=COLUMN`)"
         )
         return None, (note,)
     from vitkit.data.sources.bursts import MOST, find_bursts  # with scipy, which few need
@@ -276,7 +277,7 @@ def _bursts(source: Source) -> tuple[np.ndarray | None, tuple[str, ...]]:
     if len(source) > MOST:
         note = (
             f"bursts were not looked for, as that would take long for {len(source):,} images; a "
-            "column of a manifest may say which belong together (--groups COLUMN)"
+            "column of a manifest may say which belong together (`groups=COLUMN`)"
         )
         return None, (note,)
     groups = find_bursts(source)
@@ -322,7 +323,7 @@ def _about_groups(
         such_as = f"{names[0]}, {names[1]} and {len(names) - 2:,} more"
     return (
         f"{len(several):,} {group} of {how_many} {images} ({several.sum():,} of {len(source):,} images, "
-        f"such as {such_as}): {consequence}; --groups none if they do not belong together",
+        f"such as {such_as}): {consequence}; `groups='none'` if they do not belong together",
     )
 
 
@@ -349,7 +350,7 @@ def part_of(sources: dict[str, Source], split: str | None, where: str) -> Source
         if name in sources:
             return sources[name]
     present = ", ".join(filter(None, sources)) or "no parts"
-    raise ValueError(f"{where} has no part {split!r}; it has {present}")
+    raise BadData(f"{where} has no part {split!r}; it has {present}")
 
 
 def _parts_of(table: Table) -> Parts:
@@ -373,9 +374,9 @@ def _parts_of(table: Table) -> Parts:
 def _own_parts(returned: Source | Splits, where: str, columns: Columns) -> Parts:
     """The parts that a function of one's own returned."""
     if columns != Columns():
-        raise ValueError(
+        raise BadData(
             f"{where} returns a {type(returned).__name__}, whose targets are what they are: "
-            f"leave out --data.columns"
+            f"leave out `data.columns`"
         )
     if isinstance(returned, Source):
         return Parts({"": returned}, ())
@@ -386,13 +387,13 @@ def _own_table(returned: Any, where: str, columns: Columns) -> Table:
     """The table of a data set, or of a dictionary of them by part, that a function of one's own
     returned."""
     if columns.group is not None:
-        raise ValueError(
+        raise BadData(
             f"{where} returns no table, so it has no column {columns.group!r} of groups; a Source may "
             "have groups"
         )
     parts = returned if isinstance(returned, dict) else {"": returned}
     if not parts or not set(parts) <= {"", "train", "val", "test"}:
-        raise ValueError(
+        raise BadData(
             f"{where} returns parts called {', '.join(map(str, parts))}; "
             f"expected train, val and test"
         )

@@ -23,6 +23,7 @@ from vitkit.data.sources.targets import (
     separator_of_names,
 )
 from vitkit.system.console.text import counted_kind, some
+from vitkit.system.errors import BadData
 
 IMAGE = ("image", "img", "pixels", "jpg", "png")
 PATH = (*IMAGE, "path", "file", "filename", "file_name", "image_path", "filepath")
@@ -67,9 +68,9 @@ class Columns:
 
     def __post_init__(self):
         if self.level < 0:
-            raise ValueError(f"level is {self.level}; it is a number of folders, 1 or more, or 0")
+            raise BadData(f"level is {self.level}; it is a number of folders, 1 or more, or 0")
         if self.separator == "":
-            raise ValueError("separator is empty; give what stands between classes, such as '/'")
+            raise BadData("separator is empty; give what stands between classes, such as '/'")
 
 
 class Table(NamedTuple):
@@ -95,9 +96,9 @@ def image_column(
     """The column that holds the images: see `pick`. Raises ValueError if there is none."""
     name = pick(columns.image, known, present, "columns.image", typed)
     if name is None:
-        raise ValueError(
+        raise BadData(
             f"none of the columns {', '.join(present)} is called {', '.join(known)}; "
-            f"say which is meant with --data.columns.image"
+            f"say which is meant with `data.columns.image`"
         )
     return name
 
@@ -113,9 +114,9 @@ def label_column(columns: Columns, present: Sequence[str], typed: Sequence[str] 
         return None
     name = pick(columns.label, LABEL, present, "columns.label", typed)
     if name is None and columns.target != "auto":
-        raise ValueError(
+        raise BadData(
             f"none of the columns {', '.join(present)} is called {', '.join(LABEL)}; "
-            f"say which is meant with --data.columns.label"
+            f"say which is meant with `data.columns.label`"
         )
     return name
 
@@ -155,8 +156,8 @@ def pick(
     listed = ", ".join(present)
     if requested is not None:
         if requested not in present:
-            raise ValueError(
-                f"there is no column {requested!r}; the columns are {listed}; correct --data.{flag}"
+            raise BadData(
+                f"there is no column {requested!r}; the columns are {listed}; correct `data.{flag}`"
             )
         return requested
     named = [name for name in present if name.lower() in known]
@@ -164,9 +165,9 @@ def pick(
         if len(candidates) == 1:
             return candidates[0]
         if candidates:
-            raise ValueError(
+            raise BadData(
                 f"several columns may be meant: {', '.join(candidates)} (of {listed}); "
-                f"say which with --data.{flag}"
+                f"say which with `data.{flag}`"
             )
     return None
 
@@ -177,7 +178,7 @@ def note_unlabelled(where: str, present: Sequence[str], columns: Columns) -> tup
         return ()
     note = (
         f"{where} is unlabelled: none of its columns {', '.join(present)} is called "
-        f"{', '.join(LABEL)}; if one holds the labels, say which with --data.columns.label"
+        f"{', '.join(LABEL)}; if one holds the labels, say which with `data.columns.label`"
     )
     return (note,)
 
@@ -199,7 +200,7 @@ def as_parts(values: Sequence, where: str) -> np.ndarray:
     parts = [PARTS.get(str(value).lower(), "") for value in values]
     if "" in parts:
         row = parts.index("")
-        raise ValueError(
+        raise BadData(
             f"{where} row {row} belongs to the part {values[row]!r}; "
             f"the parts are {', '.join(PARTS)}"
         )
@@ -277,7 +278,7 @@ def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> Num
     belongs to, (M,). Raises ValueError for a number that no class has."""
     if not len(values):
         if table.labels is None:
-            raise ValueError(f"{table.store.name(0)} and all others are of no class at all")
+            raise BadData(f"{table.store.name(0)} and all others are of no class at all")
         return Numbered("class", values, table.labels)
     if values.dtype != np.int64:
         return _number_names(values, owners, table)
@@ -291,9 +292,9 @@ def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> Num
         if low < 0:
             worst = int(values.argmin())
         image = table.store.name(int(owners[worst]))
-        raise ValueError(
+        raise BadData(
             f"{image} has the label {values[worst]}; labels go from 0 to {limit - 1}, unless they "
-            f"are numbers to predict (--data.columns.target number)"
+            f"are numbers to predict (`data.columns.target='number'`)"
         )
     if table.labels is not None:
         return Numbered("class", values, table.labels)
@@ -305,7 +306,7 @@ def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> Num
         return Numbered("class", values, names)
     note = (
         f"labels go from {low} to {high}; {used} of these {len(names)} classes occur (if they are "
-        "numbers to predict: --data.columns.target number)"
+        "numbers to predict: `data.columns.target='number'`)"
     )
     return Numbered("class", values, names, (note,))
 
@@ -350,20 +351,20 @@ def _look_otherwise(values: np.ndarray) -> list[str]:
     if fractions:
         notes.append(
             f"classes are called {some(fractions, 10)}: if these are numbers to predict, say "
-            "--data.columns.target number, and mend the labels that are none"
+            "`data.columns.target='number'`, and mend the labels that are none"
         )
     joined = [name for name in names if any(separator in name for separator in SEPARATORS)]
     if joined:
         notes.append(
             f"classes are called {some(joined[:3], 10)}: if these are several each, say "
-            "--data.columns.target classes"
+            "`data.columns.target='classes'`"
         )
     separator = separator_of_names(names)
     if separator is not None:
         joined = [name for name in names if separator in name]
         notes.append(
             f"classes are called {some(joined[:3], 10)}, and their parts are classes of their own: if "
-            f"these are several each, say --data.columns.separator {separator!r}"
+            f"these are several each, say `data.columns.separator={separator!r}`"
         )
     by_letters: dict[str, list[str]] = {}
     for name in names:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from vitkit.system.errors import BadData
 from vitkit.system.storage.files import parse_json
 
 TargetKind = Literal["class", "classes", "number", "none"]
@@ -184,7 +185,7 @@ def _classes(values: Values, where: str) -> np.ndarray:
     for row, value in enumerate(values):
         _check_class(value, where, row)
         if isinstance(value, str) != isinstance(values[0], str):
-            raise ValueError(
+            raise BadData(
                 f"{where} has numbers and names as labels ({values[0]!r}, row {row}: {value!r}); "
                 f"choose one kind"
             )
@@ -194,15 +195,15 @@ def _classes(values: Values, where: str) -> np.ndarray:
 def _check_class(value, where: str, row: int) -> None:
     """Raises ValueError for a value that is neither the number nor the name of a class."""
     if value is None or value == "":
-        raise ValueError(f"{where} row {row} has no label; fill it in or remove the row")
+        raise BadData(f"{where} row {row} has no label; fill it in or remove the row")
     whole = isinstance(value, float) and value.is_integer()
     if isinstance(value, str | int) or whole:
         return
     message = f"{where} row {row} has the label {value!r}; a class is a whole number or a name"
     is_nan = value != value
     if not is_nan:
-        message += "; --data.columns.target says what else it is"
-    raise ValueError(message)
+        message += "; `data.columns.target` says what else it is"
+    raise BadData(message)
 
 
 def _as_array(values: Sequence, where: str) -> np.ndarray:
@@ -214,7 +215,7 @@ def _as_array(values: Sequence, where: str) -> np.ndarray:
     try:
         return np.array(values, dtype=np.int64)
     except OverflowError:
-        raise ValueError(
+        raise BadData(
             f"{where} has labels beyond 64 bits; number the classes from 0, or name them"
         ) from None
 
@@ -227,15 +228,15 @@ def _is_whole(text: str) -> bool:
 def _numbers(values: Values, where: str) -> np.ndarray:
     """One number each: float64 (N,), all of them finite in 32 bits."""
     if isinstance(values, Lists):
-        raise ValueError(f"{where} has lists as labels; a number to predict is one an image")
+        raise BadData(f"{where} has lists as labels; a number to predict is one an image")
     numbers = []
     for row, value in enumerate(values):
         empty = isinstance(value, str) and not value.strip()
         if value is None or empty:
-            raise ValueError(f"{where} row {row} has no label; fill it in or remove the row")
+            raise BadData(f"{where} row {row} has no label; fill it in or remove the row")
         number = as_number(value)
         if number is None or not abs(number) <= LARGEST:
-            raise ValueError(f"{where} row {row} has the label {value!r}; expected a finite number")
+            raise BadData(f"{where} row {row} has the label {value!r}; expected a finite number")
         numbers.append(number)
     return np.array(numbers, dtype=np.float64)
 
@@ -346,7 +347,7 @@ def _lists(values: Values, where: str) -> Lists:
             ends.append(len(flat))
         kinds = {isinstance(name, str) for name in flat}
         if len(kinds) > 1:
-            raise ValueError(f"{where} has numbers and names as labels; choose one kind")
+            raise BadData(f"{where} has numbers and names as labels; choose one kind")
         lists = Lists(_as_array(flat, where), np.array(ends, dtype=np.int64))
     _refuse_repetitions(lists, where)
     return lists
@@ -363,7 +364,7 @@ def _refuse_repetitions(lists: Lists, where: str) -> None:
     repeated = same_class & same_image
     if repeated.any():
         row = int(lists.owners[order][1:][repeated][0])
-        raise ValueError(
+        raise BadData(
             f"{where} row {row} has the label {lists.row(row).tolist()}, which names a class "
             f"twice; several classes are the list of their names or numbers, not zeros and ones"
         )

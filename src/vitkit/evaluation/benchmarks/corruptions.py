@@ -19,6 +19,7 @@ from vitkit.data import Pixels, Preprocessing, Source, decoded
 from vitkit.evaluation.metrics.answers import Answers
 from vitkit.evaluation.metrics.metric import SHARE, Metric, share_right, with_intervals
 from vitkit.system.console.progress import Shown, silent
+from vitkit.system.errors import Unsupported
 
 # The fifteen of ImageNet-C, then four that its authors keep for choosing between methods
 Corruption = Literal[
@@ -164,17 +165,17 @@ def check_can_corrupt(preprocessing: Preprocessing) -> None:
         import cv2
         import imagecorruptions  # noqa: F401
     except ModuleNotFoundError:
-        raise ValueError("--corruptions needs: pip install 'vitkit[corruptions]'") from None
+        raise Unsupported("`corruptions` needs: pip install 'vitkit[corruptions]'") from None
     except ImportError as error:
         # OpenCV loads libraries of the system that containers and servers are often without
-        raise ValueError(
-            f"--corruptions cannot load its packages: {error}. OpenCV needs libraries of the "
+        raise Unsupported(
+            f"`corruptions` cannot load its packages: {error}. OpenCV needs libraries of the "
             "system: apt-get install libgl1 libglib2.0-0, on Debian and Ubuntu"
         ) from None
     cv2.setNumThreads(1)  # each process of several decodes images of its own
     if not preprocessing.is_native and min(preprocessing.size) < SMALLEST:
         height, width = preprocessing.size
-        raise ValueError(
+        raise Unsupported(
             f"the model gets images of {height} x {width} pixels, and corruptions are made for "
             f"{SMALLEST} x {SMALLEST} and more"
         )

@@ -17,6 +17,7 @@ from vitkit.data import Source
 from vitkit.evaluation.benchmarks.labels import align, imagenet_wordnet
 from vitkit.evaluation.metrics.answers import Answers
 from vitkit.evaluation.metrics.metric import COUNT, Metric, share_right
+from vitkit.system.errors import BadData
 from vitkit.system.storage.download import download
 from vitkit.system.storage.files import cache_dir, parse_json
 
@@ -47,7 +48,7 @@ def _number_of(source: Source, index: int) -> int:
     name = source.name(index)
     found = number(name)
     if found is None:
-        raise ValueError(
+        raise BadData(
             f"{name} is not called as an image of ImageNet's validation part is "
             "(ILSVRC2012_val_00000001.JPEG), so its labels in ReaL are not known"
         )
@@ -69,7 +70,7 @@ def find_labels(where: str) -> tuple[np.ndarray, Path]:
                 path = folder / inner / file
                 if path.is_file():
                     return read(path), path
-    raise ValueError(
+    raise BadData(
         f"the images in {where} lie in no class folders, and no file says what they are; expected "
         f"one of {', '.join(READERS)} there or in a folder above"
     )
@@ -84,7 +85,7 @@ def read_ground_truth(path: Path) -> np.ndarray:
     names = []
     for line, value in enumerate(values, 1):
         if value not in synsets:
-            raise ValueError(
+            raise BadData(
                 f"{path} line {line} is {value[:50]!r}; expected a number from 1 to {CLASSES}"
             )
         names.append(synsets[value])
@@ -107,7 +108,7 @@ def read_solution(path: Path) -> np.ndarray:
         prediction = (row.get("PredictionString") or "").split()
         position = number(row.get("ImageId") or "")
         if position is None or not prediction:
-            raise ValueError(f"{path} has the row {str(row)[:100]}, which names no image and class")
+            raise BadData(f"{path} has the row {str(row)[:100]}, which names no image and class")
         names[position - 1] = prediction[0]
     return _classes(path, names)
 
@@ -120,12 +121,12 @@ def read_list(path: Path) -> np.ndarray:
         name, _, value = text.rpartition(" ")
         position = number(name)
         if position is None or not value.isdecimal():
-            raise ValueError(
+            raise BadData(
                 f'{path} line {line} is {text[:100]!r}; expected "ILSVRC2012_val_00000001.JPEG 65"'
             )
         classes[position - 1] = int(value)
     if classes.max() >= CLASSES:
-        raise ValueError(
+        raise BadData(
             f"{path} has the class {classes.max()}, and positions go from 0 to {CLASSES - 1}; "
             "numbers from 1 are the challenge's, which have another order"
         )
@@ -146,7 +147,7 @@ def _challenge_synsets(path: Path) -> dict[str, str]:
     from scipy.io.matlab import MatReadError
 
     if not path.is_file():
-        raise ValueError(
+        raise BadData(
             f"there is no {path}, and only it says which classes the challenge's numbers are; put "
             "meta.mat of the same development kit there"
         )
@@ -165,7 +166,7 @@ def _challenge_synsets(path: Path) -> dict[str, str]:
         MatReadError,
         zlib.error,
     ) as error:
-        raise ValueError(
+        raise BadData(
             f"{path} is not the development kit's: {str(error) or type(error).__name__}"
         ) from None
     return {str(int(k)): str(name) for k, name in zip(numbers, names, strict=True) if k <= CLASSES}
@@ -177,7 +178,7 @@ def _classes(path: Path, names: Sequence[str]) -> np.ndarray:
     numbers[""] = -1
     unknown = [name for name in names if name not in numbers]
     if unknown:
-        raise ValueError(f"{path} has the class {unknown[0][:50]!r}, which is none of ImageNet's")
+        raise BadData(f"{path} has the class {unknown[0][:50]!r}, which is none of ImageNet's")
     return np.array([numbers[name] for name in names], dtype=np.int64)
 
 
@@ -190,7 +191,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+        raise BadData(f"{path} cannot be read: {error}") from None
 
 
 def _check_size(path: Path) -> None:
@@ -198,14 +199,14 @@ def _check_size(path: Path) -> None:
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+        raise BadData(f"{path} cannot be read: {error.strerror}") from None
     if size > MAX_BYTES:
-        raise ValueError(f"{path} has more than {MAX_BYTES:,} bytes; a file of labels has fewer")
+        raise BadData(f"{path} has more than {MAX_BYTES:,} bytes; a file of labels has fewer")
 
 
 def _check_count(path: Path, count: int) -> None:
     if count != IMAGES:
-        raise ValueError(f"{path} has {count:,} lines; ImageNet has {IMAGES:,} validation images")
+        raise BadData(f"{path} has {count:,} lines; ImageNet has {IMAGES:,} validation images")
 
 
 # ReaL (Beyer et al. 2020, Section 4.1 of the ViT paper): new labels, a list of classes for each image
@@ -227,13 +228,13 @@ def find_real(path: Path | str) -> Path:
         download(URL, target)
         digest = hashlib.sha256(target.read_bytes()).hexdigest()
     except OSError as error:
-        raise ValueError(
+        raise BadData(
             f"{error}; without a network, give the file of "
-            "https://github.com/google-research/reassessed-imagenet as --real real.json"
+            "https://github.com/google-research/reassessed-imagenet as `real='real.json'`"
         ) from None
     if digest != SHA256:
         target.unlink()
-        raise ValueError(
+        raise BadData(
             f"{URL} is not the published file (its sha256 is {digest}), so it was deleted; try again"
         )
     return target
@@ -244,13 +245,13 @@ def read_real(path: Path | str) -> Lists:
     Raises ValueError for a file that is not the published one, or one like it."""
     lists = read_json(Path(path))
     if not isinstance(lists, list) or len(lists) != IMAGES:
-        raise ValueError(
+        raise BadData(
             f"{path} is not ReaL's real.json, which is a list of {IMAGES:,} lists of classes"
         )
     for number, classes in enumerate(lists, 1):
         is_list = isinstance(classes, list)
         if not is_list or not all(type(k) is int and 0 <= k < CLASSES for k in classes):
-            raise ValueError(
+            raise BadData(
                 f"{path} has {str(classes)[:100]} for image {number:,}; expected a list of classes "
                 f"from 0 to {CLASSES - 1}"
             )
@@ -263,9 +264,9 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(path.read_bytes())
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+        raise BadData(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+        raise BadData(f"{path} is not JSON: {error}") from None
 
 
 def real_accuracy(given: Answers, source: Source, lists: Lists) -> list[Metric]:
@@ -286,7 +287,7 @@ def real_accuracy(given: Answers, source: Source, lists: Lists) -> list[Metric]:
         labelled.append(position)
         right.append(given.predicted[position] in [model_class[k] for k in expected])
     if not labelled:
-        raise ValueError(f"none of the {len(given):,} images has a label in ReaL")
+        raise BadData(f"none of the {len(given):,} images has a label in ReaL")
     if not given.finite.all():
         right = [math.nan] * len(labelled)
     groups = None

@@ -24,6 +24,7 @@ from vitkit.evaluation.benchmarks.corruptions import (
 from vitkit.evaluation.benchmarks.named import IMAGENET_C, Named, open_named
 from vitkit.evaluation.metrics.answers import Answers
 from vitkit.evaluation.metrics.metric import RELATIVE_ERROR, Metric, with_intervals
+from vitkit.system.errors import BadData
 
 KINDS = ("", "noise", "blur", "weather", "digital")
 
@@ -71,7 +72,7 @@ def open_corruption(where: str, corruption: Corruption) -> Corrupted | None:
         return None
     missing = [str(level) for level in SEVERITIES if not (folder / str(level)).is_dir()]
     if missing:
-        raise ValueError(
+        raise BadData(
             f"{folder} has no folder {missing[0]}; a corruption has five, called 1 to 5, for its "
             "severities"
         )
@@ -100,9 +101,9 @@ def open_imagenet_c(where: str) -> tuple[list[Corrupted], tuple[str, ...]]:
         else:
             found.append(corrupted)
     if not Path(where).is_dir():
-        raise ValueError(f"there is no folder {where}")
+        raise BadData(f"there is no folder {where}")
     if not found:
-        raise ValueError(
+        raise BadData(
             f"{where} is not ImageNet-C: it has none of the folders {', '.join(COMMON[:3])}, ..., nor "
             f"noise/{COMMON[0]}, ..., with folders 1 to 5 in them (from {IMAGENET_C.source})"
         )
@@ -186,7 +187,7 @@ def _check_same(first: Source, other: Source, first_name: str, other_name: str) 
     example = ""
     if extra:
         example = f", {min(extra)} for example is in one of them alone"
-    raise ValueError(
+    raise BadData(
         f"{first_name} and {other_name} have other images ({len(names):,} and {len(others):,}"
         f"{example}), and in ImageNet-C every folder has the same: unpack its archives again"
     )

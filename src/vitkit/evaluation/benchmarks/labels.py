@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vitkit.system.console.text import some
+from vitkit.system.errors import BadData, VitkitError
 from vitkit.weights import imagenet21k_wordnet, imagenet_labels
 
 SYNSET = re.compile(r"n\d{8}")  # a class in WordNet, such as n01440764
@@ -55,7 +56,7 @@ def align(
     if needed is not None:
         missing = [i for i in missing if i in needed]
     if missing:
-        raise ValueError(_unknown({data[i]: names[i] for i in missing}, len(data), model_names))
+        raise BadData(_unknown({data[i]: names[i] for i in missing}, len(data), model_names))
     _check_distinct(data, model, numbers)
     classes = torch.tensor([numbers.get(i, -1) for i in range(len(data))])
     return Alignment(classes, tuple(notes))
@@ -89,7 +90,7 @@ def label_notes(data: Sequence[str], model: Sequence[str]) -> tuple[str, ...]:
         return ()
     try:
         return align(data, model).notes
-    except ValueError:
+    except VitkitError:
         return ()
 
 
@@ -169,7 +170,7 @@ def _check_numbers(data: Sequence[str], model: Sequence[str]) -> None:
     if not _are_numbers(data) or len(data) <= len(model):
         return
     if _are_numbers(model) or not set(data) & set(model):
-        raise ValueError(
+        raise BadData(
             f"the images' classes are the numbers 0 to {len(data) - 1}, and the model has "
             f"{len(model):,} classes ({some(model)})"
         )
@@ -245,7 +246,7 @@ def _unknown(unknown: dict[str, str], total: int, model: Sequence[str]) -> str:
     if len(unknown) == total:
         sentence += "; vitkit probe MODEL DATA gives a model a head for other classes"
     else:
-        sentence += "; vitkit evaluate leaves their images out with --on-unknown-class skip"
+        sentence += "; evaluate leaves their images out with `on_unknown_class='skip'`"
     return sentence
 
 
@@ -255,7 +256,7 @@ def _check_distinct(data: Sequence[str], model: Sequence[str], numbers: dict[int
     for i, k in sorted(numbers.items()):
         other = first_with.setdefault(k, i)
         if other != i:
-            raise ValueError(
+            raise BadData(
                 f"the data's classes {data[other]!r} and {data[i]!r} would both be the model's "
                 f"{model[k]!r}; rename one of them, or make them one class"
             )

@@ -29,6 +29,7 @@ from vitkit.evaluation.benchmarks.choice import (
 from vitkit.evaluation.benchmarks.imagenet import find_labels, number, read_json
 from vitkit.evaluation.benchmarks.labels import align, imagenet_wordnet, unknown
 from vitkit.system.console.text import some
+from vitkit.system.errors import BadData, VitkitError
 from vitkit.weights import imagenet_labels
 
 SetName = Literal[
@@ -130,10 +131,10 @@ def _check_known(needed: Sequence[str], model: Sequence[str]) -> None:
         return
     names = ", ".join(_readable([needed[k] for k in others[:3]]))
     has = some(model, 3)
-    raise ValueError(
+    raise BadData(
         f"the images are of ImageNet's classes, and the model does not know {len(others):,} of these "
         f"{len(needed):,} ({names}, for example): its own are {has}; "
-        "vitkit fewshot MODEL DATA --as NAME says what its features are worth there"
+        "fewshot says what its features are worth there"
     )
 
 
@@ -216,7 +217,7 @@ def _as_named(name: SetName, source: Source, where: str) -> tuple[Source, tuple[
         labelled, note = _labelled_by_number(source, where)
         return labelled, (note,)
     if source.target_kind != "class":
-        raise ValueError(
+        raise BadData(
             f"{where} is not {named.title}: its targets are of the kind {source.target_kind!r}, and "
             f"a folder for each class is expected (from {named.source})"
         )
@@ -232,8 +233,8 @@ def _with_classes(source: Source, classes: tuple[str, ...], named: NamedSet, whe
         if all(label.isdecimal() and int(label) < 1000 for label in labels):
             labels = [imagenet_wordnet()[int(label)] for label in labels]
         positions = align(labels, classes).classes.numpy()
-    except ValueError:
-        raise ValueError(
+    except VitkitError:
+        raise BadData(
             f"{where} is not {named.title}: it has the classes {', '.join(labels[:5])}, ..., and "
             f"these are not all among its {len(classes):,} ({', '.join(classes[:3])}, ...)"
         ) from None
@@ -248,14 +249,14 @@ def _labelled_by_number(source: Source, where: str) -> tuple[Source, str]:
     numbers = [number(source.name(i)) for i in range(len(source))]
     if None in numbers:
         wrong = source.name(numbers.index(None))
-        raise ValueError(
+        raise BadData(
             f"{wrong} lies in no class folder, and is not called as ImageNet's validation images are "
             "(ILSVRC2012_val_00000001.JPEG)"
         )
     targets = labels[np.array(numbers) - 1]
     if (targets < 0).any():
         missing = source.name(int(np.flatnonzero(targets < 0)[0]))
-        raise ValueError(f"{path} does not say which class {missing} is of")
+        raise BadData(f"{path} does not say which class {missing} is of")
     labelled = replace(
         source, targets=targets.astype(np.int64), labels=imagenet_wordnet(), target_kind="class"
     )
@@ -317,7 +318,7 @@ def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
     numbers = []
     for folder in source.labels:
         if folder not in object_of_folder:
-            raise ValueError(
+            raise BadData(
                 f"{root} has the folder {folder!r}, which {mappings / FOLDERS} does not have"
             )
         numbers.append(number_of.get(object_of_folder[folder], -1))
@@ -326,7 +327,7 @@ def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
     targets = np.array(numbers, dtype=np.int64)[source.targets]
     overlapping = subset(source, np.flatnonzero(targets >= 0))
     if not len(overlapping):
-        raise ValueError(f"{root} has no image of an object that ImageNet has")
+        raise BadData(f"{root} has no image of an object that ImageNet has")
     store = WithoutBorder(source.store)
     images = Source(store, overlapping.rows, targets[targets >= 0], tuple(objects))
     wnids = tuple(_wnids(names_of_object[name], mappings / CLASSES) for name in objects)
@@ -338,7 +339,7 @@ def _mappings(images: Path) -> Path:
     for folder in (images.parent / "mappings", images / "mappings"):
         if (folder / FOLDERS).is_file() and (folder / CLASSES).is_file():
             return folder
-    raise ValueError(
+    raise BadData(
         f"{images.parent / 'mappings'} needs {FOLDERS} and {CLASSES} of ObjectNet's download, which "
         "say what its folders are in ImageNet"
     )
@@ -348,7 +349,7 @@ def _names(path: Path) -> dict[str, str]:
     """A file of names by names. Raises ValueError for anything else."""
     values = read_json(path)
     if not isinstance(values, dict) or not all(type(name) is str for name in values.values()):
-        raise ValueError(f"{path} is not ObjectNet's: expected an object with names as values")
+        raise BadData(f"{path} is not ObjectNet's: expected an object with names as values")
     return values
 
 
@@ -357,6 +358,6 @@ def _wnids(names: str, path: Path) -> tuple[str, ...]:
     lists. Raises ValueError for a class that ImageNet does not have."""
     try:
         classes = align(names.split("; "), imagenet_labels()).classes.tolist()
-    except ValueError:
-        raise ValueError(f"{path} has {names[:100]!r}, which are no classes of ImageNet") from None
+    except VitkitError:
+        raise BadData(f"{path} has {names[:100]!r}, which are no classes of ImageNet") from None
     return tuple(imagenet_wordnet()[k] for k in classes)

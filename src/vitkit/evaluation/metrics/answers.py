@@ -19,6 +19,7 @@ from torch import Tensor
 from vitkit.data import Batch, Source
 from vitkit.evaluation.benchmarks.choice import Choice, among_all
 from vitkit.evaluation.evaluator import Part, collect, concatenated
+from vitkit.system.errors import BadData, Unsupported
 from vitkit.system.storage.files import parse_json, whole
 from vitkit.system.storage.records import value_of
 from vitkit.weights import Classifier, write_safetensors
@@ -87,7 +88,7 @@ def answers(
     def read_batch(batch: Batch) -> tuple[Tensor, ...]:
         logits = classifier.logits(batch.images)  # (B, K)
         if logits.ndim != 2:
-            raise ValueError(
+            raise Unsupported(
                 'the model gives an answer for every token (its pool is "none"), and here an image '
                 "has one class"
             )
@@ -185,15 +186,15 @@ def ranks_among(logits: Tensor, truth: Tensor, classes: Tensor) -> Tensor:
 def check_classes(classifier: Classifier) -> None:
     """Raises ValueError for a model whose outputs are no classes."""
     if not classifier.labels:
-        raise ValueError(
+        raise Unsupported(
             "the model has no classification head, so it names no classes; give it one with "
-            "vitkit finetune, or measure what its features are worth with --evals neighbours"
+            "vitkit finetune, or measure what its features are worth with `evals='neighbours'`"
         )
     if classifier.activation == "none":
-        raise ValueError(
+        raise Unsupported(
             "the model's outputs are numbers, not classes (its activation is none), so it "
             "has no accuracy on images with classes; measure it on images with numbers, or "
-            "what its features are worth with --evals neighbours"
+            "what its features are worth with `evals='neighbours'`"
         )
 
 
@@ -203,7 +204,7 @@ def check_targets(source: Source) -> None:
     wrong = (source.targets < 0) | (source.targets >= len(source.labels))
     if wrong.any():
         i = int(np.flatnonzero(wrong)[0])
-        raise ValueError(
+        raise BadData(
             f"{int(wrong.sum())} of {len(source)} images have a class that does not exist: "
             f"{source.name(i)} has {source.targets[i]}, and there are {len(source.labels)} classes "
             "(0 is the first)"

@@ -30,6 +30,7 @@ from vitkit.evaluation.metrics.metric import (
     turned_percentiles,
     wilson,
 )
+from vitkit.system.errors import BadData
 from vitkit.weights import Classifier
 
 BINS = 15  # as in Guo et al. and in most papers since
@@ -255,12 +256,10 @@ def fit_temperature(
     """
     count, outputs = logits.shape
     if not count or outputs < 2:
-        raise ValueError(
-            f"a temperature is fitted on answers of two classes or more, not {outputs}"
-        )
+        raise BadData(f"a temperature is fitted on answers of two classes or more, not {outputs}")
     z = logits.double()
     if not z.isfinite().all():
-        raise ValueError("the logits hold NaN or infinity, so no temperature fits them")
+        raise BadData("the logits hold NaN or infinity, so no temperature fits them")
     spread = z.std(correction=0).item() or 1.0
     z = (z - z.mean(1, keepdim=True)) / spread  # (N, K), of any size before, of size 1 now
     if weights is None:
@@ -327,7 +326,7 @@ class Calibration(NamedTuple):
 def check_can_calibrate(classifier: Classifier) -> None:
     """Raises ValueError unless a temperature makes sense for the model's probabilities."""
     if classifier.activation != "softmax":
-        raise ValueError(
+        raise BadData(
             f"a temperature is for probabilities of one class among several (softmax); the model's "
             f"activation is {classifier.activation}"
         )
@@ -338,13 +337,13 @@ def calibrate(given: Answers) -> Calibration:
     answers are no better than chance, and if they are not finite."""
     assert given.logits is not None, "ask for the logits"
     if not given.finite.all():
-        raise ValueError("the model's outputs are not finite; no temperature can mend that")
+        raise BadData("the model's outputs are not finite; no temperature can mend that")
     logits = torch.from_numpy(given.logits)
     truth = torch.from_numpy(given.truth)
     temperature = fit_temperature(logits, truth)
     highest = float((logits / temperature).softmax(-1).max())
     if highest < 1.01 / logits.shape[1]:
-        raise ValueError(
+        raise BadData(
             f"no temperature fits: of {len(given)} images {int(given.right.sum())} are right, which "
             "is no better than chance"
         )

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from vitkit.system.console.progress import bar, silent
+from vitkit.system.errors import BadRun, BadSettings
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.system.storage.records import record_of, value_of
 
@@ -127,7 +128,7 @@ class Metric:
         """Whether the value is better than the other's; NaN is worse than any number. Raises
         ValueError for different units, and for a unit of which no value is better."""
         if self.unit != other.unit or self.unit.better == "neither":
-            raise ValueError(
+            raise BadSettings(
                 f"{self.name} in {self.unit.name} and {other.name} in {other.unit.name} cannot be "
                 "compared"
             )
@@ -163,7 +164,7 @@ class Metric:
         if isinstance(values["unit"], dict):
             unit = record_of(Unit, values["unit"])
             if not FORMAT.fullmatch(unit.format):
-                raise ValueError(f"{unit.format[:100]!r} is no format of its values")
+                raise BadRun(f"{unit.format[:100]!r} is no format of its values")
         else:
             unit = UNITS[values["unit"]]
         value = number_of(values["value"], values.get("note", ""))
@@ -184,7 +185,7 @@ def number_of(value: float | None, note: str) -> float:
     """The number that `plain_number` was given. Raises ValueError for anything else."""
     if value is None:
         if note not in ("nan", "inf", "-inf"):
-            raise ValueError(f"{str(note)[:100]!r} is no number")
+            raise BadRun(f"{str(note)[:100]!r} is no number")
         return float(note)
     value_of(float, value, "its value")
     return value

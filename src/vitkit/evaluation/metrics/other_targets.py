@@ -28,6 +28,7 @@ from vitkit.evaluation.metrics.metric import (
     Metric,
     with_intervals,
 )
+from vitkit.system.errors import BadData
 
 YES = 0.5  # probability from which an answer counts as yes
 FIGURES = {"map": SHARE, "macro_f1": SHARE, "micro_f1": SHARE}
@@ -177,7 +178,7 @@ class Errors:
         model that does not give one number for each image, and if there is no image."""
         classifier = subject.classifier
         if len(classifier.labels) != 1:
-            raise ValueError(
+            raise BadData(
                 f"the model has {len(classifier.labels)} outputs, and a number is one; vitkit "
                 "probe or finetune MODEL DATA makes one of numbers"
             )

@@ -31,6 +31,7 @@ from vitkit.evaluation.metrics.metric import (
     wilson,
 )
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadWeights
 
 
 class Difference(NamedTuple):
@@ -93,7 +94,7 @@ def paired(first: Answers, second: Answers) -> Paired:
     assert (first.indices == second.indices).all(), "these are not the same images"
     for name, given in (("first", first), ("second", second)):
         if not given.finite.all():
-            raise ValueError(f"outputs of the {name} model are not finite, so it compares to none")
+            raise BadWeights(f"outputs of the {name} model are not finite, so it compares to none")
 
     groups = first.groups
 

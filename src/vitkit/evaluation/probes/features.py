@@ -25,6 +25,7 @@ from vitkit.data import Batch, Lists, Source, content_digest, default_workers, e
 from vitkit.evaluation.evaluator import collect
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
+from vitkit.system.errors import BadData, Unavailable, Unsupported
 from vitkit.system.processes.ranks import any_rank, from_every_rank, on_rank_0, world
 from vitkit.system.storage.files import as_text, as_utf8, cache_dir, save_npz, whole
 from vitkit.weights import Classifier
@@ -68,7 +69,7 @@ def features(
     BadImage, with its name, for one that cannot be decoded.
     """
     if not len(source):
-        raise ValueError("there are no images, so there are no features of them")
+        raise BadData("there are no images, so there are no features of them")
     targets = source.targets_of(np.arange(len(source)))
 
     # From the cache: all ranks, or none
@@ -110,7 +111,7 @@ def _compute(classifier: Classifier, batches: Iterable[Batch], count: int) -> np
     def read(batch: Batch) -> tuple[Tensor, Tensor]:
         rows = classifier.features(batch.images)
         if rows.ndim != 2:
-            raise ValueError(
+            raise Unsupported(
                 f"the model gives {' x '.join(map(str, rows.shape[1:]))} numbers for an image, a "
                 "state of each of its tokens; features need a model that pools them into one"
             )
@@ -125,7 +126,7 @@ def _compute(classifier: Classifier, batches: Iterable[Batch], count: int) -> np
         x[indices.numpy()] = rows
         times[indices] += 1
     if not (times == 1).all():
-        raise ValueError(
+        raise Unsupported(
             f"the batches hold {(times != 1).sum():,} of {count:,} images never or twice"
         )
     return x
@@ -182,7 +183,7 @@ def add_weights(digest: "hashlib._Hash", weights: Mapping[str, Tensor]) -> None:
 def architecture(classifier: Classifier) -> dict:
     """What determines features besides the weights: configuration and preprocessing."""
     if not hasattr(classifier.model, "config"):  # another runtime computes it
-        raise ValueError(
+        raise Unsupported(
             "an exported file gives logits alone; the features, what the head reads, are computed by "
             "PyTorch, from the model that it was exported from"
         )
@@ -251,7 +252,7 @@ def _make_room(folder: Path, size: int) -> None:
     """Delete the features that were not used for longest, until `size` more bytes are within
     KEPT. Raises OSError if they never are."""
     if size > KEPT:
-        raise OSError(f"they take {size:,} bytes, and the cache holds {KEPT:,}")
+        raise Unavailable(f"they take {size:,} bytes, and the cache holds {KEPT:,}")
     states = []
     for file in folder.glob("*.npy"):
         with suppress(OSError):  # another process has just deleted it

@@ -27,6 +27,7 @@ from vitkit.evaluation.metrics.metric import COUNT, DEVIATION, NUMBER, SHARE, Me
 from vitkit.evaluation.probes.closed_forms import ridge, targets
 from vitkit.evaluation.probes.features import features
 from vitkit.system.console.text import counted, some
+from vitkit.system.errors import BadData, BadSettings
 
 FIXED = 10  # l2 = 2^10
 GRID = tuple(range(-10, 20))  # the exponents of the older form
@@ -52,12 +53,12 @@ class Fewshot:
 
     def __post_init__(self):
         if not self.shots or min(self.shots) < 1 or len(set(self.shots)) < len(self.shots):
-            raise ValueError(
+            raise BadSettings(
                 f"shots is {self.shots}; it is one number of images a class or several, each 1 or "
                 "more, and each once"
             )
         if self.seeds < 1:
-            raise ValueError(f"seeds is {self.seeds}; it is how often images are drawn, 1 or more")
+            raise BadSettings(f"seeds is {self.seeds}; it is how often images are drawn, 1 or more")
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has one class."""
@@ -245,14 +246,14 @@ def shot_notes(train: Source, test: Source, shots: int) -> list[str]:
 def _check(train: Source | None, test: Source) -> None:
     """Raises ValueError for images that nothing can be learned from."""
     if train is None or not len(train):
-        raise ValueError(
+        raise BadData(
             "few-shot accuracy needs training images; give a data set that has some beside those "
             "to measure on"
         )
     if not len(test):
-        raise ValueError("there is no image to evaluate on")
+        raise BadData("there is no image to evaluate on")
     if len(np.unique(train.targets)) < 2:
-        raise ValueError(
+        raise BadData(
             f"all {len(train):,} training images have the class {train.answer(0)}; a classifier "
             "needs two classes or more"
         )

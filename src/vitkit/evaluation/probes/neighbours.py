@@ -20,6 +20,7 @@ from vitkit.data import TargetKind
 from vitkit.evaluation.evaluator import Part, Subject
 from vitkit.evaluation.metrics.metric import COUNT, Metric, share_right
 from vitkit.evaluation.probes.features import features
+from vitkit.system.errors import BadData, BadSettings
 
 ROWS = 1024  # images that are compared with all others at a time
 
@@ -36,7 +37,7 @@ class Neighbours:
 
     def __post_init__(self):
         if self.k < 1:
-            raise ValueError(f"k is {self.k}; it is a number of neighbours, at least 1")
+            raise BadSettings(f"k is {self.k}; it is a number of neighbours, at least 1")
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has one class."""
@@ -53,7 +54,7 @@ class Neighbours:
         is_finished = subject.learner is None
         x, y = features(classifier, part.source, part.batches, cached=is_finished)
         if len(y) < 2:
-            raise ValueError("an image needs others to be its neighbours; there are fewer than two")
+            raise BadData("an image needs others to be its neighbours; there are fewer than two")
         rows = torch.tensor(x, device=classifier.device)  # (N, D)
         classes = torch.tensor(y, device=classifier.device)
         groups = part.source.groups

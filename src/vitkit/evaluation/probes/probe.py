@@ -35,6 +35,7 @@ from vitkit.evaluation.probes.left_out import (
 )
 from vitkit.models import DistilledHead
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadData, BadWeights
 from vitkit.weights import Activation, Classifier
 
 INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # of the logistic regression: scikit-learn's C
@@ -215,10 +216,10 @@ def probe(
     are not finite.
     """
     if not len(classes) or count < 2:
-        raise ValueError(f"{len(classes)} examples of {count} classes teach no classifier")
+        raise BadData(f"{len(classes)} examples of {count} classes teach no classifier")
     counts = np.bincount(classes, minlength=count)
     if len(counts) > count or not counts.all():
-        raise ValueError(f"of {count} classes {(counts == 0).sum()} have no example")
+        raise BadData(f"of {count} classes {(counts == 0).sum()} have no example")
     refuse_broken(x)
     examples = Examples(torch.tensor(x), torch.tensor(classes), count, balanced, groups, products)
     return FIT[method](examples)
@@ -228,7 +229,7 @@ def refuse_broken(x: np.ndarray) -> None:
     """Raises ValueError for features (N, D) that are not finite."""
     broken = np.flatnonzero(~np.isfinite(x).all(1))
     if len(broken):
-        raise ValueError(
+        raise BadWeights(
             f"the features of {len(broken):,} of {len(x):,} examples hold NaN or infinity, the "
             f"first of number {broken[0]}"
         )
@@ -370,7 +371,7 @@ def known_classes(source: Source) -> np.ndarray:
     classes = np.unique(source.targets)
     if len(classes) < 2:
         names = ", ".join(source.labels[number] for number in classes) or "no class"
-        raise ValueError(
+        raise BadData(
             f"all there is to learn from, {counted(len(source), 'image')}, has {names}; a classifier "
             "needs two classes or more"
         )

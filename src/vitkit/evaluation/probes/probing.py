@@ -42,6 +42,7 @@ from vitkit.evaluation.probes.probe import (
     refuse_broken,
 )
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadData
 from vitkit.weights import Activation
 
 NUMBER = ("0",)  # the one output of a head for numbers, as training calls it
@@ -82,7 +83,7 @@ class Probing:
         images without labels."""
         kind = source.target_kind
         if kind == "none":
-            raise ValueError("images without labels teach no head")
+            raise BadData("images without labels teach no head")
         if kind == "number":
             return cls(kind, NUMBER, np.zeros(0, np.int64))
         balanced = False
@@ -92,9 +93,7 @@ class Probing:
         else:
             known = np.unique(source.targets.values).astype(np.int64)
             if not len(known):
-                raise ValueError(
-                    "no image to learn from has any class, so there is nothing to learn"
-                )
+                raise BadData("no image to learn from has any class, so there is nothing to learn")
         return cls(kind, tuple(source.labels[k] for k in known), known, balanced)
 
     @property
@@ -139,7 +138,7 @@ class Probing:
             return probe(method, learned.x, learned.y, count, self.balanced, groups, products)
         if method != "linear":
             what = {"classes": "several classes", "number": "a number"}[self.kind]
-            raise ValueError(
+            raise BadData(
                 f"{method} is for images of one class each, and these have {what}; linear is the "
                 "method for them"
             )
@@ -257,12 +256,12 @@ def several_probe(
     refuse_broken(x)
     if not len(y) or not y.shape[1]:
         examples = counted(len(y), "example")
-        raise ValueError(f"{examples} of {y.shape[-1]} classes teach no classifier")
+        raise BadData(f"{examples} of {y.shape[-1]} classes teach no classifier")
     empty = np.flatnonzero(~y.any(0))
     if len(empty):
-        raise ValueError(f"of {y.shape[1]} classes {len(empty)} have no example")
+        raise BadData(f"of {y.shape[1]} classes {len(empty)} have no example")
     if y.all():
-        raise ValueError(
+        raise BadData(
             f"all {len(y):,} examples have all {y.shape[1]} classes, so nothing tells what has them not"
         )
     truth = torch.tensor(y, dtype=torch.float64)
@@ -302,9 +301,9 @@ def number_probe(
     fewer than two different numbers, and for features that are not finite."""
     refuse_broken(x)
     if len(y) < 2:
-        raise ValueError(f"{counted(len(y), 'example')} cannot teach a number; two or more can")
+        raise BadData(f"{counted(len(y), 'example')} cannot teach a number; two or more can")
     if np.ptp(y) == 0:
-        raise ValueError(
+        raise BadData(
             f"all {len(y):,} examples have the number {y[0]:g}; there is nothing to learn"
         )
     truth = torch.tensor(y, dtype=torch.float64)[:, None]  # (N, 1)

@@ -25,6 +25,7 @@ from vitkit.evaluation.metrics.classification import unbalanced
 from vitkit.evaluation.probes.features import Features, add_weights, architecture, below_head
 from vitkit.evaluation.probes.probe import Probe, probe, with_probe
 from vitkit.evaluation.probes.unknown import fit_unknown, last_token
+from vitkit.system.errors import BadSettings, BadWeights
 from vitkit.system.storage.files import parse_json, whole
 from vitkit.system.storage.private import public
 from vitkit.system.storage.records import record_of, value_of
@@ -199,7 +200,7 @@ def changed(
 def undone(memory: Memory) -> Memory:
     """The memory before the last change, to the bit. Raises ValueError if there is none."""
     if not memory.changes:
-        raise ValueError("there is no change to undo")
+        raise BadSettings("there is no change to undo")
     number = len(memory.changes)
 
     # Its names
@@ -246,9 +247,9 @@ def fit(memory: Memory) -> Probe:
     ValueError for fewer than two classes."""
     if len(memory.known) < 2:
         names = " and ".join(memory.classes) or "no class"
-        raise ValueError(
+        raise BadSettings(
             f"a classifier needs two classes or more, and this one would know {names}; add another, "
-            "a folder of photographs each: --add cats/ dogs/"
+            "a folder of photographs each (`add`)"
         )
     return probe(METHOD, memory.x[memory.rows], memory.targets, len(memory.known), memory.balanced)
 
@@ -256,15 +257,15 @@ def fit(memory: Memory) -> Probe:
 def _position_to_rename(memory: Memory, old: str, new: str) -> int:
     """Which of the labels is to be renamed. Raises ValueError for what cannot be."""
     if old == new:
-        raise ValueError(f"{old} is called so already")
+        raise BadSettings(f"{old} is called so already")
     if new in memory.classes:
-        raise ValueError(
+        raise BadSettings(
             f"{old} cannot be called {new}: another class is; two classes are not made one"
         )
     for number in memory.known:
         if memory.labels[number] == old:
             return number
-    raise ValueError(f"there is no class {old}; the classes are {', '.join(memory.classes)}")
+    raise BadSettings(f"there is no class {old}; the classes are {', '.join(memory.classes)}")
 
 
 def _with(memory: Memory, photographs: NewExamples, number: int) -> Memory:
@@ -352,16 +353,16 @@ def read_memory(folder: Path, classifier: Classifier) -> tuple[Memory, bool]:
     try:
         memory, values = _read(file)
     except (SafetensorError, *DAMAGE) as error:
-        raise ValueError(
+        raise BadWeights(
             f"{file} cannot be read ({error}), so the photographs that this model was taught are "
             "forgotten; the model itself is another file. Put a copy of it there, or begin again in "
             "another directory"
         ) from error
     if values["backbone"] != backbone_digest(classifier):
-        raise ValueError(
+        raise BadWeights(
             f"the model in {folder} is another below its head than when it was taught (trained, or "
             "for another size of images), so what it remembers does not fit; begin again in another "
-            f"directory: vitkit teach {folder} NEW --add FOLDER..."
+            f"directory (`output`)"
         )
     return memory, values["head"] == head_digest(classifier)
 
@@ -394,16 +395,16 @@ def _read(file: Path) -> tuple[Memory, dict]:
         text = metadata["taught"]
         x = opened.get_tensor("features")
     if _checksum(text, np.ascontiguousarray(x)) != metadata["checksum"]:
-        raise ValueError("its checksum does not fit, so it is damaged")
+        raise BadWeights("its checksum does not fit, so it is damaged")
     values = parse_json(text)
     if value_of(int, values["version"], "its version") > LATEST:
-        raise ValueError("a later version of vitkit wrote it")
+        raise BadWeights("a later version of vitkit wrote it")
     labels = value_of(tuple[str, ...], values["labels"], "labels")
     examples = []
     for example in value_of(list[list], values["examples"], "examples"):
         named = dict(zip(Example._fields, example, strict=False))
         if len(example) > len(named):
-            raise ValueError("an example has more values than vitkit writes")
+            raise BadWeights("an example has more values than vitkit writes")
         examples.append(record_of(Example, named))
     changes = []
     for said, renamed in value_of(list[tuple[str, list]], values["changes"], "changes"):
@@ -423,18 +424,18 @@ def _check_memory(
 ) -> None:
     """Raises ValueError for parts of a memory that do not fit together."""
     if x.ndim != 2 or len(x) != len(examples) or x.dtype not in (np.float16, np.float32):
-        raise ValueError(
+        raise BadWeights(
             f"it has {x.shape} features of {x.dtype} for {len(examples):,} photographs"
         )
     if not np.isfinite(x).all():
-        raise ValueError("a feature of it is NaN or infinite")
+        raise BadWeights("a feature of it is NaN or infinite")
     for each in examples:
         if not 0 <= each.label < labels:
-            raise ValueError(
+            raise BadWeights(
                 f"{each.name[:100]!r} has the class {each.label}, and there are {labels}"
             )
         if not (0 <= each.added <= len(changes) and 0 <= each.removed <= len(changes)):
-            raise ValueError(f"{each.name[:100]!r} was changed by a change that is not there")
+            raise BadWeights(f"{each.name[:100]!r} was changed by a change that is not there")
     for change in changes:
         if any(not 0 <= number < labels for number, _ in change.renamed):
-            raise ValueError("a class was renamed that is not there")
+            raise BadWeights("a class was renamed that is not there")

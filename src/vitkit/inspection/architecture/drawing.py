@@ -7,6 +7,7 @@ from vitkit.inspection.architecture.scene import LARGE, Scene, Text, png, svg
 from vitkit.inspection.architecture.transformer import draw_transformer
 from vitkit.inspection.pages.html import Block, page, paragraph, section, table
 from vitkit.models import ModelConfig, Part, ResNetConfig, ViTConfig, called, cost, parts
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.storage.files import check_replaceable, write_where_said
 
 ENDINGS = (".svg", ".html", ".png")
@@ -20,7 +21,7 @@ HEADER = ("part", "gives", "parameters", "MACs")
 def check_drawing(path: Path) -> None:
     """Raises ValueError for a file that no drawing can become: before a model is loaded for it."""
     if path.suffix.lower() not in ENDINGS:
-        raise ValueError(
+        raise BadSettings(
             f"{path} is to be the drawing of a model; its ending says what it is: .svg, .png or "
             ".html, a page"
         )
@@ -34,7 +35,7 @@ def write_architecture(path: Path | str, config: ModelConfig) -> Path:
     path = Path(path)
     check_drawing(path)
     if not isinstance(config, ViTConfig | ResNetConfig):
-        raise ValueError(
+        raise Unsupported(
             f"{called(config)} has no drawing: vitkit draws Vision Transformers and ResNets"
         )
     kind = path.suffix.lower()

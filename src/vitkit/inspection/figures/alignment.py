@@ -16,6 +16,7 @@ from torch import Tensor
 from vitkit.inspection.figures.passes import Images, block_by_block, in_float32
 from vitkit.inspection.plots import LIGHT, Theme, draw_numbers, name_layers, panels, themed
 from vitkit.models import Recording
+from vitkit.system.errors import BadSettings
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def alignment(
     photographs.
     """
     if (other is None) != (other_images is None):
-        raise ValueError("other and other_images go together: a model, and images prepared for it")
+        raise BadSettings("other and other_images go together: a model, and images prepared for it")
     between = within = within_other = 0
     count = 0
     if other is None:
@@ -84,7 +85,7 @@ def alignment(
         within_other = within_other + hsic(other_kernels, other_kernels)  # (L' + 1,)
         count += len(batch)
     if not count:
-        raise ValueError("there are no images to look at")
+        raise BadSettings("there are no images to look at")
     values = between / (within[:, None] * within_other).clamp(min=1e-300).sqrt()
     names = _names(classifier)
     return Alignment(values, names, _names(other or classifier), count, other is None)
@@ -137,7 +138,7 @@ def _batches(images: Images) -> Iterator[Tensor]:
         batches = images.tensor_split(-(-len(images) // BATCH) or 1)
     for batch in batches:
         if len(batch) < FEWEST:
-            raise ValueError(
+            raise BadSettings(
                 f"there are {len(batch)} images (of a batch); how much alike layers are is "
                 f"estimated from at least {FEWEST}: give more"
             )
@@ -148,7 +149,7 @@ def _pairs(images: Images, other_images: Images) -> Iterator[tuple[Tensor, Tenso
     """Batches of the same photographs for two models. Raises ValueError."""
     for batch, other_batch in zip_longest(_batches(images), _batches(other_images), fillvalue=()):
         if len(batch) != len(other_batch):
-            raise ValueError(
+            raise BadSettings(
                 f"a batch has {len(batch)} images for one model and {len(other_batch)} for the "
                 "other; both get the same photographs in the same order"
             )

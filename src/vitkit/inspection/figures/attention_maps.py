@@ -31,6 +31,7 @@ from vitkit.inspection.figures.passes import (
     reading,
 )
 from vitkit.models import Grid, Recording, VisionTransformer, ViTConfig
+from vitkit.system.errors import BadSettings
 from vitkit.weights import Classifier
 
 
@@ -157,7 +158,7 @@ def raw_attention(
         check_number("head", head, config.heads, "heads")
     check_patch("query", query, grid)
     if query is not None and names[layer] == POOLING:
-        raise ValueError(
+        raise BadSettings(
             "query is a patch, and in the pooling a learned query looks at the patches; give None"
         )
     wanted = []

@@ -33,6 +33,7 @@ from vitkit.models import (
     ViTConfig,
     standardised,
 )
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def filter_components(classifier: Classifier, count: int = 28, centred: bool = T
     rows = filters.flatten(1).cpu().double()  # (D, C·h·w)
     most = min(rows.shape)
     if not 1 <= count <= most:
-        raise ValueError(
+        raise BadSettings(
             f"count is {count}; {rows.shape[0]} filters of {rows.shape[1]} numbers have 1 to "
             f"{most} principal components"
         )
@@ -120,7 +121,7 @@ def draw_filters(filters: Filters, theme: Theme = LIGHT) -> "Figure":
     """
     count, channels = filters.components.shape[:2]
     if channels not in (1, 3):
-        raise ValueError(
+        raise Unsupported(
             f"filters of {channels} channels have no colours to be drawn in; take their array"
         )
 
@@ -202,14 +203,14 @@ def position_similarity(
     """
     config = classifier.model.config
     if not isinstance(config, ViTConfig):
-        raise ValueError(
+        raise Unsupported(
             f"a {config.title} has no position embeddings; Vision Transformers and their hybrids "
             "have them"
         )
     grid = tuple(grid or config.grid)
     positions = _of_block(classifier.model.positions, block)
     if isinstance(positions, NoPositions):
-        raise ValueError(
+        raise Unsupported(
             'the model has no positions (its positions are "none"): to it the patches are a set, and '
             "there is nothing to compare"
         )
@@ -231,7 +232,7 @@ def _of_block(positions: nn.Module, block: int) -> nn.Module:
     """The positions of a block, by its number from 0. Raises ValueError."""
     if not isinstance(positions, nn.ModuleList):
         if block != 0:
-            raise ValueError(
+            raise BadSettings(
                 f"block is {block}; the model has one set of positions for all blocks, number 0"
             )
         return positions

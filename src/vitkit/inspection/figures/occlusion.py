@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitkit.inspection.figures.passes import class_numbers, small_batches
 from vitkit.inspection.plots import LIGHT, Theme, panels, themed
+from vitkit.system.errors import BadSettings
 from vitkit.weights import Classifier, check_answers
 
 if TYPE_CHECKING:
@@ -132,19 +133,19 @@ def _check(classifier: Classifier, images: Tensor, maps: Tensor, steps: int, ord
     config = classifier.model.config
     check_answers(classifier, "covering parts of an image changes no answer")
     if not config.pools:
-        raise ValueError(
+        raise BadSettings(
             "the model has no head that answers an image, so covering parts of one changes no "
             "answer"
         )
     fits = maps.ndim == 3 and len(maps) == len(images)
     if not fits or images.shape[2] % maps.shape[1] or images.shape[3] % maps.shape[2]:
-        raise ValueError(
+        raise BadSettings(
             f"the maps are of shape {tuple(maps.shape)} for images of shape {tuple(images.shape)}; "
             "there is one (h, w) for each image, whose sides are multiples of h and w"
         )
     patches = maps.shape[1] * maps.shape[2]
     if not 1 <= steps <= patches or orders < 1:
-        raise ValueError(
+        raise BadSettings(
             f"{steps} steps and {orders} random orders; a map of {patches} patches has 1 to "
             f"{patches} steps, and at least one order is needed to compare with"
         )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitkit.models import Grid, Recording, VisionTransformer, ViTConfig, recording
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import Classifier
 
 Images = Tensor | Iterable[Tensor]
@@ -43,7 +44,7 @@ def check_transformer(classifier: Classifier) -> ViTConfig:
     another."""
     config = classifier.model.config
     if not isinstance(config, ViTConfig):
-        raise ValueError(
+        raise Unsupported(
             f"a {config.title} has no attention among patches, so there is no map of what it looks "
             "at; Vision Transformers and their hybrids have one"
         )
@@ -55,7 +56,7 @@ def check_has_attention(classifier: Classifier) -> ViTConfig:
     image. Raises ValueError for another."""
     config = check_transformer(classifier)
     if not config.pools:
-        raise ValueError(
+        raise Unsupported(
             'the model gives an answer for every token (its pool is "none"), so there is no one '
             "answer whose attention could be shown"
         )
@@ -82,7 +83,7 @@ def layer_names(config: ViTConfig) -> tuple[str, ...]:
 def check_number(name: str, number: int, count: int, things: str) -> None:
     """Raise ValueError for the number, in the argument `name`, of a thing that the model lacks."""
     if not 0 <= number < count:
-        raise ValueError(
+        raise BadSettings(
             f"{name} is {number}; the model's {count} {things} are numbered 0 to {count - 1}"
         )
 
@@ -93,7 +94,7 @@ def check_patch(name: str, patch: tuple[int, int] | None, grid: Grid) -> None:
         return
     row, column = patch
     if not (0 <= row < grid[0] and 0 <= column < grid[1]):
-        raise ValueError(
+        raise BadSettings(
             f"{name} is the patch {row}, {column}; rows are numbered 0 to {grid[0] - 1}, columns 0 "
             f"to {grid[1] - 1}"
         )
@@ -125,14 +126,14 @@ def small_batches(classifier: Classifier, images: Images) -> Iterator[Tensor]:
             given = type(batch).__name__
             if isinstance(batch, Tensor):
                 given = f"{batch.dtype} of shape {tuple(batch.shape)}"
-            raise ValueError(
+            raise BadSettings(
                 f"got {given}; expected prepared images, uint8 (B, 3, h, w), as "
                 "classifier.batch(...) makes them"
             )
         seen += len(batch)
         yield from batch.split(_images_at_a_time(classifier, batch))
     if not seen:
-        raise ValueError("there are no images to look at")
+        raise BadSettings("there are no images to look at")
 
 
 def _images_at_a_time(classifier: Classifier, batch: Tensor) -> int:
@@ -149,7 +150,7 @@ def _images_at_a_time(classifier: Classifier, batch: Tensor) -> int:
 def same_grid(before: Grid | None, grid: Grid) -> Grid:
     """The grid of these images. Raises ValueError if those before them had another."""
     if before not in (None, grid):
-        raise ValueError(
+        raise BadSettings(
             f"images of {grid[0]} x {grid[1]} patches come after images of {before[0]} x "
             f"{before[1]}; a mean over images needs one size: prepare all with one Preprocessing"
         )

@@ -19,6 +19,7 @@ from vitkit.inspection.photographs import aspect, cells_beside
 from vitkit.inspection.plots import LIGHT, Theme, draw_numbers, in_rows, name_layers, panels, themed
 from vitkit.models import Recording, ViTConfig, hidden_states
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import Classifier, evaluating
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def token_norms(classifier: Classifier, images: Images) -> TokenNorms:
     model = classifier.model
     config = model.config
     if not isinstance(config, ViTConfig):
-        raise ValueError(
+        raise Unsupported(
             f"a {config.title} has feature maps and no tokens, so there are no norms of tokens"
         )
     of_batches = []
@@ -189,7 +190,7 @@ def token_colours(classifier: Classifier, images: Images, layer: int = -1) -> Te
     states = torch.cat(states).permute(0, 2, 3, 1)  # (B, h, w, D)
     rows = states.flatten(0, 2).double()
     if min(rows.shape) < 4:
-        raise ValueError(
+        raise BadSettings(
             f"there are {len(rows)} patches of {rows.shape[1]} numbers; three principal components "
             "need at least four of each: give more images"
         )

@@ -18,6 +18,7 @@ from vitkit.inspection.pages.html import Active, Block, embedded, paragraph, par
 from vitkit.inspection.photographs import whole_pixels
 from vitkit.models import Grid, ViTConfig
 from vitkit.system.console.text import counted, printable_name
+from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.weights import Classifier, no_answer
 
 MEGABYTE = 10**6
@@ -48,7 +49,7 @@ def write_explorer(
     """
     try:
         config = check_transformer(classifier)
-    except ValueError as error:
+    except VitkitError as error:
         return write_page(path, title, [paragraph(f"No map: {error}."), *sections])
     if not pictures:
         return write_page(path, title, sections)
@@ -109,7 +110,7 @@ def chosen_detail(config: ViTConfig, grid: Grid, photographs: int, megabytes: fl
         total = photographs * (most_bytes(config, grid, detail) + PHOTOGRAPH_BYTES)
         if total <= megabytes * MEGABYTE:
             return detail
-    raise ValueError(
+    raise BadSettings(
         f"{counted(photographs, 'photograph')} with their attention do not fit on a page of "
         f"{megabytes:g} MB; give fewer photographs, or allow a larger page"
     )

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from vitkit.models.config_checks import check_types
 from vitkit.models.tiling import Grid, as_pair
+from vitkit.system.errors import BadSettings, BadWeights
 
 # How each origin of weights pads and standardises; they differ by more than rounding. The published
 # BiT has two official implementations: its own surrounds the max-pooling by zeros, which win over
@@ -73,20 +74,20 @@ class Backbone:
             object.__setattr__(self, "units", tuple(self.units))
         check_types(self)
         if any(count < 1 for count in self.units):
-            raise ValueError(f"units is {self.units}; every stage has at least one residual unit")
+            raise BadSettings(f"units is {self.units}; every stage has at least one residual unit")
         root = f"a width of {self.width} makes {self.channels} channels in the root"
         if self.norm == "group" and (self.channels < 32 or self.channels % 32):
-            raise ValueError(
+            raise BadSettings(
                 f"{root}, which GroupNorm cannot split among 32 groups; choose a multiple of 0.5"
             )
         if self.mixer != "conv" and self.channels % 64:
-            raise ValueError(
+            raise BadSettings(
                 f"{root}, which {self.mixer} attention cannot split among its heads; choose a "
                 "whole number"
             )
         for name in ("norm_eps", "weight_eps", "width"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+                raise BadSettings(f"{name} is {getattr(self, name)}; it must be above 0")
 
     @property
     def channels(self) -> int:
@@ -176,7 +177,7 @@ class ResNetConfig:
         sizes_are_possible = min(self.image) >= 1 and self.channels >= 1
         if not sizes_are_possible or self.classes < 0:
             sides = " x ".join(map(str, self.image))
-            raise ValueError(
+            raise BadSettings(
                 f"an image of {sides} pixels with {self.channels} channels and {self.classes} "
                 "classes is not an image classifier; sides and channels are at least 1, classes 0 or "
                 "more"
@@ -219,8 +220,8 @@ def backbone_from(value: object) -> Backbone:
         known = {field.name for field in fields(Backbone)}
         unknown = sorted(map(repr, value.keys() - known))
         if unknown:
-            raise ValueError(f"a Backbone has no setting {', '.join(unknown)}")
+            raise BadWeights(f"a Backbone has no setting {', '.join(unknown)}")
         value = Backbone(**value)
     if not isinstance(value, Backbone):
-        raise ValueError(f"{value!r} is not a Backbone, nor its settings")
+        raise BadWeights(f"{value!r} is not a Backbone, nor its settings")
     return value

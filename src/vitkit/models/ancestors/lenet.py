@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitkit.models.config_checks import check_types
 from vitkit.models.layers import check_images, init_head, lecun_normal_
 from vitkit.models.tiling import Grid
+from vitkit.system.errors import BadSettings
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class LeNetConfig:
     def __post_init__(self):
         check_types(self)
         if self.channels < 1 or self.classes < 0:
-            raise ValueError(
+            raise BadSettings(
                 f"{self.channels} channels and {self.classes} classes; at least 1 and 0 are needed"
             )
 
@@ -61,7 +62,9 @@ class LeNetConfig:
         """The same model for images of this size. Raises ValueError for another size than its
         own."""
         if tuple(image) != self.image:
-            raise ValueError(f"LeNet-5 takes images of 32 x 32 pixels, not {image[0]} x {image[1]}")
+            raise BadSettings(
+                f"LeNet-5 takes images of 32 x 32 pixels, not {image[0]} x {image[1]}"
+            )
         return self
 
     def with_head(self, classes: int) -> "LeNetConfig":
@@ -112,7 +115,7 @@ class LeNet(nn.Module):
         """The first feature map: (B, C, H, W) normalised images of 32 x 32 -> (B, 6, 14, 14)."""
         check_images(images, self.config.channels)
         if images.shape[-2:] != self.config.image:
-            raise ValueError(
+            raise BadSettings(
                 f"LeNet-5 takes images of 32 x 32 pixels; these are of shape {tuple(images.shape)}"
             )
         return self.blocks[0](images)

@@ -19,6 +19,7 @@ from vitkit.models.config import ViTConfig
 from vitkit.models.layers import lecun_normal_
 from vitkit.models.positions import Offsets
 from vitkit.models.tiling import Grid
+from vitkit.system.errors import Unsupported
 
 HEADS = 8  # of a mixer; the paper does not say how many
 WINDOW = 7
@@ -47,7 +48,9 @@ class AxialBlock(nn.Module):
         """
         assert positions is None, "ViTConfig refuses positions within axial attention"
         if mask is not None:
-            raise ValueError("a mask is for attention among all tokens; axial attention takes none")
+            raise Unsupported(
+                "a mask is for attention among all tokens; axial attention takes none"
+            )
         z = z.unflatten(1, grid)  # (B, h, w, D)
         z = self.row(z)
         z = z.transpose(1, 2)  # (B, w, h, D)

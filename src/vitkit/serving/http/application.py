@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-REMEDY = "start it with --allow-host NAME, or with a token"
-HINT_OF_ORIGINS = "; --allow-origin lets them, and a proxy in front has to pass the Host on"
+REMEDY = "allow that name when it is started (allow-host), or start it with a token"
+HINT_OF_ORIGINS = "; they may if they are allowed when it is started (allow-origin), and a proxy in front has to pass the Host on"
 PATHS = ("/predict", "/model", "/health", "/ready", "/metrics", "/docs", "/openapi.json")
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitkit.serving.batching import Room, Sent
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import parse_json
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Limits:
         """Raises ValueError if the limits let nothing through."""
         for name, value in (("bytes", self.size), ("images", self.images), ("time", self.seconds)):
             if value <= 0:
-                raise ValueError(f"the largest {name} of a request is {value}; it is above 0")
+                raise BadSettings(f"the largest {name} of a request is {value}; it is above 0")
 
 
 async def receive(request: "Request", limits: Limits, room: Room) -> bytes:

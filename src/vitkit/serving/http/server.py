@@ -27,6 +27,7 @@ from vitkit.serving.http.connections import Listener, close_silent, config_of, d
 from vitkit.serving.http.service import Service, Settings
 from vitkit.serving.http.telemetry import log, start_logs
 from vitkit.system.environment import max_pixels
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.machine import cpus, give_back_memory
 from vitkit.system.processes.signals import signals_are_ours
 
@@ -57,7 +58,7 @@ def check_installed() -> None:
     """Raises ValueError if a package is missing that a server needs."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise ValueError(
+        raise Unsupported(
             f"serving needs {', '.join(missing)}, which is not installed: pip install 'vitkit[serve]'"
         )
 
@@ -66,11 +67,11 @@ def bound_socket(host: str, port: int) -> socket.socket:
     """A socket at an address; port 0 is any that is free. It listens later, when there is a model:
     until then connections are refused. Raises ValueError."""
     if not 0 <= port <= 65535:  # the system would take the rest of a division
-        raise ValueError(f"--port is {port}; it is between 0 and 65535")
+        raise BadSettings(f"`port` is {port}; it is between 0 and 65535")
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, OverflowError, UnicodeError) as error:
-        raise ValueError(f"host is {host!r}, which is not an address: {error}") from None
+        raise BadSettings(f"host is {host!r}, which is not an address: {error}") from None
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -78,8 +79,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         reason = error.strerror or error
-        raise ValueError(
-            f"{host}, port {port}, cannot be served at: {reason}; choose another --port"
+        raise BadSettings(
+            f"{host}, port {port}, cannot be served at: {reason}; choose another `port`"
         ) from None
     return bound
 
@@ -261,8 +262,8 @@ def _raise_cannot_serve(error: BaseException | None, bound: socket.socket) -> No
     if not isinstance(error, OSError):
         raise error
     reason = error.strerror or error
-    raise ValueError(
-        f"{_address(bound)} cannot be served at any more: {reason}; choose another --port"
+    raise BadSettings(
+        f"{_address(bound)} cannot be served at any more: {reason}; choose another `port`"
     ) from None
 
 

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from vitkit.serving.http.server import Plan, Server, gets_signals, prepare_process
 from vitkit.serving.http.telemetry import SHARED, log, start_logs
 from vitkit.system.environment import variables_set_to
+from vitkit.system.errors import Unsupported, VitkitError
 from vitkit.system.machine import cpus
 
 LOOK = 0.2  # seconds between two looks at signals
@@ -117,7 +118,7 @@ class Workers:
         elif self.was_ready:  # it could not begin, but the others answer
             log("worker could not begin", {"worker": worker.number, "error": word}, logging.ERROR)
         else:
-            raise ValueError(word)
+            raise Unsupported(word)
 
     def _bury(self, worker: _Worker) -> None:
         """A worker has ended: as it was told, or to be started again."""
@@ -137,9 +138,9 @@ class Workers:
         if time.monotonic() - worker.began > SOON:
             self.deaths = 1
         if self.deaths > DEATHS:
-            raise ValueError(
+            raise Unsupported(
                 f"the server's processes die again and again, the last with status {status}; most "
-                "likely the memory is too small for so many --workers"
+                "likely the memory is too small for so many `workers`"
             )
         self._start(worker.number)
 
@@ -210,7 +211,7 @@ def _work(plan: Plan, bound: socket.socket, pipe: Connection) -> None:
     prepare_process()
     try:
         Server(plan, bound, tell).run()
-    except (ValueError, OSError) as error:
+    except (VitkitError, OSError) as error:
         tell(str(error))
         raise SystemExit(1) from None
 

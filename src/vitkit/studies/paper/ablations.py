@@ -18,6 +18,7 @@ from vitkit.studies.drawing import beside_the_paper, line, panels, titles
 from vitkit.studies.grid import Cell
 from vitkit.studies.study import Ask, Results, Study, Table
 from vitkit.studies.uncertainty import best_and_worst, cell_text
+from vitkit.system.errors import BadSettings
 
 # Position embeddings: which, and where they enter
 
@@ -51,7 +52,7 @@ def _positions_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 def _positions_check(ask: Ask) -> None:
     """Raises ValueError for a model without position embeddings."""
     if not isinstance(ask.recipe.model, ViTConfig):
-        raise ValueError("positions are a Vision Transformer's; give a --recipe of one")
+        raise BadSettings("positions are a Vision Transformer's; give a `recipe` of one")
 
 
 def _positions_table(results: Results) -> Table:
@@ -136,7 +137,7 @@ def _pooling_check(ask: Ask) -> None:
     """Raises ValueError for a model without a class token to compare with."""
     model = ask.recipe.model
     if not isinstance(model, ViTConfig) or model.mixer == "axial":
-        raise ValueError("pooling compares a class token, which this --recipe's model cannot have")
+        raise BadSettings("pooling compares a class token, which this `recipe`'s model cannot have")
 
 
 def _pooling_table(results: Results) -> Table:
@@ -174,7 +175,7 @@ POOLING = Study(
     limits=(
         "The best learning rate depends on the length of the run: with a small budget higher rates "
         "win, because they learn faster, and the paper's finding may not appear. Two rates are not "
-        "a search; for a search, use vitkit finetune --rates, or recipes of your own."
+        "a search; for a search, use `rates` of finetune, or recipes of your own."
     ),
     cells=_pooling_cells,
     table=_pooling_table,

@@ -20,6 +20,7 @@ from vitkit.studies.grid import Cell
 from vitkit.studies.study import Ask, Results, Study, Table
 from vitkit.studies.throughput import Speed
 from vitkit.studies.uncertainty import best_and_worst, cell_text
+from vitkit.system.errors import BadSettings
 
 # Shape
 
@@ -85,7 +86,7 @@ def _heads(width: int, most: int) -> int:
 def _shape_check(ask: Ask) -> None:
     """Raises ValueError for a model without such a shape."""
     if not isinstance(ask.recipe.model, ViTConfig):
-        raise ValueError("shape varies a Vision Transformer; give a --recipe of one")
+        raise BadSettings("shape varies a Vision Transformer; give a `recipe` of one")
     check_square_patches(ask.recipe.model)
 
 
@@ -183,7 +184,7 @@ def _axial_check(ask: Ask) -> None:
     """Raises ValueError for a model that cannot be axial."""
     model = ask.recipe.model
     if not isinstance(model, ViTConfig):
-        raise ValueError("axial varies a Vision Transformer; give a --recipe of one")
+        raise BadSettings("axial varies a Vision Transformer; give a `recipe` of one")
     check_square_patches(model)
     replace(model, mixer="axial", pool="gap")
 

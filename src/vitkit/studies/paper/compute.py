@@ -22,6 +22,7 @@ from vitkit.studies.paper.scaling import (
 from vitkit.studies.study import Ask, Results, Study, Table
 from vitkit.studies.targets import by_target, check_targets, on_every_target
 from vitkit.studies.uncertainty import cell_text
+from vitkit.system.errors import BadSettings
 
 FAMILIES = ("ViT", "hybrid", "ResNet")
 LENGTHS = (0.5, 1.0)  # of the runs: the paper's 7 and 14 epochs
@@ -107,13 +108,13 @@ def _check(ask: Ask) -> None:
     check_targets(ask)
     model = ask.recipe.model
     if not isinstance(model, ViTConfig) or model.stem is not None:
-        raise ValueError(
-            "compute varies a Vision Transformer without a stem; give a --recipe of one"
+        raise BadSettings(
+            "compute varies a Vision Transformer without a stem; give a `recipe` of one"
         )
     check_square_patches(model)
     stride = max(model.patch // ROOT, 1) * ROOT
     if any(side % stride for side in model.image):
-        raise ValueError(
+        raise BadSettings(
             f"images of {model.image[0]} x {model.image[1]} cannot be cut by a hybrid's stride of {stride}"
         )
 
@@ -176,7 +177,7 @@ def _predict(results: Results, question: str) -> list[str]:
         spent = exaflops(model, results.plan.steps * recipe.batch)
         asked = [_family(model)]
     if not 0 < spent < math.inf:
-        raise ValueError(f"--predict is {question!r}; it is a number of exaFLOPs above 0")
+        raise BadSettings(f"`predict` is {question!r}; it is a number of exaFLOPs above 0")
     return answers(by_target(results, *SETTINGS), asked, spent, "exaFLOPs")
 
 
@@ -194,10 +195,10 @@ COMPUTE = Study(
     summary="accuracy against the operations of training: ViT, hybrid, ResNet (Figure 5, Table 6)",
     measures=(
         "Three Vision Transformers, two hybrids and three ResNets, each trained for half of the "
-        "length and for all of it; accuracy against the operations of their training. With --targets, "
+        "length and for all of it; accuracy against the operations of their training. With `targets`, "
         "every run is fine-tuned on each of them, and its accuracy there counts, as in Figure 5: the "
         "average over all targets, and the first, which takes the place of ImageNet. A law, error "
-        "= floor + scale times exaFLOPs to the power of -p, is fitted to each family; --predict "
+        "= floor + scale times exaFLOPs to the power of -p, is fitted to each family; `predict` "
         "asks for the error at other exaFLOPs, or of a named model."
     ),
     found=(

@@ -30,6 +30,7 @@ from vitkit.studies.selection import (
 from vitkit.studies.study import Ask, Results, Study, Table
 from vitkit.studies.targets import by_target, check_targets, on_every_target
 from vitkit.studies.uncertainty import cell_text
+from vitkit.system.errors import BadSettings
 from vitkit.training import Recipe, divide
 
 SHARES = (1.0, 0.3, 0.1, 0.03)  # of the training images: the paper's 303M, 90M, 30M and 9M
@@ -117,8 +118,8 @@ def _check(ask: Ask) -> None:
         or model.width % 4
         or (model.width // 2) % max(model.heads // 2, 1)
     ):
-        raise ValueError(
-            "data-size halves a Vision Transformer; give a --recipe whose width halves"
+        raise BadSettings(
+            "data-size halves a Vision Transformer; give a `recipe` whose width halves"
         )
 
 
@@ -191,9 +192,11 @@ def _predict(results: Results, question: str) -> list[str]:
     try:
         images = float(question.replace(",", ""))
     except ValueError:
-        raise ValueError(f"--predict is {question!r}; data-size takes a number of images") from None
+        raise BadSettings(
+            f"`predict` is {question!r}; data-size takes a number of images"
+        ) from None
     if not 1 <= images < math.inf:
-        raise ValueError(f"--predict is {question!r}; it is 1 image or more")
+        raise BadSettings(f"`predict` is {question!r}; it is 1 image or more")
     return answers(by_target(results, "model", "images"), MODELS, images, "images")
 
 
@@ -205,11 +208,11 @@ DATA_SIZE = Study(
         "on 30, 10 and 3 percent of them, drawn again for every seed, with the same number of "
         f"steps. Of {EVALUATIONS} evaluations the one with the best validation accuracy counts (early "
         "stopping): without a val part, a tenth of the training images is held out for it. A law, "
-        "error = floor + scale times images to the power of -p, is fitted to each model; --predict asks "
-        "for the error at other numbers of images. --fewshot measures 5-shot accuracy on other images, as "
-        "Figure 4 does. With --targets, every run is fine-tuned on each of them, half as long, and its "
+        "error = floor + scale times images to the power of -p, is fitted to each model; `predict` asks "
+        "for the error at other numbers of images. `fewshot` measures 5-shot accuracy on other images, as "
+        "Figure 4 does. With `targets`, every run is fine-tuned on each of them, half as long, and its "
         "accuracy there counts, as in Figure 3; the first target takes the place of ImageNet. With "
-        "--regularise, weight decay, dropout and label smoothing are chosen on held-out images for each "
+        "`regularise`, weight decay, dropout and label smoothing are chosen on held-out images for each "
         "model and each smaller part, as for the smaller data sets of Figure 3."
     ),
     found=(
@@ -222,7 +225,7 @@ DATA_SIZE = Study(
         "With few steps a run sees few images more than once, so more images cannot help: below "
         "about one epoch of all images, the curves are flat at their right end, and say nothing "
         "about the data. The crossing of the paper needs millions of images. The law holds only "
-        "for runs of this length. The parts are of one data set, so --targets shows the effect of "
+        "for runs of this length. The parts are of one data set, so `targets` shows the effect of "
         "their size alone; the paper's three sets also differ in their classes."
     ),
     cells=_cells,

@@ -17,6 +17,7 @@ from vitkit.studies.grid import Cell, Passes
 from vitkit.studies.study import Ask, Results, Study, Table
 from vitkit.studies.throughput import GIB, MOST, Fastest
 from vitkit.studies.uncertainty import best_and_worst, cell_text
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.processes.ranks import process_group
 from vitkit.training import Recipe
@@ -114,7 +115,7 @@ def _resized(recipe: Recipe, side: int, method: str) -> Recipe:
 def _resolution_check(ask: Ask) -> None:
     """Raises ValueError for a model without positions to resample."""
     if not isinstance(ask.recipe.model, ViTConfig):
-        raise ValueError(f"{ask.model} is no Vision Transformer, and has no positions to resample")
+        raise BadSettings(f"{ask.model} is no Vision Transformer, and has no positions to resample")
 
 
 def _resolution_table(results: Results) -> Table:
@@ -205,10 +206,10 @@ def _speed_check(ask: Ask) -> None:
         for side in ask.sizes or SIDES:
             config.resized((side, side))
     if not ask.memory > 0:
-        raise ValueError(f"memory is {ask.memory}; it is a number of GiB above 0")
+        raise BadSettings(f"memory is {ask.memory}; it is a number of GiB above 0")
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     if ask.memory > machine:
-        raise ValueError(f"memory is {ask.memory:g} GiB, and this machine has {machine:.0f}")
+        raise BadSettings(f"memory is {ask.memory:g} GiB, and this machine has {machine:.0f}")
 
 
 def _speed_table(results: Results) -> Table:
@@ -274,7 +275,7 @@ SPEED = Study(
     measures=(
         "Inference of each model at each image size: the highest number of images per second over "
         "all batch sizes, and the largest batch that fits into memory, found by doubling and "
-        "halving. A batch may take --memory GiB on a CPU, or all memory of a GPU. The images are "
+        "halving. A batch may take `memory` GiB on a CPU, or all memory of a GPU. The images are "
         "random, and the precision is the one that suits the device."
     ),
     found=(

@@ -22,6 +22,7 @@ from vitkit.studies.grid import Cell
 from vitkit.studies.study import Ask, Results, Study, Table
 from vitkit.studies.targets import check_names, data_name, fine_tuning
 from vitkit.studies.uncertainty import best_and_worst, cell_text
+from vitkit.system.errors import BadSettings
 from vitkit.training import Recipe
 
 # Transfer
@@ -100,14 +101,14 @@ def _transfer_check(ask: Ask) -> None:
     """Raises ValueError for a model that is not what the table calls it, and for targets or pre-training
     sets whose results could not be told apart by their names."""
     if not isinstance(ask.recipe.model, ViTConfig):
-        raise ValueError("transfer compares Vision Transformers; choose a --recipe that has one")
+        raise BadSettings("transfer compares Vision Transformers; choose a `recipe` that has one")
     check_names(ask.targets, "targets")
     if ask.pretrain:
         sources = (ask.data, *ask.pretrain)
         check_names(sources, "sets to pre-train on")
         for source in sources:
             if data_name(source) == NONE:
-                raise ValueError(
+                raise BadSettings(
                     f"{source} cannot be a row of its own: {NONE!r} is what the table calls training from "
                     "scratch; rename it"
                 )
@@ -147,9 +148,9 @@ TRANSFER = Study(
     name="transfer",
     summary="models and pre-training sets, transferred to other data (Tables 2 and 5)",
     measures=(
-        "A Vision Transformer and a ResNet, pre-trained on --data and on each of --pretrain, or "
-        "without --pretrain on a tenth and on all images of --data, then fine-tuned on each of "
-        "--targets; the same models from scratch; and the published weights of --model, if you "
+        "A Vision Transformer and a ResNet, pre-trained on `data` and on each of `pretrain`, or "
+        "without `pretrain` on a tenth and on all images of `data`, then fine-tuned on each of "
+        "`targets`; the same models from scratch; and the published weights of `model`, if you "
         "give them. The table shows mean and standard deviation of the fine-tuning runs, as in "
         "Table 2."
     ),
@@ -213,7 +214,7 @@ def _fine_tuning(ask: Ask, steps: int, seed: int) -> Recipe:
 def _masked_check(ask: Ask) -> None:
     """Raises ValueError for a model whose patches cannot be masked."""
     if not isinstance(ask.recipe.model, ViTConfig) or ask.recipe.model.mixer == "axial":
-        raise ValueError("self-supervision masks patches of a plain Vision Transformer's --recipe")
+        raise BadSettings("self-supervision masks patches of a plain Vision Transformer's `recipe`")
 
 
 def _by_beginning(results: Results) -> dict[str, list[Metric]]:

@@ -1,18 +1,24 @@
-"""What is said while work goes on: sentences and progress, to whoever listens.
+"""What is said while work goes on: sentences and progress.
 
-A library does not print. What it has to tell goes to the listener of the call: the command line prints
-it, a program may take it, and by default it goes to the standard error, where results do not.
+A library does not print: sentences go to the loggers "vitkit.*" of the standard library, as INFO, what may
+need somebody as WARNING, bugs as ERROR. Unless a program has handlers of its own that print, one prints them
+to the standard error, where results do not go. A call with `progress=FUNCTION` tells that function instead,
+and one with `quiet=True` nobody.
 """
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vitkit.system.console.text import printable
+from vitkit.system.errors import VitkitError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,23 +39,74 @@ class Progress:
 Listener = Callable[[str | Progress], None]
 
 
-def to_standard_error(told: str | Progress) -> None:
-    """The listener of a program that named none. Progress has a bar of its own there."""
-    if isinstance(told, str):
-        print(printable(told), file=sys.stderr, flush=True)
+class Printing(logging.Handler):
+    """Prints what vitkit says to the standard error, or to the output of a command that narrates. It is
+    silent where a handler of the program's own prints the same."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if _root_prints():
+            return
+        stream = sys.stderr
+        if _listener.get() is to_standard_output:
+            stream = sys.stdout
+        try:
+            if record.exc_info:
+                print(logging.Formatter().formatException(record.exc_info), file=stream)
+            print(printable(_spelling.get()(record.getMessage())), file=stream, flush=True)
+        except BrokenPipeError:
+            raise
+        except Exception:  # as every handler of the standard library does
+            self.handleError(record)
 
 
-def to_standard_output(told: str | Progress) -> None:
-    """The listener of the command line."""
+def _root_prints() -> bool:
+    """Whether the program's own root handler prints to the terminal: then it prints vitkit's records too."""
+    terminals = (sys.stdout, sys.stderr)
+    return any(getattr(each, "stream", None) in terminals for each in logging.getLogger().handlers)
+
+
+@cache
+def _logger() -> logging.Logger:
+    """The logger "vitkit", which gets its handler, and a level if the program has set none."""
+    logger = logging.getLogger("vitkit")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    logger.addHandler(Printing())
+    return logger
+
+
+def to_log(told: str | Progress, level: int = logging.INFO) -> None:
+    """The listener of a program that named none: the logger of the module that says it. Progress has a
+    bar of its own."""
     if isinstance(told, str):
-        print(printable(told), flush=True)
+        _logger()
+        depth, module = _speaker()
+        logging.getLogger(module).log(level, "%s", told, stacklevel=depth)
+
+
+def to_standard_output(told: str | Progress, level: int = logging.INFO) -> None:
+    """The listener of a command whose output is what it says, as of a run."""
+    to_log(told, level)
+
+
+def _speaker() -> tuple[int, str]:
+    """How many frames above `to_log` the module stands that speaks, and its name."""
+    depth = 1
+    frame = sys._getframe(depth)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+        depth += 1
+    module = frame.f_globals.get("__name__", "vitkit")
+    if not module.startswith("vitkit"):
+        module = "vitkit"
+    return depth, module
 
 
 def to_nobody(told: str | Progress) -> None:
     """The listener of a call that is to be quiet."""
 
 
-_listener: ContextVar[Listener] = ContextVar("listener", default=to_standard_error)
+_listener: ContextVar[Listener] = ContextVar("listener", default=to_log)
 
 
 def is_first() -> bool:
@@ -59,10 +116,34 @@ def is_first() -> bool:
     return ranks is None or ranks.was_rank_0()
 
 
-def say(sentence: str) -> None:
-    """Send a sentence to the listener; with several ranks, only rank 0 sends it."""
-    if is_first():
-        _listener.get()(sentence)
+def say(sentence: str, level: int = logging.INFO) -> None:
+    """Send a sentence to whoever listens; with several ranks, only rank 0 sends it."""
+    if not is_first():
+        return
+    listener = _listener.get()
+    if listener in (to_log, to_standard_output):
+        listener(sentence, level)
+    else:
+        listener(sentence)
+
+
+def log_bug(what: str) -> None:
+    """Within an `except`: log the traceback of a bug in one part of the work, which goes on."""
+    _logger().error("%s", what, exc_info=True)
+
+
+def reason(error: BaseException) -> str:
+    """An error in one line: its message; of a bug, which kind it is and where."""
+    message = (str(error).splitlines() or [""])[0]
+    if isinstance(error, (VitkitError, OSError)):
+        return message or type(error).__name__
+    where = ""
+    trace = error.__traceback__
+    if trace is not None:
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        where = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
+    return f"{type(error).__name__}: {message}{where}"
 
 
 _details: ContextVar[bool] = ContextVar("details", default=True)
@@ -102,7 +183,7 @@ def current_listener() -> Listener:
 def bars_are_shown(listener: Listener | None = None) -> bool:
     """Whether progress is shown as a bar, because no listener takes it."""
     listener = listener or _listener.get()
-    if listener in (to_standard_error, to_standard_output):
+    if listener in (to_log, to_standard_output):
         return True
     return getattr(listener, "shows_bars", False)
 
@@ -117,6 +198,18 @@ def console_of_listener() -> "Console":
     if bars_are_shown():
         return Console(stderr=True)
     return Console(file=_Lines(listener), width=LINE)
+
+
+def say_on(console: "Console | None") -> Callable[[str], None]:
+    """What says a sentence on a console of rich's, or without one to whoever listens."""
+    if console is None:
+        return say
+
+    def print_there(sentence: str) -> None:
+        text = printable(_spelling.get()(sentence))
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    return print_there
 
 
 class _Lines(StringIO):
@@ -162,6 +255,15 @@ def live_output() -> TextIO | None:
 def printing_to(stream: TextIO) -> AbstractContextManager[None]:
     """A block whose results are printed there as they come."""
     return _within(_live, stream)
+
+
+_spelling: ContextVar[Callable[[str], str]] = ContextVar("spelling", default=str)
+
+
+def spelled(spelling: Callable[[str], str]) -> AbstractContextManager[None]:
+    """A block in which messages are printed as this function spells them: the command line writes
+    settings as options."""
+    return _within(_spelling, spelling)
 
 
 def heard_by(listener: Listener) -> AbstractContextManager[None]:

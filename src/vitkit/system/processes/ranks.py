@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from vitkit.system.errors import PeerFailed, RankLost
+from vitkit.system.errors import BadSettings, PeerFailed, RankLost
 from vitkit.system.machine import Precision, pick_device
 from vitkit.system.processes.watchdog import PATIENCE, watchdog
 
@@ -71,8 +71,8 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
         yield own_device
         return
     if own_device.type == "cuda" and ":" in device:
-        raise ValueError(
-            f"{device} is one GPU, and every process of torchrun needs its own; say --device cuda"
+        raise BadSettings(
+            f"{device} is one GPU, and every process of torchrun needs its own; say `device='cuda'`"
         )
 
     # All ranks meet in a store. Collective operations time out later than the watchdog, because
@@ -93,7 +93,7 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
         global _last_rank
         _last_rank = rank
         yield own_device
-    except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
+    except Exception as error:  # whatever it is, the other ranks end too
         if not watchdog.first_to_report():
             raise PeerFailed(str(error)) from error
         if any(word in str(error) for word in ("gloo", "NCCL", "Connection closed")):
@@ -160,7 +160,7 @@ def shard(
     if not dist.is_initialized():
         return learner
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in learner.modules()):
-        raise ValueError(
+        raise BadSettings(
             "BatchNorm knows only its own rank's images; several ranks need GroupNorm (norm group)"
         )
     from torch.distributed.device_mesh import init_device_mesh
@@ -184,8 +184,8 @@ def shard(
     names: tuple[str, ...] = ("shards",)
     if 0 < group < world_size:
         if world_size % group:
-            raise ValueError(
-                f"{world_size} processes are not whole groups of {group}; choose a --shard-group "
+            raise BadSettings(
+                f"{world_size} processes are not whole groups of {group}; choose a `shard_group` "
                 "that divides them, or 0, which is one group"
             )
         shape = (world_size // group, group)
@@ -323,7 +323,7 @@ def from_rank_0(make: Callable[[], T]) -> T:
     if on_rank_0():
         try:
             result = make()
-        except (ValueError, OSError) as error:
+        except Exception as error:  # which every rank raises
             failure = error
     message = [result, failure]
     dist.broadcast_object_list(message)  # fills it in on the other ranks

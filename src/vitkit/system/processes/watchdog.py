@@ -133,7 +133,7 @@ class Watchdog:
         return (
             f"{problem} for {self.patience:g} s while the others waited; "
             "look there for a stalled disk, network or machine. "
-            "The same command continues from the last checkpoint; --patience waits longer"
+            "The same command continues from the last checkpoint; `patience` waits longer"
         )
 
 

@@ -15,6 +15,7 @@ from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import NamedTuple
 
+from vitkit.system.errors import NotThere, Unavailable
 from vitkit.system.storage.deadline import Deadline
 
 TIMEOUT = 30  # seconds to wait for an answer, and for each part of it
@@ -58,14 +59,14 @@ def download(url: str, target: Path) -> Path:
             part.unlink()
             return download(url, target)
         if error.code in (FORBIDDEN, NOT_FOUND):
-            raise FileNotFoundError(f"{url}: there is no such file") from error
-        raise OSError(f"{url}: the server answers {error.code}") from error
+            raise NotThere(f"{url}: there is no such file") from error
+        raise Unavailable(f"{url}: the server answers {error.code}") from error
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         message = f"{url} cannot be downloaded: {reason}"
         if part.is_file():
             message += f"; the {part.stat().st_size:,} bytes that came are kept, run it again"
-        raise OSError(message) from error
+        raise Unavailable(message) from error
     _check(part, expected, url)
     part.replace(target)
     return target
@@ -90,7 +91,7 @@ def _receive(url: str, part: Path, name: str) -> Expected:
             present = 0
         length = answer.headers.get("Content-Length", "")
         if not length.isdecimal():
-            raise OSError("the server does not say how long the file is")
+            raise Unavailable("the server does not say how long the file is")
         size = present + int(length)
         _write(answer, part, present, size, name)
         return Expected(size, _md5(answer.headers))
@@ -138,7 +139,7 @@ def _check(part: Path, expected: Expected, url: str) -> None:
     """Raises OSError unless the file is whole. A damaged one is deleted, a short one kept."""
     size = part.stat().st_size
     if size < expected.size:
-        raise OSError(
+        raise Unavailable(
             f"{url} broke off after {size:,} of {expected.size:,} bytes; run it again to continue"
         )
     if expected.md5 is None:
@@ -148,6 +149,6 @@ def _check(part: Path, expected: Expected, url: str) -> None:
     md5 = base64.b64encode(digest).decode()
     if md5 != expected.md5:
         part.unlink()
-        raise OSError(
+        raise Unavailable(
             f"{url} arrived damaged: its md5 is {md5}, the server says {expected.md5}; run it again"
         )

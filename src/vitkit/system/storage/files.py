@@ -13,6 +13,7 @@ from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 
+from vitkit.system.errors import BadRun, BadSettings
 from vitkit.system.storage.addresses import shown_address, values_without_credentials
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def on_this_machine(path: Path) -> Path:
     this machine, and Path would make a folder called "s3:"."""
     if re.match(r"[a-z][a-z0-9+.\-]+:/", str(path), re.IGNORECASE):
         address = shown_address(str(path).replace(":/", "://", 1))  # Path makes one slash of two
-        raise ValueError(
+        raise BadSettings(
             f"{address} is an address, and results are written to a folder of this machine or of a "
             "file system that it has mounted; give such a folder, and copy it afterwards"
         )
@@ -44,7 +45,7 @@ def refuse_special(path: Path) -> Path:
     """The same path. Raises ValueError for a pipe, a device or a socket: reading one may wait, or
     go on, for ever."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise ValueError(f"{path} is a pipe, a device or a socket; give a file or a directory")
+        raise BadSettings(f"{path} is a pipe, a device or a socket; give a file or a directory")
     return path
 
 
@@ -135,11 +136,11 @@ def check_replaceable(path: Path) -> None:
     """Raises ValueError if a file cannot be written, or if it would replace one that vitkit did not
     write: somebody needs it. Called before the work whose result it will be."""
     if path.is_dir():
-        raise ValueError(f"{path} is a directory; give the name of a file in it")
+        raise BadSettings(f"{path} is a directory; give the name of a file in it")
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is no ordinary file; give another name")
+        raise BadSettings(f"{path} is no ordinary file; give another name")
     if path.is_file() and path.stat().st_size > 0 and not _is_ours(path):
-        raise ValueError(
+        raise BadSettings(
             f"{path} is there, and is not as vitkit wrote it, so it is not replaced; give "
             "another name, or remove it"
         )
@@ -154,7 +155,7 @@ def check_can_be_made(path: Path) -> None:
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(
+        raise BadSettings(
             f"{path} could not be written: {folder} is no folder that you may write to"
         )
 
@@ -176,7 +177,7 @@ def parse_json(text: bytes | str, kind: type[dict] = dict) -> Any:
     try:
         return json.loads(text, object_hook=hook)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise BadRun("it is nested too deeply") from None
 
 
 Types = dict[str, type | tuple[type, ...]]
@@ -189,7 +190,7 @@ class Record(dict):
     sentence, and no KeyError: the file is damaged, or of another version."""
 
     def __missing__(self, name: str):
-        raise ValueError(
+        raise BadRun(
             f"{name!r} is missing in what was written down, which is damaged or of another version"
         )
 
@@ -210,7 +211,7 @@ def check_types(values: dict, types: Types) -> None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         is_strange = is_number and not abs(value) < LARGEST  # also NaN
         if not isinstance(value, expected) or is_switch or is_strange:
-            raise ValueError(f"{name} is {repr(value)[:100]}, which is not what was written")
+            raise BadRun(f"{name} is {repr(value)[:100]}, which is not what was written")
 
 
 def as_utf8(text: str) -> bytes:
@@ -284,7 +285,7 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     try:
         folder = TemporaryDirectory(prefix=".", suffix=".new", dir=nearest)
     except OSError as error:
-        raise ValueError(
+        raise BadSettings(
             f"{path} cannot be written: {nearest} takes no new files ({error.strerror})"
         ) from error
     with folder as name:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
+from vitkit.system.errors import Unavailable
 from vitkit.system.storage.files import sync
 
 FREE = 1 << 20  # bytes beside the files, for folders and tables of the file system
@@ -21,7 +22,7 @@ def move_file(before: Path, after: Path) -> None:
     Raises FileExistsError rather than replace a file, OSError.
     """
     if os.path.lexists(after):
-        raise FileExistsError(f"{after} is there already, so {before} stays where it is")
+        raise Unavailable(f"{after} is there already, so {before} stays where it is")
     try:
         before.rename(after)
     except OSError as error:
@@ -82,7 +83,7 @@ def check_moves(moves: Iterable[tuple[Path, Path]]) -> None:
         to = _nearest(after.parent)
         for folder in (before.parent, to):
             if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-                raise OSError(
+                raise Unavailable(
                     f"{before} cannot be moved to {after}: {folder} is no folder that you may write to"
                 )
         device = to.stat().st_dev
@@ -93,7 +94,7 @@ def check_moves(moves: Iterable[tuple[Path, Path]]) -> None:
     for device, size in needed.items():
         free = shutil.disk_usage(folders[device]).free
         if size + FREE > free:
-            raise OSError(
+            raise Unavailable(
                 f"the files need {size:,} bytes on the file system of {folders[device]}, which has "
                 f"{free:,} left; make room"
             )

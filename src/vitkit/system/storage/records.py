@@ -8,6 +8,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from vitkit.system.errors import BadRun, VitkitError
+
 T = TypeVar("T")
 
 LARGEST = 1 << 63  # of whole numbers, as files of arrays hold them
@@ -21,7 +23,7 @@ def record_of(kind: Callable[..., T], values: Any) -> T:
     has these. Raises ValueError for values that are missing, unknown or of another type.
     """
     if not isinstance(values, dict):
-        raise ValueError(f"it holds {shown(values)} in place of an object")
+        raise BadRun(f"it holds {shown(values)} in place of an object")
     types = _types(kind)
     if is_dataclass(kind):
         needed = {
@@ -32,9 +34,9 @@ def record_of(kind: Callable[..., T], values: Any) -> T:
     else:
         needed = set(types) - set(kind._field_defaults)
     if unknown := sorted(values.keys() - types.keys()):
-        raise ValueError(f"{shown(unknown[0])} is no part of it")
+        raise BadRun(f"{shown(unknown[0])} is no part of it")
     if missing := sorted(needed - values.keys()):
-        raise ValueError(f"{missing[0]!r} is missing in it")
+        raise BadRun(f"{missing[0]!r} is missing in it")
     return kind(**{name: value_of(types[name], value, name) for name, value in values.items()})
 
 
@@ -64,7 +66,7 @@ def value_of(kind: Any, value: Any, name: str) -> Any:
     else:
         is_right = isinstance(kind, type) and isinstance(value, kind)
     if not is_right:
-        raise ValueError(f"{name} is {shown(value)}, which is not what was written")
+        raise BadRun(f"{name} is {shown(value)}, which is not what was written")
     return value
 
 
@@ -77,7 +79,7 @@ def number_of(value: Any, name: str) -> float:
     """A number of JSON. Raises ValueError unless it is a finite one."""
     is_number = is_whole(value) or (isinstance(value, float) and math.isfinite(value))
     if not is_number:
-        raise ValueError(f"{name} is {shown(value)}, which is not what was written")
+        raise BadRun(f"{name} is {shown(value)}, which is not what was written")
     return float(value)
 
 
@@ -91,17 +93,17 @@ def _one_of(kinds: tuple, value: Any, name: str) -> Any:
     for kind in kinds:
         try:
             return value_of(kind, value, name)
-        except ValueError:
+        except VitkitError:
             continue
-    raise ValueError(f"{name} is {shown(value)}, which is not what was written")
+    raise BadRun(f"{name} is {shown(value)}, which is not what was written")
 
 
 def _tuple_of(kinds: tuple, value: Any, name: str) -> tuple:
     """A list of JSON as a tuple: of one type (tuple[T, ...]), or of one each."""
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{name} is {shown(value)}, which is not what was written")
+        raise BadRun(f"{name} is {shown(value)}, which is not what was written")
     if kinds[-1] is Ellipsis:
         kinds = (kinds[0],) * len(value)
     if len(kinds) != len(value):
-        raise ValueError(f"{name} has {len(value):,} values in place of {len(kinds)}")
+        raise BadRun(f"{name} has {len(value):,} values in place of {len(kinds)}")
     return tuple(value_of(kind, each, name) for kind, each in zip(kinds, value, strict=True))

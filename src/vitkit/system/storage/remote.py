@@ -10,6 +10,7 @@ import io
 import re
 from pathlib import Path
 
+from vitkit.system.errors import BadData, Unavailable
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.retries import is_missing, with_retries
 
@@ -63,7 +64,7 @@ def expand(where: str) -> list[str]:
         else:
             files.append(name)
     if not files:
-        raise ValueError(f"{shown_address(where)} matches no file")
+        raise BadData(f"{shown_address(where)} matches no file")
     return sorted(set(files))
 
 
@@ -87,9 +88,9 @@ def expand_braces(where: str) -> list[str]:
         count = _count(match[1])
         written += count * len(name)
         if len(names) + len(to_expand) + count > MOST_FILES:
-            raise ValueError(f"{_shown(where)} stands for more than {MOST_FILES:,} files")
+            raise BadData(f"{_shown(where)} stands for more than {MOST_FILES:,} files")
         if written > MOST_CHARACTERS:
-            raise ValueError(f"{_shown(where)} stands for too many names that are too long")
+            raise BadData(f"{_shown(where)} stands for too many names that are too long")
         to_expand += [before + choice + after for choice in _choices(match[1])]
     return names
 
@@ -200,7 +201,7 @@ def size_of(path: str) -> int:
         return Path(path).stat().st_size
     size = with_retries(lambda system, name: system.info(name)["size"], path)
     if size is None:
-        raise OSError(
+        raise Unavailable(
             f"{shown_address(path)} cannot be read in parts: the server does not say how large it is"
         )
     return size
@@ -215,7 +216,7 @@ def read_range(address: str, start: int, end: int) -> bytes:
             return file.read(end - start)
     data = with_retries(lambda system, name: system.cat_file(name, start=start, end=end), address)
     if len(data) != end - start:
-        raise OSError(
+        raise Unavailable(
             f"{shown_address(address)}: asked for {end - start:,} bytes from {start:,}, {len(data):,} came: the "
             "file is shorter than it was, or the server does not serve parts of files"
         )

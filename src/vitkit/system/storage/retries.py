@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vitkit.system.console.messages import say
+from vitkit.system.errors import BadSettings, Forbidden, NotThere, Unavailable
 from vitkit.system.storage.addresses import shown_address, without_credentials_of
 
 ATTEMPTS = 4  # at a network that fails, 1, 2 and 4 seconds apart
@@ -42,7 +43,7 @@ def with_retries(operation: Callable[[Any, str], Any], address: str) -> Any:
         except (ImportError, ValueError) as error:
             # An unknown scheme, or its package is not installed
             reason = without_credentials_of(address, str(error)).splitlines()[0]
-            raise ValueError(
+            raise BadSettings(
                 f"{shown} cannot be opened: {reason}; try pip install 'vitkit[remote]'"
             ) from None
         except Exception as error:
@@ -53,7 +54,7 @@ def with_retries(operation: Callable[[Any, str], Any], address: str) -> Any:
         # A failure that another attempt may mend
         attempts = BUSY_ATTEMPTS if status in BUSY else ATTEMPTS
         if attempt >= attempts:
-            raise OSError(
+            raise Unavailable(
                 f"{shown} cannot be read, after {attempt} attempts: {_reason(failure, status, address)}"
             ) from failure
         if status in BUSY:
@@ -105,14 +106,14 @@ def _raise_if_final(failure: Exception, status: int | None, address: str) -> Non
     shown = shown_address(address)
     reason = _reason(failure, status, address)
     if isinstance(failure, PermissionError) and status is None:
-        raise PermissionError(f"{shown} may not be read: {reason}") from None
+        raise Forbidden(f"{shown} may not be read: {reason}") from None
     if status in FORBIDDEN:
-        raise PermissionError(f"{shown} may not be read, or is not there: {reason}") from None
+        raise Forbidden(f"{shown} may not be read, or is not there: {reason}") from None
     is_not_there = isinstance(failure, FileNotFoundError) and is_missing(failure)
     if is_not_there or status in NOT_FOUND:
-        raise FileNotFoundError(f"there is no {shown}") from None
+        raise NotThere(f"there is no {shown}") from None
     if status is not None and status not in BUSY:
-        raise OSError(f"{shown} cannot be read: {reason}") from None
+        raise Unavailable(f"{shown} cannot be read: {reason}") from None
 
 
 def _reason(failure: Exception, status: int | None, address: str) -> str:

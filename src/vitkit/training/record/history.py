@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitkit.evaluation import Metric
+from vitkit.system.errors import BadRun
 from vitkit.system.storage.addresses import remember, shown_address
 from vitkit.system.storage.files import NUMBER, Record, Types, check_types, parse_json
 from vitkit.training.record.log import clock
@@ -115,18 +116,16 @@ def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
         data = _record(run_dir / "data.json", {})
         check_data(data)
     except OSError:
-        raise ValueError(
+        raise BadRun(
             f"{run_dir} is no run: there is no {run_dir / 'recipe.json'} with a data.json beside "
             "it that can be read; give a directory that vitkit train or finetune wrote, such as "
             "runs/digits"
         ) from None
     except ValueError as error:
-        raise ValueError(f"{run_dir}: recipe.json or data.json is damaged: {error}") from error
+        raise BadRun(f"{run_dir}: recipe.json or data.json is damaged: {error}") from error
     lines = read_metrics(run_dir / "metrics.jsonl")
     if not lines:
-        raise ValueError(
-            f"{run_dir} has no metrics.jsonl with a line in it: it has not trained yet"
-        )
+        raise BadRun(f"{run_dir} has no metrics.jsonl with a line in it: it has not trained yet")
     # A record has no credentials of an address
     for name in typed:
         remember(name)
@@ -138,7 +137,7 @@ def _record(file: Path, types: Types) -> Record:
     """The object in a run's file. Raises OSError, and ValueError if it is damaged."""
     values = parse_json(file.read_bytes(), Record)
     if not isinstance(values, dict):
-        raise ValueError(f"it holds a {type(values).__name__}")
+        raise BadRun(f"it holds a {type(values).__name__}")
     check_types(values, types)
     return values
 

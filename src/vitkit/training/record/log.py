@@ -13,8 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
 from vitkit.evaluation import Metric
-from vitkit.system.console.messages import bars_are_shown, console_of_listener, progress_of
-from vitkit.system.console.text import printable
+from vitkit.system.console.messages import bars_are_shown, console_of_listener, progress_of, say_on
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.training.record.metrics import read_lines, to_line
 from vitkit.training.record.trackers import FunctionTracker, Tracker, first_line
@@ -107,6 +106,8 @@ class Log:
         console: Console | None = None,
         work: Work = NOT_KNOWN,
     ):
+        self.say = say_on(console)
+        """Says a sentence to the person who watches, above the bar."""
         self.console = console or console_of_listener()
         self.work = work
         self.total = total
@@ -151,10 +152,6 @@ class Log:
         """The step whose numbers were shown last."""
         if damaged:
             self.say(f"{damaged:,} damaged lines of {self.path} are left out")
-
-    def say(self, text: str) -> None:
-        """Print a sentence for the person who watches, above the bar."""
-        self.bar.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def __call__(self, event: str, step: int, **values: float | int | str | list) -> None:
         """Write `values` as a line of this event and step; numbers to the trackers too."""

@@ -83,7 +83,7 @@ def about_compiling(device: torch.device, recipe: Recipe) -> str:
     if device.type != "cuda" or recipe.compile or recipe.length.n < COMPILING_PAYS:
         return ""
     return (
-        "not compiled: after a minute, --compile makes steps on a GPU faster, those of B/16 by a third "
+        "not compiled: after a minute, `compile` makes steps on a GPU faster, those of B/16 by a third "
         "(docs/speed.md)"
     )
 

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 from vitkit.evaluation import Metric, number_of, plain_number
+from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import Record, parse_json
 from vitkit.system.storage.records import is_whole
 
@@ -70,27 +71,25 @@ def _from_json(line: bytes) -> dict:
     values = parse_json(line, Record)
     is_step = isinstance(values["step"], int) and values["step"] in STEPS
     if not isinstance(values["event"], str) or not is_step:
-        raise ValueError("an event has a name and a step")
+        raise BadRun("an event has a name and a step")
     if values["event"] == "evaluation" and not isinstance(values["evaluator"], str):
-        raise ValueError("an evaluation says what measured")
+        raise BadRun("an evaluation says what measured")
     for name, note in values.pop("notes", {}).items():
         values[name] = number_of(values[name], note)
     primary = values.get("primary", "")
     if not isinstance(primary, str) or (primary and primary not in values.get("metrics", {})):
-        raise ValueError(
-            "the metric by which runs are compared is not among those that were measured"
-        )
+        raise BadRun("the metric by which runs are compared is not among those that were measured")
     if values["event"] == "training":
         for name, value in values.items():
             is_number = isinstance(value, float) or is_whole(value)
             if name != "event" and not is_number:
-                raise ValueError(f"{name!r} of a training step is no number")
+                raise BadRun(f"{name!r} of a training step is no number")
     if "metrics" in values:
         metrics = values["metrics"].items()
         values["metrics"] = {name: Metric.from_json(name, saved) for name, saved in metrics}
     for name in (values.get("evaluator", ""), *values.get("metrics", {})):
         if len(name) > LONGEST_NAME:  # a figure's legend of it would take minutes
-            raise ValueError("the name of a metric is too long")
+            raise BadRun("the name of a metric is too long")
     return values
 
 
@@ -123,20 +122,20 @@ def best_step(lines: list[dict], name: str) -> int | None:
             step = line["step"]
     if measured and best is None:
         names = [each.name for each in measured.values() if each.unit.better != "neither"]
-        raise ValueError(not_measured(name, names))
+        raise BadRun(not_measured(name, names))
     return step
 
 
 def not_measured(name: str, measured: list[str]) -> str:
     """The message for a metric that is not among those that a run measures, which are named."""
-    text = f"--best {name}: the run does not measure that; "
+    text = f"`best={name!r}`: the run does not measure that; "
     if measured:
         text += f"choose from {', '.join(measured)}"
     else:
         text += "nothing measures it"
     on_val = [each for each in measured if each.startswith("val/")]
     if name.startswith("val/") and not on_val:
-        text += ". --data.parts three holds training images out, as val"
+        text += ". `data.parts='three'` holds training images out, as val"
     return text
 
 

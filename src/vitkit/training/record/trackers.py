@@ -20,6 +20,7 @@ from vitkit.data import Source, open_image, picture_for_people
 from vitkit.evaluation import MISTAKES, mistakes, read_answers
 from vitkit.system.console.messages import current_callback
 from vitkit.system.console.text import as_word
+from vitkit.system.errors import BadSettings
 from vitkit.training.record.values import as_typed
 
 PROJECT = "vitkit"  # what runs are under, where there are several projects
@@ -58,13 +59,13 @@ def check_tracker(track: str) -> None:
     library = track
     if track and track not in LIBRARIES:
         if "/" not in track and os.sep not in track and not Path(track).is_dir():
-            raise ValueError(
-                f"--track is {track!r}; it is {', '.join(LIBRARIES)}, or a directory for TensorBoard's "
+            raise BadSettings(
+                f"`track` is {track!r}; it is {', '.join(LIBRARIES)}, or a directory for TensorBoard's "
                 f"events, such as ./{track}"
             )
         library = "tensorboard"
     if library and find_spec(library) is None:
-        raise ValueError(f"--track {track} needs {library}: pip install 'vitkit[track]'")
+        raise BadSettings(f"`track={track!r}` needs {library}: pip install 'vitkit[track]'")
 
 
 def open_trackers(
@@ -84,7 +85,7 @@ def open_trackers(
         elif track:
             trackers.append(TensorBoard(Path(track), step, settings))
     except Exception as error:  # whatever a library raises, of an account or a server
-        raise ValueError(f"--track {track} cannot begin: {first_line(error)}") from error
+        raise BadSettings(f"`track={track!r}` cannot begin: {first_line(error)}") from error
     if callback := current_callback():
         trackers.append(FunctionTracker(callback))
     return trackers

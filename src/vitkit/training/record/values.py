@@ -9,6 +9,7 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from vitkit import evaluation, models, objectives
+from vitkit.system.errors import BadRun
 from vitkit.system.span import Span
 from vitkit.system.storage.addresses import values_without_credentials
 from vitkit.system.storage.files import Types, check_types, parse_json
@@ -69,14 +70,14 @@ OF_DATA: dict[str, Any] = {
 def check_data(data: Any) -> dict:
     """The same values of a data.json. Raises ValueError if one is not as a run writes it."""
     if not isinstance(data, dict):
-        raise ValueError(f"the data are {repr(data)[:100]}")
+        raise BadRun(f"the data are {repr(data)[:100]}")
     for name, kind in OF_DATA.items():
         if name in data:
             value_of(kind, data[name], name)
     counts = data.get("counts", {}).values()
     broken = [index for bad in data.get("skipped", {}).values() for index, _ in bad]
     if any(number < 0 for number in (*counts, *broken, data.get("split_seed", 0))):
-        raise ValueError("a number of images is negative")
+        raise BadRun("a number of images is negative")
     return data
 
 
@@ -85,7 +86,7 @@ def check_recipe(recipe: Any) -> dict:
     the source of these is a text."""
     data = recipe.get("data", {}) if isinstance(recipe, dict) else None
     if not isinstance(data, dict) or not isinstance(data.get("source", ""), str):
-        raise ValueError("a recipe, its data or their source is not what was written")
+        raise BadRun("a recipe, its data or their source is not what was written")
     check_types(recipe, {"name": str})
     return recipe
 

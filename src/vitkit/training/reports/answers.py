@@ -56,6 +56,7 @@ from vitkit.inspection import (
     section,
 )
 from vitkit.system.console.text import as_word, printable
+from vitkit.system.errors import BadRun, VitkitError
 from vitkit.system.storage.addresses import as_typed, is_masked, shown_address
 from vitkit.training.data import divide, open_to_divide
 from vitkit.training.evaluation import ANSWERS
@@ -70,7 +71,7 @@ LEAST = 192  # pixels of a side of a photograph, about
 HELD_OUT = "held out"  # what a quick run calls the part that it chooses by
 DISTANCES = 16  # images over which the attention distance is averaged
 BATCH = 32
-REMEDY = "if you trust it, type that name after --data"
+REMEDY = "if you trust it, type that name after `data`"
 
 
 def weakest_class(run: Recorded) -> str | None:
@@ -109,7 +110,7 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Block
             source = open_part(run, name)
             if kept is not None:
                 check_answered(kept, source)
-        except (ValueError, OSError, KeyError) as error:
+        except (VitkitError, OSError, KeyError) as error:
             problem = f"The images of {name} cannot be opened again: {error}."
 
     # The finished model, if it may be run: it is quick enough for the mistakes of a page, or asked
@@ -142,7 +143,7 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Block
         elif found.mistakes:
             try:
                 yield mistakes_section(found, source.a_few(), _look(classifier), folder)
-            except (ValueError, OSError) as error:
+            except (VitkitError, OSError) as error:
                 yield section(title, paragraph(f"An image cannot be read: {error}."))
 
     # Inside the model, on a few held-out images; or how to get what is not on this page
@@ -173,7 +174,7 @@ def open_part(run: Recorded, name: str) -> Source:
     belongs to an evaluator; OSError.
     """
     if name not in run.data["counts"]:
-        raise ValueError(f"the images of {name} are not the run's own")
+        raise BadRun(f"the images of {name} are not the run's own")
     return _part_of(run, name, *_opened(run))
 
 
@@ -201,14 +202,14 @@ def _opened(run: Recorded) -> tuple[Data, Splits]:
         source = place
     source = as_typed(source)
     if is_masked(source):
-        raise ValueError(
+        raise BadRun(
             f"the images are at {source}, whose user, password or signature was not written down; the "
             "command that began the run, given once more, opens them"
         )
     try:
         columns = Columns(**settings["columns"])
     except TypeError as error:
-        raise ValueError(f"the columns in what the run wrote down are damaged: {error}") from None
+        raise BadRun(f"the columns in what the run wrote down are damaged: {error}") from None
     data = Data(
         source=source,
         columns=columns,
@@ -230,16 +231,14 @@ def _part_of(run: Recorded, name: str, data: Data, splits: Splits) -> Source:
     digest = run.data["fingerprint"][name]
     part = next((each for each in parts if each is not None and fingerprint(each) == digest), None)
     if part is None:
-        raise ValueError(f"{shown_address(data.source)!r} has changed since the run")
+        raise BadRun(f"{shown_address(data.source)!r} has changed since the run")
 
     # Without those that the run left out
     skipped = run.data["skipped"].get(name, [])
     try:
         broken = np.array([index for index, _ in skipped], np.int64)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(
-            "the images that the run skipped are damaged in what it wrote down"
-        ) from None
+        raise BadRun("the images that the run skipped are damaged in what it wrote down") from None
     return subset(part, np.setdiff1d(np.arange(len(part)), broken))
 
 
@@ -247,7 +246,7 @@ def check_answered(kept: Kept, source: Source) -> None:
     """Raises ValueError if a run's answers are of images that are not there."""
     indices = kept.answers.indices
     if len(indices) and not 0 <= indices.min() <= indices.max() < len(source):
-        raise ValueError(
+        raise BadRun(
             f"the run's answers are of other images than the {len(source):,} of {kept.part}: {ANSWERS} is "
             "damaged"
         )
@@ -278,7 +277,7 @@ def _look(classifier: Classifier | None) -> Look | None:
         return None
     try:
         check_has_attention(classifier)
-    except ValueError:
+    except VitkitError:
         return None
 
     def look(picture: Picture) -> np.ndarray:

@@ -14,6 +14,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+from vitkit.system.errors import BadRun
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.addresses import values_without_credentials
 from vitkit.system.storage.files import parse_json, refuse_special, sync, write_whole
@@ -79,19 +80,19 @@ def read_facts(checkpoint: Path) -> dict:
     try:
         facts = read_sealed(checkpoint / "state.json")
         if facts["step"] != step_of(checkpoint):
-            raise ValueError(f"its state.json is of step {facts['step']}")
+            raise BadRun(f"its state.json is of step {facts['step']}")
         return facts | {"sha256": dict(facts["sha256"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"checkpoint {checkpoint} is damaged: {error}") from error
+        raise BadRun(f"checkpoint {checkpoint} is damaged: {error}") from error
 
 
 def check_file(file: Path, expected: str) -> None:
     """Raises ValueError if a file of a checkpoint is damaged or gone: if its checksum is another."""
     try:
         if checksum(file) != expected:
-            raise ValueError("its checksum does not fit")
+            raise BadRun("its checksum does not fit")
     except (OSError, ValueError) as error:
-        raise ValueError(f"checkpoint {file.parent} is damaged: {error}") from error
+        raise BadRun(f"checkpoint {file.parent} is damaged: {error}") from error
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
@@ -137,7 +138,7 @@ def read_sealed(path: Path) -> dict:
     were written."""
     values = parse_json(path.read_bytes())
     if not isinstance(values, dict) or values.pop(SEAL, None) != _checksum_of(values):
-        raise ValueError(f"the checksum of {path.name} does not fit")
+        raise BadRun(f"the checksum of {path.name} does not fit")
     return values
 
 
@@ -155,7 +156,7 @@ def checksum(path: Path) -> str:
 # What an earlier call left
 
 
-class Occupied(ValueError):
+class Occupied(BadRun):
     """The directory belongs to another run, which must not be touched."""
 
 
@@ -215,7 +216,7 @@ def refuse_differences(run_dir: Path, changed: list[str]) -> None:
     if changed:
         raise Occupied(
             f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose another "
-            "--workdir, or remove it"
+            "`workdir`, or remove it"
         )
 
 
@@ -224,5 +225,5 @@ def refuse_unknown_recipe(run_dir: Path, earlier: Earlier) -> None:
     if earlier.trained and not earlier.recipe:
         raise Occupied(
             f"{run_dir} holds a trained model, and nothing says by which recipe; choose another "
-            "--workdir, or remove it"
+            "`workdir`, or remove it"
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vitkit.models import create
 from vitkit.objectives import Objective
+from vitkit.system.errors import BadRun, Diverged, VitkitError
 from vitkit.system.processes.ranks import from_rank_0, full_tensor
 from vitkit.system.storage.files import sync
 from vitkit.system.storage.moving import move_folder
@@ -65,7 +66,7 @@ def model_is_intact(run_dir: Path) -> bool:
         return False
     try:
         load(run_dir / MODEL, quiet=True)
-    except ValueError:
+    except VitkitError:
         return False
     return True
 
@@ -111,7 +112,7 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) 
     else:
         folder = _folder_of_best(run_dir, step)
         if not from_rank_0(lambda: _is_whole(folder)):
-            raise ValueError(
+            raise BadRun(
                 f"the best weights, in {folder}, are damaged or gone; remove {run_dir} and train "
                 "again"
             )
@@ -165,9 +166,9 @@ def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say)
                 pretraining[name] = full_tensor(tensor).to("cpu", copy=True)
     broken = [name for name, tensor in weights.items() if not tensor.isfinite().all()]
     if broken:
-        raise FloatingPointError(
+        raise Diverged(
             f"the trained weights are not finite ({broken[0]}, and {len(broken) - 1} more "
-            f"tensors), so there is no model to save; lower --optim.lr (it is {recipe.optim.lr:g})"
+            f"tensors), so there is no model to save; lower `optim.lr` (it is {recipe.optim.lr:g})"
         )
 
     # A new model of them, so that the state stays as it is, into which adapters (LoRA) are merged

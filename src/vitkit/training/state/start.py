@@ -8,6 +8,7 @@ from torch import nn
 
 from vitkit.models import ModelConfig, create
 from vitkit.objectives import Learner, blocks_of
+from vitkit.system.errors import BadRun, VitkitError
 from vitkit.system.processes.ranks import from_rank_0, shard, world
 from vitkit.training.data import RunData
 from vitkit.training.optim import apply_tuning
@@ -102,7 +103,7 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Sa
         ours.pop(name, None)
     changed = differences(theirs, ours)
     if changed:
-        raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(changed)})")
+        raise BadRun(f"{source} holds another model than the recipe's ({'; '.join(changed)})")
 
     weights = model.state_dict()
     for name, tensor in fitted.model.state_dict().items():
@@ -126,7 +127,7 @@ def take_pretraining(learner: Learner, published: Classifier, recipe: Recipe, sa
     reasons = []
     heads = published.origin.get("objective", {}).get("heads")
     if heads and heads != getattr(recipe.objective, "heads", heads):
-        reasons.append(f"it has {heads} attention heads; give --objective.heads {heads}")
+        reasons.append(f"it has {heads} attention heads; give `objective.heads={heads}`")
     for name in sorted(theirs.keys() | ours.keys()):
         if name not in ours or name not in theirs:
             reasons.append(f"only one of the two has {name}")
@@ -146,11 +147,11 @@ def restore(run_dir: Path, state: State, say: Say) -> None:
     for checkpoint in from_rank_0(lambda: checkpoints(run_dir)):
         try:
             state.load(checkpoint)
-        except ValueError as error:
+        except VitkitError as error:
             say(f"{error}; trying the one before it")
         else:
             return
-    raise ValueError(
+    raise BadRun(
         f"every checkpoint in {run_dir / 'checkpoints'} is damaged; remove {run_dir} to start over"
     )
 
@@ -168,7 +169,7 @@ def license_of(recipe: Recipe, run_dir: Path, say: Say) -> License | None:
     except (OSError, ValueError, KeyError):  # lost or damaged: the weights themselves say it
         try:
             return load(recipe.init, quiet=True).license
-        except ValueError as error:
+        except VitkitError as error:
             say(
                 f"the licence of {recipe.init} is not known any more ({error}); it is not in the "
                 "model"

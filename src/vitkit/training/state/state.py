@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from vitkit.objectives import Learner
+from vitkit.system.errors import BadRun, Unavailable, VitkitError
 from vitkit.system.processes.ranks import (
     from_every_rank,
     from_rank_0,
@@ -228,7 +229,7 @@ class State:
         tensors = self._model_tensors()
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         if shapes != {name: stored[name] for name in stored.keys() - set(of_optimizer)}:
-            raise ValueError(f"{checkpoint} holds another model than this recipe's")
+            raise BadRun(f"{checkpoint} holds another model than this recipe's")
 
         # The optimiser makes its tensors in its first step only, so make them here
         parameters = dict(self.learner.named_parameters())
@@ -236,7 +237,7 @@ class State:
         for name in of_optimizer:
             _, key, path = name.split(".", 2)  # "optimizer.exp_avg.model.norm.weight"
             if path not in parameters:
-                raise ValueError(f"{checkpoint} holds another model than this recipe's")
+                raise BadRun(f"{checkpoint} holds another model than this recipe's")
             parameter = parameters[path]
             if stored[name] == parameter.shape and key != "step":
                 value = torch.zeros_like(parameter.detach())  # sharded as the parameter is
@@ -251,7 +252,7 @@ class State:
         problem = ""
         try:
             copies = copies_to_make(tensors, pieces)
-        except ValueError as error:
+        except VitkitError as error:
             problem = str(error)
         self._refuse_damaged(checkpoint, from_every_rank(problem))
 
@@ -271,7 +272,7 @@ class State:
         """
         try:
             facts = from_rank_0(lambda: read_facts(checkpoint))
-        except ValueError:
+        except VitkitError:
             self.damaged.add(checkpoint.name)
             raise
 
@@ -284,7 +285,7 @@ class State:
                 file = checkpoint / Path(name).name  # never outside of the folder
                 check_file(file, facts["sha256"][name])
                 own_pieces.append(pieces_of(file))
-        except (ValueError, OSError) as error:
+        except (VitkitError, OSError) as error:
             problem = str(error)
 
         # Those of all
@@ -300,8 +301,8 @@ class State:
             return
         self.damaged.add(checkpoint.name)
         if str(checkpoint) in problems[0]:
-            raise ValueError(problems[0])
-        raise ValueError(f"checkpoint {checkpoint} is damaged: {problems[0]}")
+            raise BadRun(problems[0])
+        raise BadRun(f"checkpoint {checkpoint} is damaged: {problems[0]}")
 
 
 def trained(learner: nn.Module) -> dict[str, Tensor]:
@@ -317,12 +318,14 @@ def _write(parts: Parts, group: dist.ProcessGroup | None, writing: Writing) -> N
         # This rank's file, and its checksum
         checksums = {}
         problem = ""
+        bug = None
         try:
             path = write(folder, parts)
             if path is not None:
                 checksums[path.name] = checksum(path)
         except Exception as error:  # whatever it is: the other ranks wait for this one's word
             problem = str(error) or type(error).__name__
+            bug = error if not isinstance(error, OSError) else None
 
         # When every file is on the disk, rank 0 makes the folder a checkpoint
         for checksums_of_rank, problem_of_rank in _on_rank_0((checksums, problem), group):
@@ -334,9 +337,12 @@ def _write(parts: Parts, group: dist.ProcessGroup | None, writing: Writing) -> N
                 prune(writing.run_dir, writing.keep, writing.damaged)
             except Exception as error:  # as above
                 problem = str(error) or type(error).__name__
+                bug = error if not isinstance(error, OSError) else None
         problem = _of_rank_0(problem, group)
+        if bug is not None:  # such as two parameters that share their memory: no disk is to blame
+            raise bug
         if problem:
-            raise OSError(problem)
+            raise Unavailable(problem)
 
 
 def _on_rank_0(value: T, group: dist.ProcessGroup | None) -> list[T]:
@@ -368,7 +374,7 @@ def _explaining_failure(run_dir: Path, step: int, folder: Path | None = None) ->
     except OSError as error:
         if folder is not None and on_rank_0():
             shutil.rmtree(folder, ignore_errors=True)
-        raise OSError(
+        raise Unavailable(
             f"could not write a checkpoint at step {step} to {run_dir / 'checkpoints'} ({error}); "
             "the earlier ones are untouched: make room and run the same command again"
         ) from error

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitkit.system.errors import BadRun, Unavailable
 from vitkit.system.processes.ranks import part_of, world
 from vitkit.system.storage.files import parse_json, sync
 
@@ -83,7 +84,7 @@ def write(folder: Path, parts: Parts) -> Path | None:
     try:
         save_file(on_cpu, path, metadata)
     except SafetensorError as error:  # safetensors' name for a full disk
-        raise OSError(str(error)) from error
+        raise Unavailable(str(error)) from error
     path.chmod(folder.stat().st_mode & 0o666)  # the library's files are for their owner alone
     sync(path)
     return path
@@ -103,10 +104,10 @@ def pieces_of(path: Path) -> dict[str, Piece]:
                 if known:
                     offsets = tuple(map(int, known[name]["saved_offsets"]))
                 if len(offsets) != len(shape) or min(offsets, default=0) < 0:
-                    raise ValueError(f"{name} has {len(shape)} dimensions and begins at {offsets}")
+                    raise BadRun(f"{name} has {len(shape)} dimensions and begins at {offsets}")
                 pieces[name] = Piece(path.name, offsets, shape)
     except (SafetensorError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path.name} is no file of a checkpoint: {error}") from error
+        raise BadRun(f"{path.name} is no file of a checkpoint: {error}") from error
     return pieces
 
 
@@ -157,7 +158,7 @@ def copies_to_make(
             copies.setdefault(piece.file, []).append(Copy(name, source, target))
             missing -= _size(box)
         if missing:
-            raise ValueError(f"{missing:,} numbers of {name} are in none of its files")
+            raise BadRun(f"{missing:,} numbers of {name} are in none of its files")
     return copies
 
 

@@ -12,6 +12,7 @@ from vitkit.curation import pack as packed_to
 from vitkit.data import Columns, parts_at
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, printable
+from vitkit.system.errors import BadData
 from vitkit.system.machine import cpus
 from vitkit.verbs.arguments import Data, DataColumns, OkIfUnreadable, status_of
 from vitkit.verbs.definition import result, verb
@@ -82,7 +83,7 @@ def pack(settings: Pack) -> PackedData:
     """
     parts, notes, unlearned = parts_at(settings.source, settings.columns, typed=True)
     if unlearned:  # shards declare their classes: nothing could tell it of them any more
-        raise ValueError(f"{unlearned}; rename or remove it")
+        raise BadData(f"{unlearned}; rename or remove it")
     for note in notes:
         say(note)
     workers = settings.workers

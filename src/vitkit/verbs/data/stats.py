@@ -34,6 +34,7 @@ from vitkit.inspection import Tile, contact_sheet
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import as_word, printable, printable_name
+from vitkit.system.errors import BadData
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import check_replaceable
 from vitkit.verbs.arguments import (
@@ -187,9 +188,9 @@ def _check_request(settings: Stats, parts: dict[str, Source]) -> None:
     """Raises ValueError if something could not be compared, or written in the end."""
     if "train" not in parts and (settings.exclude or settings.test):
         own = [name for name in parts if name in ("val", "test")]
-        raise ValueError(
+        raise BadData(
             f"{settings.source} has no training images to compare, only {', '.join(own)}; "
-            "leave out --exclude and --test"
+            "leave out `exclude` and `test`"
         )
     if settings.exclude:
         check_replaceable(settings.exclude)

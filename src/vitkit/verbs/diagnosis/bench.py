@@ -52,6 +52,7 @@ from vitkit.runtimes import (
 )
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import processor
 from vitkit.system.storage.files import MARK, check_replaceable, write_json
 from vitkit.system.storage.private import public
@@ -218,15 +219,15 @@ def _of_file(settings: Bench) -> Benchmark:
     file = Path(settings.model)
     for name in ("data", "calibrate", "limit", "precisions", "merge", "exit"):
         if getattr(settings, name) != getattr(Bench, name):
-            raise ValueError(
+            raise BadSettings(
                 f"{file} is an exported file, of which bench measures the speed; --{name} is for the model "
                 f"that it was exported from (vitkit evaluate {as_word(file)} DATA has its accuracy)"
             )
     libraries = readers_of(file) or ["auto"]  # whose sentence says what to install
     chosen = [each for each in libraries if each in (*settings.runtimes, "auto")]
     if not chosen:
-        raise ValueError(
-            f"{file} is computed by {' or '.join(libraries)}, and --runtimes is "
+        raise BadSettings(
+            f"{file} is computed by {' or '.join(libraries)}, and `runtimes` is "
             f"{' '.join(settings.runtimes)}"
         )
 
@@ -289,17 +290,17 @@ def _of_one_size(classifier: Classifier, images: np.ndarray) -> np.ndarray:
 def check(settings: Bench) -> None:
     """Raises ValueError if numbers are out of range, or if files cannot be written."""
     if not settings.batch or min(settings.batch) < 1:
-        raise ValueError(f"--batch is {settings.batch}; it is one or more numbers of images")
+        raise BadSettings(f"`batch` is {settings.batch}; it is one or more numbers of images")
     if settings.rounds < 1 or not settings.seconds > 0 or settings.limit < 1:
-        raise ValueError(
-            f"--rounds is {settings.rounds}, --seconds {settings.seconds} and --limit {settings.limit}; "
+        raise BadSettings(
+            f"`rounds` is {settings.rounds}, `seconds={settings.seconds}` and `limit={settings.limit}`; "
             "each must be more than 0"
         )
     if settings.calibrate and not settings.data:
-        raise ValueError("--calibrate goes with --data, images to compare answers on")
+        raise BadSettings("`calibrate` goes with `data`, images to compare answers on")
     for path in settings.report:
         if path.suffix.lower() not in WRITTEN:
-            raise ValueError(f"--report is {path}; give the name of a .json or a .png file")
+            raise BadSettings(f"`report` is {path}; give the name of a .json or a .png file")
         check_replaceable(path)
 
 

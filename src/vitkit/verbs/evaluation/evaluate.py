@@ -41,6 +41,7 @@ from vitkit.evaluation import (
 from vitkit.runtimes import is_exported
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
+from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group
 from vitkit.system.storage.addresses import shown_address
@@ -130,16 +131,16 @@ def evaluate(settings: Evaluate) -> Evaluation:
     Raises ValueError for images without labels, and for settings that do not go together.
     """
     if settings.batch < 1:
-        raise ValueError(f"--batch is {settings.batch}; it is a number of images, at least 1")
+        raise BadSettings(f"`batch` is {settings.batch}; it is a number of images, at least 1")
     if settings.workers < -1:
-        raise ValueError(f"--workers is {settings.workers}; it is a number of processes, or -1")
+        raise BadSettings(f"`workers` is {settings.workers}; it is a number of processes, or -1")
     if settings.limit < 0:
-        raise ValueError(f"--limit is {settings.limit}; it is a number of images, or 0 for all")
+        raise BadSettings(f"`limit` is {settings.limit}; it is a number of images, or 0 for all")
     check_files(settings.report, settings.calibrate)
     is_file = isinstance(settings.model, str) and is_exported(settings.model)
     if settings.calibrate and (is_file or settings.runtime not in ("auto", "torch")):
-        raise ValueError(
-            "--calibrate saves the model with a temperature, and an exported file is not saved again: "
+        raise BadSettings(
+            "`calibrate` saves the model with a temperature, and an exported file is not saved again: "
             "calibrate the model, and export that"
         )
     with process_group(settings.device) as device:
@@ -159,17 +160,17 @@ def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
         )
     corrupted = settings.corruptions or settings.named == "imagenet-c"
     if corrupted and getattr(loaded.model, "takes_pictures", False):
-        raise ValueError(
+        raise BadSettings(
             f"{settings.model} prepares images itself, and those that are corrupted are prepared already; "
-            "give the model, or a file that was exported without --preprocessing"
+            "give the model, or a file that was exported without `preprocessing`"
         )
     if settings.named == "imagenet-c":
         return report_on_files(settings, loaded, device)
     named = None
     notes: tuple[str, ...] = ()
     if settings.named is None and is_imagenet_c(settings.data):
-        raise ValueError(
-            f"{settings.data} has the folders of ImageNet-C; --as imagenet-c measures each of them"
+        raise BadSettings(
+            f"{settings.data} has the folders of ImageNet-C; `as='imagenet'`-c measures each of them"
         )
     if settings.named:
         named, source, title = named_images(settings, loaded)
@@ -181,9 +182,9 @@ def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
         return report_on(Request(settings, loaded, source, title, named, device, notes))
     for_reports = ("against", "report", "calibrate", "real", "named", "corruptions")
     if any(getattr(settings, name) for name in for_reports):
-        raise ValueError(
-            "--against, --report, --calibrate, --real, --as and --corruptions are for images with "
-            f"one class each, and without --evals; the targets of {settings.data} are of the kind "
+        raise BadSettings(
+            "`against`, `report`, `calibrate`, `real`, `as` and `corruptions` are for images with "
+            f"one class each, and without `evals`; the targets of {settings.data} are of the kind "
             f"{source.target_kind!r}"
         )
     evaluators = _evaluators(settings, source)
@@ -207,16 +208,16 @@ def _evaluators(settings: Evaluate, source: Source) -> Sequence[Evaluator]:
     they cannot measure anything on them."""
     if not settings.evals:
         if not USUAL[source.target_kind]:
-            raise ValueError(
+            raise BadSettings(
                 f"{settings.data} has no labels, so the model's answers cannot be checked; vitkit "
                 f"predict {word_of(settings.model)} {settings.data} prints them"
             )
         return USUAL[source.target_kind]
     for name in settings.evals:
         if not EVALUATORS[name].judges(source.target_kind):
-            raise ValueError(
+            raise BadSettings(
                 f"{name} cannot be measured on {settings.data}, whose targets are of the kind "
-                f"{source.target_kind!r}; leave out --evals to measure what can be"
+                f"{source.target_kind!r}; leave out `evals` to measure what can be"
             )
     return [EVALUATORS[name] for name in settings.evals]
 
@@ -300,7 +301,7 @@ def _divided(data: str, columns: Columns, origin: dict) -> Splits:
     groups = origin.get("groups", "none")  # a model may be older than groups
     try:
         return splits_at(data, columns, seed, groups, typed=True)
-    except ValueError:
+    except VitkitError:
         if groups in ("auto", "none"):
             raise
         return splits_at(data, columns, seed, "none", typed=True)
@@ -313,19 +314,19 @@ def named_images(settings: "Evaluate", classifier: Classifier) -> tuple["Named",
     meaning for.
     """
     if settings.calibrate and settings.named != "imagenet":
-        raise ValueError(
-            f"--calibrate with --as {settings.named} would fit a temperature to answers that the model "
+        raise BadSettings(
+            f"`calibrate='with'` `as={settings.named!r}` would fit a temperature to answers that the model "
             "is not asked for elsewhere, on images that are for testing; leave one of them out"
         )
     if settings.real and settings.named != "imagenet":
-        raise ValueError(
-            f"--real has labels for ImageNet's validation images, and --as says {settings.named}"
+        raise BadSettings(
+            f"`real` has labels for ImageNet's validation images, and `as` says {settings.named}"
         )
     if settings.limit:
-        raise ValueError(f"--as {settings.named} measures all of its images; leave out --limit")
+        raise BadSettings(f"`as={settings.named!r}` measures all of its images; leave out `limit`")
     if settings.on_unknown_class != "fail":
-        raise ValueError(
-            f"--as {settings.named} says itself which classes count; leave out --on-unknown-class"
+        raise BadSettings(
+            f"`as={settings.named!r}` says itself which classes count; leave out `on_unknown_class`"
         )
     columns = grouped_columns(settings.columns, settings.groups)
     named = open_named(settings.named, settings.data, columns, settings.split, typed=True)
@@ -368,6 +369,6 @@ def _columns_of_numbers(settings: "Evaluate") -> Columns:
     columns = replace(settings.columns, target="number")
     try:
         source_at(settings.data, columns, settings.split, typed=True)
-    except ValueError:
+    except VitkitError:
         return settings.columns
     return columns

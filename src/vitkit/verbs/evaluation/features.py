@@ -13,6 +13,7 @@ from vitkit.evaluation import WRITERS
 from vitkit.evaluation import features as features_of
 from vitkit.exporting import features_on
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, process_group
 from vitkit.system.storage.addresses import shown_address
@@ -105,8 +106,8 @@ def features(settings: WriteFeatures) -> WrittenFeatures:
     """
     output = settings.output
     if output.suffix not in WRITERS:
-        raise ValueError(
-            f"--output is {output}; give the name of a file that ends in {' or '.join(WRITERS)}"
+        raise BadSettings(
+            f"`output` is {output}; give the name of a file that ends in {' or '.join(WRITERS)}"
         )
     check_replaceable(output)
     with process_group(settings.device) as device:

@@ -14,6 +14,7 @@ from vitkit.data import Columns, Splits
 from vitkit.evaluation import Fewshot, Form, Metric, Part, Subject, best_ranked, shot_notes
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import process_group
 from vitkit.verbs.arguments import (
@@ -121,7 +122,7 @@ def fewshot(settings: MeasureFewshot) -> FewshotAccuracy:
     Raises ValueError for data without a part to learn from and one to measure on.
     """
     if not settings.data:
-        raise ValueError(f"no images; vitkit fewshot {settings.model} DATA... takes data sets")
+        raise BadSettings(f"no images; vitkit fewshot {settings.model} DATA... takes data sets")
     evaluator = Fewshot(settings.shots, settings.seeds, settings.form)
     with process_group(settings.device) as device:
         classifier = loaded_for_features(settings.model, settings.hints, device)
@@ -154,12 +155,12 @@ def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Spli
     the data lacks, is said."""
     test = splits.test or splits.val
     if splits.train is None or test is None:
-        raise ValueError(
+        raise BadSettings(
             f"{data} has no images to learn from and others to measure on: it needs a train part, "
             "and a test or val part"
         )
     if not evaluator.judges(splits.target_kind):
-        raise ValueError(
+        raise BadSettings(
             f"few-shot accuracy is for images of one class each; the targets of {data} are of the "
             f"kind {splits.target_kind!r}, which vitkit probe learns"
         )

@@ -21,6 +21,7 @@ from vitkit.evaluation import (
 from vitkit.inspection import contact_sheet
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, fill, printable, printable_name
+from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import (
     MARK,
     as_utf8,
@@ -69,7 +70,7 @@ class Evaluation:
         """Write a page (.html), the numbers (.json) or a contact sheet of the mistakes (.png). Raises
         ValueError for another ending, and for images that do not have one class each."""
         if self.details is None:
-            raise ValueError("reports are about images with one class each")
+            raise BadSettings("reports are about images with one class each")
         file = Path(path)
         check_files([file], None)
         write([file], self.details, self.source)
@@ -143,8 +144,8 @@ def check_files(files: Sequence[Path], directory: Path | None) -> None:
     directory of a model that cannot."""
     for file in files:
         if file.suffix.lower() not in ENDINGS:
-            raise ValueError(
-                f"--report is {file}; its ending says what it is: .html a page, .json the numbers, "
+            raise BadSettings(
+                f"`report` is {file}; its ending says what it is: .html a page, .json the numbers, "
                 ".png a contact sheet"
             )
         check_replaceable(file)

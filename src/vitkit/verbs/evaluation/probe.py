@@ -32,6 +32,7 @@ from vitkit.evaluation import (
 )
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, some
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import check_can_be_made
@@ -222,25 +223,25 @@ def _check(settings: FitProbe) -> None:
     if settings.to is not None:
         check_can_be_made(settings.to)
     if settings.to is not None and settings.method == "neighbours":
-        raise ValueError("neighbours give no head that could be saved; leave out --to")
+        raise BadSettings("neighbours give no head that could be saved; leave out `to`")
     if settings.k < 1:
-        raise ValueError(f"--k is {settings.k}; it is a number of neighbours, at least 1")
+        raise BadSettings(f"--k is {settings.k}; it is a number of neighbours, at least 1")
 
 
 def _to_learn(settings: FitProbe, splits: Splits) -> list[Source]:
     """The parts to learn from: all but the one to measure on. Raises ValueError if there are none, or
     they have no labels, or not those that the method is for."""
     if splits.train is None:
-        raise ValueError(f"{settings.data} has no images to learn from, only others to measure on")
+        raise BadSettings(f"{settings.data} has no images to learn from, only others to measure on")
     if splits.target_kind == "none":
-        raise ValueError(
+        raise BadSettings(
             f"{settings.data} has no labels, so there is nothing to learn: put the images of each "
             "class into a folder, or name the column that holds the classes"
         )
     if splits.target_kind != "class" and settings.method != "linear":
-        raise ValueError(
-            f"--method {settings.method} is for images of one class each, and those of {settings.data} "
-            f"{HAVE[splits.target_kind]}; --method linear is for them too"
+        raise BadSettings(
+            f"`method={settings.method!r}` is for images of one class each, and those of {settings.data} "
+            f"{HAVE[splits.target_kind]}; `method` linear is for them too"
         )
     if splits.val is None or splits.test is None:
         return [splits.train]
@@ -282,7 +283,7 @@ def _refuse_broken(settings: FitProbe, learned: Features, source: Source) -> Non
     """Raises ValueError, with an image's name, for features that are not finite."""
     broken = np.flatnonzero(~np.isfinite(learned.x).all(1))
     if len(broken):
-        raise ValueError(
+        raise BadSettings(
             f"{word_of(settings.model)} gives NaN or infinity for {len(broken):,} of {len(learned.x):,} "
             f"images, {source.name(broken[0])} for example, so nothing can be fitted to them"
         )

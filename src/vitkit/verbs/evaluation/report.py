@@ -45,6 +45,7 @@ from vitkit.evaluation import (
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar, silent
 from vitkit.system.console.text import counted
+from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, world
 from vitkit.verbs.arguments import word_of
@@ -89,8 +90,8 @@ def report_on(request: Request) -> Evaluation:
         check_can_calibrate(request.classifier)
     if request.settings.corruptions:
         if request.settings.against or request.settings.calibrate or request.settings.real:
-            raise ValueError(
-                "--corruptions measures one model; leave out --against, --calibrate and --real"
+            raise BadSettings(
+                "`corruptions` measures one model; leave out `against`, `calibrate` and `real`"
             )
         check_can_corrupt(request.classifier.preprocessing)
 
@@ -154,8 +155,8 @@ def _other(request: Request) -> Classifier | None:
             align(request.source.labels, other.labels, request.source.targets)
         else:
             request.named.choice(other.labels)
-    except ValueError as error:
-        raise ValueError(f"--against {word_of(name)}: {error}") from None
+    except VitkitError as error:
+        raise BadSettings(f"`against={name!r}`: {error}") from None
     return other
 
 
@@ -274,16 +275,16 @@ def check_imagenet_c(settings: "Evaluate") -> None:
     """Raises ValueError for options that have no meaning for 75 folders of images."""
     for name, why in REFUSED.items():
         if getattr(settings, name):
-            raise ValueError(f"--{name} {why}; leave it out with --as imagenet-c")
+            raise BadSettings(f"--{name} {why}; leave it out with `as='imagenet'`-c")
     if settings.on_bad_image == "skip" or settings.on_unknown_class == "skip":
-        raise ValueError(
-            "--as imagenet-c compares the same images in 75 folders, so none is skipped; leave out "
-            "--on-bad-image and --on-unknown-class"
+        raise BadSettings(
+            "`as='imagenet'`-c compares the same images in 75 folders, so none is skipped; leave out "
+            "`on_bad_image` and `on_unknown_class`"
         )
     for file in settings.report:
         if file.suffix.lower() == ".png":
-            raise ValueError(
-                f"--report {file} would be a contact sheet, and --as imagenet-c keeps no single "
+            raise BadSettings(
+                f"`report={file!r}` would be a contact sheet, and `as='imagenet'`-c keeps no single "
                 "answers; write .html or .json"
             )
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vitkit.system.console.text import as_word
+from vitkit.system.errors import BadSettings
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.definition import result, verb
 from vitkit.weights import (
@@ -149,4 +150,4 @@ def convert(settings: Convert) -> Converted:
 def check_tolerance(tolerance: float) -> None:
     """Raises ValueError if a tolerance is not a number from 0 on."""
     if not tolerance >= 0:  # NaN too
-        raise ValueError(f"--tolerance is {tolerance}; it is a number from 0 on")
+        raise BadSettings(f"`tolerance` is {tolerance}; it is a number from 0 on")

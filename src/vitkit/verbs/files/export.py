@@ -37,6 +37,7 @@ from vitkit.runtimes import (
 )
 from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import as_word, counted
+from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import parse_json
 from vitkit.training import Recorded, open_part, read_run
@@ -186,19 +187,19 @@ def export(settings: ExportModel) -> ExportedModel:
     kinds = {ending: kind for kind, ending in ENDINGS.items()}
     to = settings.to or kinds.get(settings.output.suffix.lower())
     if to is None:
-        raise ValueError(
-            f"--output is {settings.output}; give the name of a file that ends in "
-            f"{', '.join(kinds)}, or --to"
+        raise BadSettings(
+            f"`output` is {settings.output}; give the name of a file that ends in "
+            f"{', '.join(kinds)}, or `to`"
         )
     precision = settings.precision
     if precision is None:
         precision = "float16" if to == "page" else "float32"
     if settings.limit < 1:
-        raise ValueError(f"--limit is {settings.limit}; it is a number of images, at least 1")
+        raise BadSettings(f"`limit` is {settings.limit}; it is a number of images, at least 1")
     if settings.calibrate and not (settings.data and precision == "int8"):
-        raise ValueError("--calibrate goes with --precision int8, and --data to try the file on")
+        raise BadSettings("`calibrate` goes with `precision='int8'`, and `data` to try the file on")
     if settings.onnxruntime_web and to != "page":
-        raise ValueError("onnxruntime-web is for a page: give --output a name that ends in .html")
+        raise BadSettings("onnxruntime-web is for a page: give `output` a name that ends in .html")
     wanted = Export(
         to,
         precision,
@@ -286,15 +287,15 @@ def _trial(settings: ExportModel, wanted: Export, classifier: Classifier) -> Tri
     if run_dir is not None:
         try:
             return _own_trial(read_run(run_dir), classifier, settings.limit)
-        except (ValueError, OSError) as error:
+        except (VitkitError, OSError) as error:
             why = f", and those of {run_dir} cannot be opened ({error})"
     if not needs_calibration(wanted):
         if why:
             say(f"tried on parts of two photographs instead of images of the run{why}")
         return sample_trial()
-    raise ValueError(
+    raise BadSettings(
         f"ONNX Runtime's int8 is calibrated and judged on images like those to come{why}: name some with "
-        "--data DATA"
+        "`data=DATA`"
     )
 
 
@@ -302,7 +303,7 @@ def _own_trial(run: Recorded, classifier: Classifier, tried: int) -> Trial:
     """The images of a run. Raises ValueError if they are not there, or are others now; OSError."""
     parts = [name for name in ("test", "val") if name in run.data["counts"]]
     if not parts:
-        raise ValueError("it held out none")
+        raise BadSettings("it held out none")
     left_out = open_part(run, parts[0])
     learned = open_part(run, "train")
     return own_trial(left_out, learned, classifier.labels, str(run.data["source"]), tried)

@@ -32,6 +32,7 @@ from vitkit.acceleration import (
 from vitkit.runtimes import run_of
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, readable
+from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import check_can_be_made, check_replaceable, write_json
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.computing import classifier_of
@@ -161,20 +162,20 @@ def faster_of(settings: Faster, typed: Sequence[str] = ()) -> FasterModel:
     this search.
     """
     # What is wanted
-    seconds = duration(settings.budget, "--budget", "10m")
+    seconds = duration(settings.budget, "`budget`", "10m")
     most = None
     if settings.at_most:
-        most = 1000 * duration(settings.at_most, "--at-most", "15ms")
+        most = 1000 * duration(settings.at_most, "`at_most`", "15ms")
     if not 0 < settings.lose < 100:
-        raise ValueError(
-            f"--lose is {settings.lose:g}; it is in points of accuracy, above 0 and below 100, such as 0.5"
+        raise BadSettings(
+            f"`lose` is {settings.lose:g}; it is in points of accuracy, above 0 and below 100, such as 0.5"
         )
     libraries = LIBRARIES
     if settings.output is not None:
         libraries = (library_of(settings.output),)
     for path in settings.report:
         if path.suffix.lower() not in WRITTEN:
-            raise ValueError(f"--report is {path}; its name ends in {', '.join(WRITTEN)}")
+            raise BadSettings(f"`report` is {path}; its name ends in {', '.join(WRITTEN)}")
 
     # Where it is written: found out before the search, not after it
     run_dir = run_of(settings.model)
@@ -211,7 +212,7 @@ def duration(text: str, option: str, example: str) -> float:
     """Seconds of a text such as 15ms, 90s, 10m or 1h. Raises ValueError for any other, and for none."""
     match = DURATION.fullmatch(text)
     if match is None or not match[2] or float(match[1]) == 0:
-        raise ValueError(f"{option} is {text!r}; it is a time such as {example}")
+        raise BadSettings(f"{option} is {text!r}; it is a time such as {example}")
     return float(match[1]) * SECONDS[match[2]]
 
 
@@ -222,9 +223,9 @@ def subject_of(
     if settings.data:
         return of_data(classifier, settings.data, run_dir)
     if run_dir is None:
-        raise ValueError(
+        raise BadSettings(
             f"{word_of(settings.model)} is no run, so there are no images that it has not learned from: "
-            "name some, sorted into folders of their classes, with --data"
+            "name some, sorted into folders of their classes, with `data`"
         )
     return of_run(classifier, run_dir, typed)
 
@@ -238,7 +239,7 @@ def choose(line: Line, lose: float, most: float | None) -> Point:
     if chosen is None:
         fastest = min(line.points, key=lambda point: point.milliseconds)
         rest = f"; {_left_out(line)}" if line.left_out else ""
-        raise ValueError(
+        raise BadSettings(
             f"no model takes {most:g} ms or less: the fastest is {fastest.name}, with "
             f"{fastest.milliseconds:.3g} ms an image{rest}"
         )

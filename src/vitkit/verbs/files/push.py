@@ -8,6 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vitkit.system.console.text import as_word
+from vitkit.system.errors import BadSettings
 from vitkit.verbs.arguments import name_on_disk
 from vitkit.verbs.definition import result, verb
 from vitkit.weights import (
@@ -63,7 +64,7 @@ def push(settings: Push) -> Pushed:
     if (folder / "model" / "config.json").is_file():  # a run
         folder = folder / "model"
     if not (folder / "config.json").is_file():
-        raise ValueError(
+        raise BadSettings(
             f"{settings.folder} is not a model directory; "
             "write one with vitkit convert MODEL DIR --to huggingface"
         )
@@ -74,7 +75,7 @@ def push(settings: Push) -> Pushed:
         license = chosen(license, settings.license.lower(), read_license(folder))
     check_may_be_shared(license, "recipe" in classifier.origin)
     if paths := paths_in(folder):
-        raise ValueError(
+        raise BadSettings(
             f"{paths[0]}, which is a path of this machine and would be uploaded; take it out of the "
             "file"
         )

@@ -20,6 +20,7 @@ from vitkit.models import (
     parts,
 )
 from vitkit.system.console.text import printable, some
+from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.definition import result, verb
 from vitkit.weights import (
@@ -130,14 +131,16 @@ def _architecture(settings: Show) -> ModelConfig | None:
         return None
     try:
         named(name)
-    except ValueError:
+    except VitkitError:
         return None
     said = {}
     for hint, value in vars(settings.hints).items():
         if value == getattr(Hints(), hint):
             continue
         if hint not in CREATE:
-            raise ValueError(f"{name} is a size without weights, so --{hint} has no meaning for it")
+            raise BadSettings(
+                f"{name} is a size without weights, so --{hint} has no meaning for it"
+            )
         said[hint] = value
     return named(name, **said)
 

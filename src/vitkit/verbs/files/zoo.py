@@ -8,6 +8,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit.models import NAMES, ModelConfig, cost, exaflops, named, parameters
+from vitkit.system.errors import BadSettings
 from vitkit.verbs.definition import result, verb
 from vitkit.weights import SOURCES, Published, all_published, find_published, nearest_published
 
@@ -152,8 +153,8 @@ def list_models(settings: Models) -> ModelList | PublishedList:
     if settings.published:
         return list_published(settings.names)
     if not settings.image or min(settings.image) < 1:
-        raise ValueError(
-            f"image is {settings.image}; give one or more sides in pixels, such as --image 224 384"
+        raise BadSettings(
+            f"image is {settings.image}; give one or more sides in pixels, such as `image=224` 384"
         )
     configs = {}
     for name in settings.names or NAMES:
@@ -171,7 +172,7 @@ def list_published(names: tuple[str, ...]) -> PublishedList:
         if not rows:
             near = nearest_published(name)
             question = f"; did you mean {near}?" if near else ""
-            raise ValueError(
+            raise BadSettings(
                 f"no published weights have {name!r} in their name, family, architecture or "
                 f"pre-training{question}; vitkit models --published lists the families"
             )

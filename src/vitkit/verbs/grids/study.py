@@ -35,6 +35,7 @@ from vitkit.studies import (
 )
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, fill, printable, two_columns
+from vitkit.system.errors import BadSettings
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import as_utf8, whole
 from vitkit.training import tidied
@@ -207,7 +208,7 @@ def study(settings: RunStudy) -> StudyTable | Studies:
         question = ""
         if near:
             question = f"did you mean {near[0]!r}? "
-        raise ValueError(
+        raise BadSettings(
             f"there is no study {settings.study!r}; {question}there are {', '.join(STUDIES)}"
         )
     _check(settings)
@@ -217,7 +218,7 @@ def study(settings: RunStudy) -> StudyTable | Studies:
 
     # What will run, said before anything does
     if settings.draw and not (study_dir / RECORD).exists():
-        raise ValueError(f"no study has begun in {study_dir}, so there is nothing to draw")
+        raise BadSettings(f"no study has begun in {study_dir}, so there is nothing to draw")
     with process_group(settings.device):
         ask, plan = begin(chosen, _ask(settings), settings.budget, study_dir, settings.device)
         for question in settings.predict:  # nonsense is refused before anything runs
@@ -243,7 +244,7 @@ def _reached(
     several = f"the cells of this study are {counted(most, 'shard')} at most"
     if settings.jobs:
         if settings.jobs > most:
-            say(f"{several}, so --jobs {settings.jobs} starts no more")
+            say(f"{several}, so `jobs={settings.jobs}` starts no more")
         jobs = min(settings.jobs, most)
         run_jobs(_words(settings), jobs, settings.on, settings.job_options, study_dir)
         return results(chosen, ask, plan, study_dir)
@@ -257,19 +258,19 @@ def _reached(
 def _check(settings: RunStudy) -> None:
     """Raises ValueError if settings do not go together."""
     if settings.predict and STUDIES[settings.study].predict is None:
-        raise ValueError(
-            f"the study {settings.study} fits no law; --predict is for data-size and compute"
+        raise BadSettings(
+            f"the study {settings.study} fits no law; `predict` is for data-size and compute"
         )
     if settings.jobs < 0:
-        raise ValueError(f"jobs is {settings.jobs}; it is a number of processes, 0 to run it here")
+        raise BadSettings(f"jobs is {settings.jobs}; it is a number of processes, 0 to run it here")
     if settings.jobs:
         check_submitit()
     if settings.jobs and settings.shard:
-        raise ValueError("--jobs runs all shards, so it does not go with --shard; leave one out")
+        raise BadSettings("`jobs` runs all shards, so it does not go with `shard`; leave one out")
     if settings.jobs and settings.draw:
-        raise ValueError("--draw runs nothing, so it does not go with --jobs; leave one out")
+        raise BadSettings("`draw` runs nothing, so it does not go with `jobs`; leave one out")
     if not settings.jobs and (settings.job_options or settings.on != "local"):
-        raise ValueError("--on and --job-options are about jobs; say how many, with --jobs")
+        raise BadSettings("`on` and `job_options` are about jobs; say how many, with `jobs`")
 
 
 def _ask(settings: RunStudy) -> Ask:
@@ -354,7 +355,7 @@ def say_plan(settings: "RunStudy", chosen: Study, ask: Ask, plan: Plan, study_di
     if plan.runs:
         say(f"expected to take {duration(plan.seconds)} at the speed that was measured before")
     say(chosen.limits)
-    say(f"in {study_dir}; the same command continues it, --draw only draws it")
+    say(f"in {study_dir}; the same command continues it, `draw` only draws it")
 
 
 def _size(chosen: Study, ask: Ask, plan: Plan, study_dir: Path) -> str:

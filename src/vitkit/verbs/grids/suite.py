@@ -34,6 +34,7 @@ from vitkit.suites import (
 )
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, printable
+from vitkit.system.errors import BadSettings
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import as_utf8, whole
 from vitkit.verbs.arguments import (
@@ -217,20 +218,20 @@ def suite(settings: RunSuite) -> SuiteTable:
 def _suite(settings: RunSuite):
     """The suite, and the folder of its images. Raises ValueError if either is not known."""
     if settings.from_hub and settings.suite == "robustness":
-        raise ValueError(
-            f"--from-hub is for tasks of vtab and of TOML files, and the suite is {settings.suite}"
+        raise BadSettings(
+            f"`from_hub` is for tasks of vtab and of TOML files, and the suite is {settings.suite}"
         )
     known = {"vtab": VTAB, "robustness": ROBUSTNESS}
     if settings.suite in known:
         chosen = known[settings.suite]
         if not settings.data:
-            raise ValueError(
-                f"where are the images? --data DIR has a folder for each task; {chosen.hint}"
+            raise BadSettings(
+                f"where are the images? `data=DIR` has a folder for each task; {chosen.hint}"
             )
         return chosen, settings.data
     path = Path(settings.suite)
     if path.suffix != ".toml":
-        raise ValueError(
+        raise BadSettings(
             f"there is no suite {settings.suite!r}; give {', '.join(known)}, or a TOML file of tasks"
         )
     return read_suite(path), settings.data or str(path.parent)
@@ -245,7 +246,7 @@ def _workdirs(settings: RunSuite, chosen: Suite) -> dict[str, Path]:
     for model in models:
         name = _model_name(model)
         if name in by_name:
-            raise ValueError(
+            raise BadSettings(
                 f"two models are called {name!r}, {by_name[name]} and {model}: a table could not tell them "
                 "apart; leave one out, or rename it"
             )
@@ -286,14 +287,14 @@ def _protocol(settings: RunSuite, chosen):
     asked = {"rates": settings.rates, "steps": settings.steps, "batch": settings.batch}
     changes = {name: value for name, value in asked.items() if value}
     if not chosen.learns and (changes or settings.seeds != 1):
-        raise ValueError(
-            f"--rates, --steps, --batch and --seeds are for fine-tuning, and {chosen.name} measures a "
+        raise BadSettings(
+            f"`rates`, `steps`, `batch` and `seeds` are for fine-tuning, and {chosen.name} measures a "
             "model as it is; leave them out"
         )
     if settings.protocol == "features":
         if changes or settings.seeds != 1:
-            raise ValueError(
-                "--rates, --steps, --batch and --seeds are for fine-tuning; give --protocol paper "
+            raise BadSettings(
+                "`rates`, `steps`, `batch` and `seeds` are for fine-tuning; give `protocol` paper "
                 "or light, or leave them out"
             )
         return "features"

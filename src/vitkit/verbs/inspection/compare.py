@@ -17,6 +17,7 @@ from vitkit.quick import check_recorded
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable
+from vitkit.system.errors import BadSettings
 from vitkit.training import (
     Recorded,
     is_run,
@@ -206,10 +207,10 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
 
     check_tolerance(settings.tolerance)
     if settings.data:
-        raise ValueError("--data is for two runs without images; give images as IMAGE...")
+        raise BadSettings("`data` is for two runs without images; give images as IMAGE...")
     if not settings.images:
         (other, *_) = [name for name in names if name not in runs]
-        raise ValueError(
+        raise BadSettings(
             f"{word_of(other)} is not a run, and models are compared on images: vitkit compare ONE TWO "
             "IMAGE... takes files, folders and data sets"
         )

@@ -24,9 +24,10 @@ from vitkit.inspection import (
     write_figure,
 )
 from vitkit.prediction import pictures, spread
-from vitkit.system.console.messages import say
+from vitkit.system.console.messages import log_bug, reason, say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable, printable_name
+from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.storage.files import MARK, as_text, save_npz, write_where_said
 from vitkit.verbs.arguments import word_of
 from vitkit.weights import Classifier, no_answer
@@ -73,7 +74,7 @@ def images_of(settings: "Inspect", models: Sequence[Classifier], folder: Path) -
         if len(shown) < count:
             shown.append(picture)
     if not rows:
-        raise ValueError("none of the images could be read; the sentences above say why")
+        raise BadSettings("none of the images could be read; the sentences above say why")
     broken = len(ordered) - len(rows)
 
     # A figure has one grid; images at their own proportions may have several
@@ -128,15 +129,15 @@ def _target(name: str, labels: Sequence[str]) -> int | None:
             return found[0]
         if found:
             several = ", ".join(f"{printable_name(labels[i])} (number {i})" for i in found)
-            raise ValueError(
-                f"--class is {printable_name(name)}, and several classes are called so: {several}; "
+            raise BadSettings(
+                f"`class` is {printable_name(name)}, and several classes are called so: {several}; "
                 "write one as it is here"
             )
     near = [printable_name(label) for label in labels if wanted in label.casefold()][:5]
     sentence = f"--class is {printable_name(name)}, and the model has no class of that name"
     if near:
         sentence += f"; did you mean {' or '.join(near)}?"
-    raise ValueError(sentence)
+    raise BadSettings(sentence)
 
 
 def _layer(number: int, classifier: Classifier) -> int | None:
@@ -145,8 +146,8 @@ def _layer(number: int, classifier: Classifier) -> int | None:
         return None
     names = layer_names(check_transformer(classifier))
     if number > len(names):
-        raise ValueError(
-            f"--layer is {number}; the model's {len(names)} layers of attention are 1 to {len(names)}"
+        raise BadSettings(
+            f"`layer` is {number}; the model's {len(names)} layers of attention are 1 to {len(names)}"
         )
     return number - 1
 
@@ -163,8 +164,8 @@ def _patch(
         size = images.shape[2:]
     rows, columns = config.tiling.grid(size)
     if not (1 <= patch[0] <= rows and 1 <= patch[1] <= columns):
-        raise ValueError(
-            f"--patch is {patch[0]} {patch[1]}; rows are 1 to {rows}, columns 1 to {columns}"
+        raise BadSettings(
+            f"`patch` is {patch[0]} {patch[1]}; rows are 1 to {rows}, columns 1 to {columns}"
         )
     return patch[0] - 1, patch[1] - 1
 
@@ -214,10 +215,14 @@ def draw_all(
         try:
             plate = kind.make(subject)
             figure = plate.draw(THEMES[settings.theme])
-        except ValueError as error:
+        except VitkitError as error:
             if kind.name in settings.figures:
-                raise ValueError(f"{kind.name} cannot be drawn: {error}") from error
+                raise BadSettings(f"{kind.name} cannot be drawn: {error}") from error
             every.append(Drawn(kind, None, str(error)))
+            continue
+        except Exception as error:  # a bug in one figure: the others are drawn
+            log_bug(f"the figure {kind.name} failed (bug)")
+            every.append(Drawn(kind, None, f"failed (bug): {reason(error)}"))
             continue
         files = [write_figure(figure, folder / f"{kind.name}.{settings.format}")]
         if settings.arrays:
@@ -228,8 +233,8 @@ def draw_all(
     for each in every:
         if each.plate is None:
             names_by_reason.setdefault(each.why_not, []).append(each.kind.name)
-    for reason, names in names_by_reason.items():
-        say(printable(f"left out {', '.join(names)}: {reason}"))
+    for why_not, names in names_by_reason.items():
+        say(printable(f"left out {', '.join(names)}: {why_not}"))
     return every
 
 

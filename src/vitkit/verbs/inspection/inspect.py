@@ -11,6 +11,7 @@ from tyro.conf import arg
 from vitkit.inspection import FIGURES, FigureKind
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import pick_device
 from vitkit.system.storage.files import check_can_be_made, check_replaceable
 from vitkit.verbs.arguments import (
@@ -150,8 +151,8 @@ def inspect(settings: Inspect) -> Inspected:
     was asked for by name."""
     # What cannot be done is refused before the model is loaded
     if settings.against and not settings.images:
-        raise ValueError(
-            "--against compares what two models make of images, and there are none; give some"
+        raise BadSettings(
+            "`against` compares what two models make of images, and there are none; give some"
         )
     kinds = _kinds(settings)
     name = short_name(word_of(settings.model))
@@ -173,7 +174,7 @@ def inspect(settings: Inspect) -> Inspected:
         page = write_page(name, folder / PAGE, subject, given.shown, drawn)
     inspected = Inspected(settings, models[0], folder, tuple(drawn), page, given.broken)
     if not inspected.files:
-        raise ValueError(f"nothing was drawn of {name}; the sentences above say why")
+        raise BadSettings(f"nothing was drawn of {name}; the sentences above say why")
     if not settings.images:
         say("the figures of attention need images, such as your own photographs")
     return inspected
@@ -188,7 +189,7 @@ def _kinds(settings: Inspect) -> "list[FigureKind]":
         if kind.name == "alignment" and settings.against:
             asked = True
         if asked and kind.needs_images and not settings.images:
-            raise ValueError(
+            raise BadSettings(
                 f"{kind.name} is drawn of images, and there are none; vitkit inspect "
                 f"{word_of(settings.model)} IMAGE... takes files, folders, patterns and data sets"
             )
@@ -207,9 +208,9 @@ def _check(settings: Inspect, folder: Path, kinds: "list[FigureKind]") -> None:
         ("layer", settings.layer, 0),
     ):
         if value < least:
-            raise ValueError(f"--{name} is {value}; it is at least {least}")
+            raise BadSettings(f"--{name} is {value}; it is at least {least}")
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--output is {folder}, which is a file; give a folder")
+        raise BadSettings(f"`output` is {folder}, which is a file; give a folder")
     check_can_be_made(folder / PAGE)
     names = [f"{kind.name}.{settings.format}" for kind in kinds]
     if settings.arrays:

@@ -9,6 +9,7 @@ from pathlib import Path
 from vitkit.prediction import BATCH, Chosen, Parts, answers, from_sequence, write_parts
 from vitkit.runtimes import FileRuntime, Runtime
 from vitkit.system.console.text import as_word, counted
+from vitkit.system.errors import BadSettings
 from vitkit.verbs import arguments
 from vitkit.verbs.arguments import read_shard, status_of
 from vitkit.verbs.definition import result, verb
@@ -106,13 +107,13 @@ def batch(settings: Batch) -> BatchState:
     check_answering(settings)
     shard, shards = shard_of(settings.shard)
     if not all(isinstance(image, str) for image in settings.images):
-        raise ValueError("this goes on where it ended, so it takes names, and no images in memory")
+        raise BadSettings("this goes on where it ended, so it takes names, and no images in memory")
     if tuple(settings.images) == (INPUT,):
-        raise ValueError(
+        raise BadSettings(
             "this goes on where it ended, so it takes no names from the standard input"
         )
     if settings.into.exists() and not settings.into.is_dir():
-        raise ValueError(f"--into is {settings.into}, which is a file; give a folder")
+        raise BadSettings(f"`into` is {settings.into}, which is a file; give a folder")
 
     # What there is to do
     runtime = runtime_of(settings, in_batches=True)
@@ -149,7 +150,7 @@ def shard_of(text: str) -> tuple[int, int]:
         return rank, ranks
     shard = read_shard(text)
     if ranks > 1:
-        raise ValueError(f"--shard is {text}, but torchrun has {ranks} processes; leave it out")
+        raise BadSettings(f"`shard` is {text}, but torchrun has {ranks} processes; leave it out")
     return shard
 
 

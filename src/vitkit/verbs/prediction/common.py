@@ -25,6 +25,7 @@ from vitkit.prediction import (
 from vitkit.runtimes import Runtime, is_exported, takes_pictures
 from vitkit.system.console.messages import brief, say
 from vitkit.system.console.text import counted, printable
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import pick_device
 from vitkit.verbs import arguments
 from vitkit.verbs.arguments import (
@@ -91,31 +92,31 @@ def check_answering(settings: Answering) -> None:
     """Raises ValueError if settings do not go together, before the model is loaded."""
     check_settings(settings.top, BATCH, settings.workers)
     if not len(settings.images):
-        raise ValueError(
+        raise BadSettings(
             "there is no image to classify; IMAGE... is files, folders, patterns and data sets, or - for "
             "names from the standard input"
         )
     names = [image for image in settings.images if isinstance(image, str)]
     if INPUT in names and len(names) > 1:
-        raise ValueError("- reads the names of all images from the standard input: give it alone")
+        raise BadSettings("- reads the names of all images from the standard input: give it alone")
     if settings.merge and settings.exit:
-        raise ValueError("--merge and --exit are two ways to less work; give one of them")
+        raise BadSettings("`merge` and `exit` are two ways to less work; give one of them")
     if settings.merge < 0:
-        raise ValueError(f"--merge is {settings.merge}; it is a number of tokens, from 0 on")
+        raise BadSettings(f"`merge` is {settings.merge}; it is a number of tokens, from 0 on")
     if not 0 <= settings.exit <= 1:
-        raise ValueError(f"--exit is {settings.exit:g}; it is a probability, such as 0.9")
+        raise BadSettings(f"`exit` is {settings.exit:g}; it is a probability, such as 0.9")
     if not settings.exit:
         if settings.calibrate:
-            raise ValueError(f"--calibrate {settings.calibrate} goes with --exit")
+            raise BadSettings(f"`calibrate={settings.calibrate!r}` goes with `exit`")
         return
     if not settings.calibrate:
-        raise ValueError(
-            "--exit needs --calibrate DATA: images like those to come, of no matter which classes"
+        raise BadSettings(
+            "`exit` needs `calibrate=DATA`: images like those to come, of no matter which classes"
         )
     if settings.runtime not in ("auto", "torch"):
-        raise ValueError(
-            f"--exit is computed by PyTorch, as how far an image goes depends on the image; leave out "
-            f"--runtime {settings.runtime}"
+        raise BadSettings(
+            f"`exit` is computed by PyTorch, as how far an image goes depends on the image; leave out "
+            f"`runtime={settings.runtime!r}`"
         )
 
 
@@ -141,13 +142,13 @@ def images_of(
             return None
         found = pictures(images, labels, written_to)
         if files_only and not found.are_files():
-            raise ValueError(
+            raise BadSettings(
                 "photographs that are files of this machine are sorted, and "
                 f"{printable(' '.join(images))} stands for others too"
             )
         return spread(found, limit)
     if files_only:
-        raise ValueError(
+        raise BadSettings(
             "photographs that are files of this machine are sorted, and these are in memory"
         )
     from vitkit.prediction import as_items  # of arrays and tensors, so it imports PyTorch
@@ -231,13 +232,13 @@ def _runtime_of(settings: Answering, looking: bool, in_batches: bool) -> Runtime
     """The same, with all details said."""
     if isinstance(settings.model, str) and is_exported(settings.model):
         if looking:
-            raise ValueError(
-                f"--attention draws what a model looks at, and {settings.model} gives its answers alone; "
+            raise BadSettings(
+                f"`attention` draws what a model looks at, and {settings.model} gives its answers alone; "
                 "give the model that it was exported from"
             )
         if settings.merge or settings.exit:
-            raise ValueError(
-                f"--merge and --exit change what a model computes, and {settings.model} is an exported "
+            raise BadSettings(
+                f"`merge` and `exit` change what a model computes, and {settings.model} is an exported "
                 "file; give the model"
             )
         open_runtime = any_runtime_of_file
@@ -254,7 +255,7 @@ def _runtime_of(settings: Answering, looking: bool, in_batches: bool) -> Runtime
             return kept
     classifier = classifier_with_head(settings.model, settings.hints)
     if looking and (settings.merge or settings.exit):
-        raise ValueError("--attention draws the whole model's; leave out --merge and --exit")
+        raise BadSettings("`attention` draws the whole model's; leave out `merge` and `exit`")
     if classifier.unknown is not None and (settings.merge or settings.exit):
         say("no image is called unknown: the limits for that are the whole model's")
     if settings.merge:
@@ -269,8 +270,8 @@ def _runtime_of(settings: Answering, looking: bool, in_batches: bool) -> Runtime
     from vitkit.runtimes import eager
 
     if settings.runtime not in ("auto", "torch"):
-        raise ValueError(
-            f"--attention is computed by PyTorch; leave out --runtime {settings.runtime}"
+        raise BadSettings(
+            f"`attention` is computed by PyTorch; leave out `runtime={settings.runtime!r}`"
         )
     return Looking(eager(classifier, device, precision))
 
@@ -304,5 +305,5 @@ def _say_less(settings: Answering, what: str, option: str) -> None:
     value = getattr(settings, option)
     say(
         f"{what}, so the answers differ a little from the model's; vitkit bench "
-        f"{word_of(settings.model)} --{option} {value:g} --data DATA says how much"
+        f"{word_of(settings.model)} --{option} {value:g} `data=DATA` says how much"
     )

@@ -46,7 +46,7 @@ def predict(settings: Predict) -> Predictions:
         check_sheet(settings.sheet)
     check_rows(settings.to, settings.json)
     if settings.attention is not None:
-        check_folder("--attention", settings.attention, settings.images)
+        check_folder("`attention`", settings.attention, settings.images)
 
     # The model, the images, and their answers as they come
     runtime = runtime_of(settings, looking=settings.attention is not None)

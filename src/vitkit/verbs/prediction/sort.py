@@ -8,6 +8,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.prediction import Sorter
 from vitkit.runtimes import Runtime
+from vitkit.system.errors import BadSettings
 from vitkit.verbs.arguments import check_folder, check_rows, check_sheet, word_of
 from vitkit.verbs.definition import verb
 from vitkit.verbs.prediction.common import (
@@ -61,13 +62,13 @@ def sort(settings: Sort) -> Predictions:
     Raises ValueError if a photograph is not a file of this machine, or if the model names no classes.
     """
     check_answering(settings)
-    check_folder("--into", settings.into, settings.images)
+    check_folder("`into`", settings.into, settings.images)
     if settings.sheet:
         check_sheet(settings.sheet)
     check_rows(settings.to, settings.json)
     written_to = [settings.into]
     if settings.attention is not None:
-        check_folder("--attention", settings.attention, settings.images)
+        check_folder("`attention`", settings.attention, settings.images)
         written_to.append(settings.attention)
     items = images_of(settings, (), settings.limit, written_to, files_only=True)
 
@@ -83,5 +84,7 @@ def sorter_for(
 ) -> Sorter:
     """The sorter for the photographs. Raises ValueError if the model's outputs are not classes."""
     if runtime.activation == "none":
-        raise ValueError(f"{model} answers with numbers, not with classes, so there are no folders")
+        raise BadSettings(
+            f"{model} answers with numbers, not with classes, so there are no folders"
+        )
     return Sorter(into, runtime.labels, sure, by)

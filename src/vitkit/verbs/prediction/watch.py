@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.prediction import arrivals
 from vitkit.system.console.messages import say
+from vitkit.system.errors import BadSettings
 from vitkit.verbs.arguments import check_folder, check_rows, word_of
 from vitkit.verbs.definition import verb
 from vitkit.verbs.prediction.common import (
@@ -49,11 +50,11 @@ def watch(settings: Watch) -> Predictions:
     check_answering(settings)
     names = [image for image in settings.images if isinstance(image, str)]
     if names != [*settings.images]:
-        raise ValueError("this waits for what arrives in one folder; got images in memory")
+        raise BadSettings("this waits for what arrives in one folder; got images in memory")
     if len(names) > 1 or not Path(names[0]).is_dir():
-        raise ValueError(f"this waits for what arrives in one folder; got {' '.join(names)}")
+        raise BadSettings(f"this waits for what arrives in one folder; got {' '.join(names)}")
     if settings.sort_into is not None:
-        check_folder("--sort-into", settings.sort_into, settings.images)
+        check_folder("`sort_into`", settings.sort_into, settings.images)
     check_rows(settings.to, settings.json)
 
     runtime = runtime_of(settings)

@@ -29,6 +29,7 @@ from vitkit.serving import (
 )
 from vitkit.system.console.messages import announce
 from vitkit.system.environment import MAX_PIXELS_VARIABLE, max_pixels
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import pick_device
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.verbs.arguments import (
@@ -199,13 +200,13 @@ def plan_of(settings: Serve) -> Plan:
     }
     for name, value in counts.items():
         if value < 1:
-            raise ValueError(f"--{name} is {value}; it is at least 1")
+            raise BadSettings(f"--{name} is {value}; it is at least 1")
     for name, value in {"delay": settings.delay, "grace": settings.grace}.items():
         if not 0 <= value < math.inf:
-            raise ValueError(f"--{name} is {value:g}; it is a time, from 0 on")
+            raise BadSettings(f"--{name} is {value:g}; it is a time, from 0 on")
     if settings.most_images > settings.queue:
-        raise ValueError(
-            f"--most-images is {settings.most_images}, and --queue {settings.queue}: such a request would "
+        raise BadSettings(
+            f"`most_images` is {settings.most_images}, and `queue={settings.queue}`: such a request would "
             "never find room"
         )
     limits = Limits(settings.most_bytes, settings.most_images, settings.seconds)
@@ -234,8 +235,8 @@ def check_origins(origins: tuple[str, ...]) -> None:
         has_usual_port = parts.netloc.endswith(USUAL_PORTS.get(parts.scheme, " "))
         is_sent = is_origin and parts.netloc == parts.netloc.lower() and not has_usual_port
         if origin != "*" and not (is_sent and parts.netloc):
-            raise ValueError(
-                f"--allow-origin is {origin}; browsers send a scheme, a host in small letters, and a port "
+            raise BadSettings(
+                f"`allow_origin` is {origin}; browsers send a scheme, a host in small letters, and a port "
                 "unless it is the usual one, such as https://example.org or http://localhost:3000; '*' is "
                 "all"
             )
@@ -245,8 +246,8 @@ def check_hosts(names: tuple[str, ...]) -> None:
     """Raises ValueError for what no client names as the host alone."""
     for name in names:
         if name != "*" and not re.fullmatch(r"[\w.-]+", name):
-            raise ValueError(
-                f"--allow-host is {name}; it is the name of a host without its scheme and port, such as "
+            raise BadSettings(
+                f"`allow_host` is {name}; it is the name of a host without its scheme and port, such as "
                 "photos.example.org; '*' is all"
             )
 
@@ -262,15 +263,15 @@ def token_of(settings: Serve) -> str | None:
     else:
         return None
     if not token:
-        raise ValueError(f"{source} holds no token; write one into it, such as 32 random letters")
+        raise BadSettings(f"{source} holds no token; write one into it, such as 32 random letters")
     return token
 
 
 def open_model(settings: Serve) -> AnyRuntime:
     """The runtime that computes the answers. Raises ValueError if the model has no classes."""
     if settings.runtime == "compiled":
-        raise ValueError(
-            "--runtime is compiled, which takes a minute for every other number of images in a batch; "
+        raise BadSettings(
+            "`runtime` is compiled, which takes a minute for every other number of images in a batch; "
             "choose torch, onnx or openvino"
         )
     if isinstance(settings.model, str) and is_exported(settings.model):

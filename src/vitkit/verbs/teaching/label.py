@@ -33,6 +33,7 @@ from vitkit.recipes import choose_pretrained
 from vitkit.serving import Guard
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name, some
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import pick_device
 from vitkit.system.storage.files import check_can_be_made, remove_unfinished
 from vitkit.training import LABELS, RUNS, tidied
@@ -173,7 +174,7 @@ def label(settings: Label) -> Labelled | Checked:
     root = Path(tidied(settings.photographs))
     folder = settings.workdir or folder_of_sitting(root, "check" if settings.check else "labels")
     if not find_images(root)[0]:
-        raise ValueError(f"{root} holds no photographs")
+        raise BadSettings(f"{root} holds no photographs")
 
     def find() -> list[str]:
         return _photographs(root, (folder, RUNS, settings.sort_into))
@@ -194,18 +195,18 @@ def _check(settings: Label) -> None:
     """Raises ValueError for settings that cannot be."""
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        raise ValueError(
+        raise BadSettings(
             f"the page needs {' and '.join(missing)}, which is not installed: pip install 'vitkit[serve]'"
         )
     if not Path(settings.photographs).is_dir():
-        raise ValueError(
+        raise BadSettings(
             f"there is no folder {settings.photographs}; label a folder of photographs"
         )
     if settings.sort_into is not None:
         check_can_be_made(settings.sort_into)
     if settings.check and (settings.sort_into is not None or settings.classes):
-        raise ValueError(
-            "--check is for photographs that have classes already; --classes and --sort-into are for others"
+        raise BadSettings(
+            "`check` is for photographs that have classes already; `classes` and `sort_into` are for others"
         )
 
 
@@ -274,7 +275,7 @@ def _checked(settings: Label, folder: Path, root: Path, listener: socket.socket)
     """Serve the page of what a review found; when it is ended, say what was decided."""
     splits = splits_at(str(root))
     if splits.target_kind != "class":
-        raise ValueError(f"{root} has no class folders to check; label it without --check")
+        raise BadSettings(f"{root} has no class folders to check; label it without `check`")
     _, loaded = _loaded(settings)
     findings, facts = look_through(splits, loaded.to(pick_device(settings.device)).for_inference())
     for fact in facts:
@@ -286,7 +287,7 @@ def _checked(settings: Label, folder: Path, root: Path, listener: socket.socket)
     def finish(links: bool) -> list[str]:
         checking.write()
         if checking.problem:
-            raise ValueError(checking.problem)
+            raise BadSettings(checking.problem)
         return [f"wrote {checking.file}", _what_the_list_is_for(settings, checking.file)]
 
     _serve(settings, Table(checking, Path(), finish, lambda: ""), listener)

@@ -12,6 +12,7 @@ from vitkit.data import IMAGE_SUFFIXES, Files, Source, find_images, merge_parts,
 from vitkit.evaluation import Memory, NewExamples, digest_of, features, last_token, rounded
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable_name
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast
 from vitkit.system.storage.private import public
 from vitkit.system.storage.remote import is_address
@@ -42,9 +43,9 @@ def photographs_of(word: str, memory: Memory) -> Batch:
         label, _, rest = word.partition("=")
         path = Path(rest)
         if not label.strip() or not rest:
-            raise ValueError(f"--add {word}: write CLASS=PATH, such as cats=photos/cats")
+            raise BadSettings(f"`add={word!r}`: write CLASS=PATH, such as cats=photos/cats")
         if not path.exists():
-            raise ValueError(f"--add {word}: there is no {rest}")
+            raise BadSettings(f"`add={word!r}`: there is no {rest}")
 
     # A photograph, whose class is the folder that it lies in if that is one
     if path.is_file() and path.suffix.lower() in IMAGE_SUFFIXES:
@@ -53,13 +54,13 @@ def photographs_of(word: str, memory: Memory) -> Batch:
     # All images of a folder, of one class
     if label is not None:
         if not path.is_dir():
-            raise ValueError(
-                f"--add {word}: {path} is neither a photograph nor a folder of them; a data set says "
+            raise BadSettings(
+                f"`add={word!r}`: {path} is neither a photograph nor a folder of them; a data set says "
                 "itself which classes it has"
             )
         names, _ = find_images(path)
         if not names:
-            raise ValueError(f"--add {word}: {path} holds no images")
+            raise BadSettings(f"`add={word!r}`: {path} holds no images")
         return Batch(_files(path, names, label))
 
     # A data set, or a folder that is one class
@@ -69,8 +70,8 @@ def photographs_of(word: str, memory: Memory) -> Batch:
         names, _ = find_images(path)
         return Batch(_files(path, names, path.resolve().name))
     if kind != "class":
-        raise ValueError(
-            f"--add {word}: a taught model answers with one class, and the targets of {word} are of "
+        raise BadSettings(
+            f"`add={word!r}`: a taught model answers with one class, and the targets of {word} are of "
             f"the kind {kind!r}"
         )
     return _learned(word, sources, notes)
@@ -104,11 +105,11 @@ def rows_of(word: str, memory: Memory) -> list[int]:
         return rows
     if rows:
         several = ", ".join(sorted({_in_class(memory, i) for i in rows})[:3])
-        raise ValueError(
-            f"--remove {word}: {len(rows)} photographs are called so ({several}, ...); write "
+        raise BadSettings(
+            f"`remove={word!r}`: {len(rows)} photographs are called so ({several}, ...); write "
             "CLASS/NAME"
         )
-    raise ValueError(_nothing_of(word, memory, len(digests)))
+    raise BadSettings(_nothing_of(word, memory, len(digests)))
 
 
 def _files(root: Path, names: Sequence[str], label: str) -> Source:
@@ -122,8 +123,8 @@ def _class_of_folder(path: Path, memory: Memory) -> str:
     folder = path.resolve().parent.name
     if folder in memory.classes:
         return folder
-    raise ValueError(
-        f"--add {path}: of which class is it? Write --add CLASS={path}, or add the whole folder"
+    raise BadSettings(
+        f"`add={path!r}`: of which class is it? Write `add=CLASS`={path}, or add the whole folder"
     )
 
 
@@ -134,7 +135,9 @@ def _learned(word: str, sources: dict[str, Source], notes: tuple[str, ...]) -> B
     held_out = "test" if "test" in sources else "val"
     learned = [source for name, source in sources.items() if name != held_out]
     if not learned:
-        raise ValueError(f"--add {word}: it has a {held_out} part only, which is not learned from")
+        raise BadSettings(
+            f"`add={word!r}`: it has a {held_out} part only, which is not learned from"
+        )
     if held_out in sources:
         note = (
             f"its {held_out} part, {counted(len(sources[held_out]), 'image')}, is not learned from"
@@ -209,7 +212,7 @@ def _say_memory(before: int, after: int, classifier: Classifier) -> None:
         say(
             f"{counted(after, 'photograph')}, of each of which the head reads {numbers:,} numbers, take "
             f"{after * gib:.1f} GiB of memory, and minutes whenever a head is solved for on them; vitkit "
-            "finetune --portable makes a model whose head reads fewer"
+            "finetune `portable` makes a model whose head reads fewer"
         )
 
 
@@ -233,9 +236,9 @@ def _unknown(word: str, source: Source, label_of: dict[str, str]) -> tuple[Sourc
             known += 1
         else:
             name = source.name(i)
-            raise ValueError(
+            raise BadSettings(
                 f"{name} is to be {label}, and the very same picture is known as "
-                f"{label_of[digest]}; to move it: --remove {name} --add '{label}={name}'"
+                f"{label_of[digest]}; to move it: `remove={name!r}` `add` '{label}={name}'"
             )
     if known:
         say(f"{word}: {counted(known, 'photograph')} known already")
@@ -264,7 +267,7 @@ def _features(
     # A head of such features would be no numbers
     broken = np.flatnonzero(~np.isfinite(x).all(1))
     if len(broken):
-        raise ValueError(
+        raise BadSettings(
             f"the model gives NaN or infinity for {source.name(broken[0])}; its weights may be damaged"
         )
     return x

@@ -29,6 +29,7 @@ from vitkit.evaluation import (
 )
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import pick_device
 from vitkit.verbs.arguments import Device, Model, ModelHints, Precision, pick_precision, word_of
 from vitkit.verbs.computing import classifier_of
@@ -180,11 +181,11 @@ def teach(settings: Teach) -> Lesson:
     """
     # What it remembers, before and after
     if settings.undo and (settings.add or settings.remove or settings.rename):
-        raise ValueError("--undo takes an earlier change back; make another one afterwards")
+        raise BadSettings("`undo` takes an earlier change back; make another one afterwards")
     for word in settings.rename:
         old, _, new = word.partition("=")
         if not old or not new.strip():
-            raise ValueError(f"--rename {word}: write OLD=NEW, such as --rename bees=honeybees")
+            raise BadSettings(f"`rename={word!r}`: write OLD=NEW, such as `rename` bees=honeybees")
     taught = _open(settings)
     memory, change = _changed(settings, taught)
     if change and settings.json:  # standard output is for the JSON alone
@@ -215,7 +216,7 @@ def teach(settings: Teach) -> Lesson:
 def _open(settings: Teach) -> Taught:
     """The model to change, in its directory; or the one to begin with, and nothing remembered."""
     if isinstance(settings.model, Classifier) and settings.directory is None:
-        raise ValueError(
+        raise BadSettings(
             "say in which directory the taught model belongs: vitkit.teach(model, 'taught')"
         )
     loaded = classifier_of(settings.model, settings.hints)
@@ -232,18 +233,18 @@ def _open(settings: Teach) -> Taught:
 
     # New
     if folder.resolve() == model.resolve():  # which would be replaced
-        raise ValueError(
+        raise BadSettings(
             f"{model} remembers no photographs; begin a model that does in another directory: vitkit "
-            f"teach {as_word(model)} DIR --add cats/ dogs/"
+            f"teach {as_word(model)} DIR `add` cats/ dogs/"
         )
     fresh = _with_new_head(loaded)
     check_savable(fresh, folder)
     if has_memory(model):
         return Taught(folder, loaded, _memory(settings, model, loaded), True)
     if not settings.add:
-        raise ValueError(
+        raise BadSettings(
             f"{folder} knows no photograph yet; show it a folder of each class: vitkit teach "
-            f"{as_word(model)} {as_word(folder)} --add cats/ dogs/"
+            f"{as_word(model)} {as_word(folder)} `add` cats/ dogs/"
         )
     # Nothing remembered yet, and the arithmetic of all photographs that will be
     x = np.empty((0, 0), dtype=np.float32)
@@ -255,9 +256,9 @@ def _memory(settings: Teach, folder: Path, classifier: Classifier) -> Memory:
     """What a taught model remembers. A sentence says so if its head is another's."""
     memory, is_heads = read_memory(folder, classifier)
     if settings.precision not in ("auto", memory.precision):
-        raise ValueError(
+        raise BadSettings(
             f"the photographs in {folder} were computed in {memory.precision}, and the others must "
-            f"be; leave out --precision {settings.precision}"
+            f"be; leave out `precision={settings.precision!r}`"
         )
     if not is_heads:
         say(
@@ -271,10 +272,10 @@ def _check_is_of(settings: Teach, folder: Path, loaded: Classifier) -> None:
     """Raises ValueError if the model in a folder was not taught on this one."""
     go_on = f"to go on with it: vitkit teach {as_word(folder)} --add ..."
     if has_memory(Path(word_of(settings.model))):
-        raise ValueError(f"{folder} is taught already, and so is {settings.model}; {go_on}")
+        raise BadSettings(f"{folder} is taught already, and so is {settings.model}; {go_on}")
     there = load(folder, quiet=True)
     if backbone_digest(_with_new_head(loaded)) != backbone_digest(there):
-        raise ValueError(
+        raise BadSettings(
             f"{folder} was taught on a model other than {word_of(settings.model)}; {go_on}"
         )
 
@@ -291,7 +292,7 @@ def _changed(settings: Teach, taught: Taught) -> "tuple[Memory, str]":
     texts = []
     if settings.undo:
         if not memory.changes:
-            raise ValueError(f"{taught.folder} has no change to undo")
+            raise BadSettings(f"{taught.folder} has no change to undo")
         texts.append(f"undone: {memory.changes[-1].text}")
         memory = undone(memory)
     elif settings.add or settings.remove or settings.rename:
@@ -334,7 +335,7 @@ def _edited(settings: Teach, taught: Taught) -> Memory:
     for label, count in counts.items():
         texts.append(f"added {counted(count, 'photograph')} of {printable_name(label)}")
     if not texts:
-        raise ValueError("there is nothing new in what --add names, so nothing was changed")
+        raise BadSettings("there is nothing new in what `add` names, so nothing was changed")
     return changed(memory, ", ".join(texts), remove=removed, rename=renamed, add=added)
 
 

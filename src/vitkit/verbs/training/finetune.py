@@ -14,6 +14,7 @@ from vitkit.recipes import finetune as recipe_of
 from vitkit.studies import transfer
 from vitkit.system.console.messages import is_first, say
 from vitkit.system.console.text import as_word, printable
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import pick_device
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
@@ -114,7 +115,7 @@ def begin_finetune(first: ModelAndImages, given: frozenset[str]) -> Finetune:
     model = name_on_disk(first.model, "finetune")
     data = tidied(first.data or model)
     if not data:
-        raise ValueError("the images are missing: vitkit finetune [MODEL] DATA")
+        raise BadSettings("the images are missing: vitkit finetune [MODEL] DATA")
     if tidied(model) in ("", data):
         model = _model_for(data, first)
     first = replace(first, model=model, data=data)
@@ -124,7 +125,7 @@ def begin_finetune(first: ModelAndImages, given: frozenset[str]) -> Finetune:
     chooses = first.select or first.rates or first.regularising.values()
     if preset == "quick" and (chooses or first.seeds > 1):
         preset = "none"
-        say("--select, --rates, --regularise and --seeds are a protocol's: took --preset none")
+        say("`select`, `rates`, `regularise` and `seeds` are a protocol's: took `preset='none'`")
 
     # The recipe
     recipe = recipe_of(first.model, first.data, preset, first.hints, first.columns, like=first.like)
@@ -141,12 +142,12 @@ def _model_for(data: str, options: Options) -> str:
     """Choose pretrained weights when none are given: those that a run for the same images began with,
     else chosen now. Says which, and why."""
     if is_model(data):
-        raise ValueError(
+        raise BadSettings(
             f"{data} is a model, and the photographs are missing: vitkit finetune {as_word(data)} DATA"
         )
     near = nearest(data)
     if near and not kind_of(data):  # before weights are looked for, which takes longer
-        raise ValueError(f"there is no folder, file or data set {data!r}{near}")
+        raise BadSettings(f"there is no folder, file or data set {data!r}{near}")
     earlier = earlier_model(data, options.workdir, options.minutes)
     if earlier:
         return earlier
@@ -182,7 +183,7 @@ def _say_task(recipe: Recipe, options: Options, given: frozenset[str]) -> None:
     if task is None:
         say(
             f"{options.data} is not a task of VTAB by its name, so the model is asked whether cropped and "
-            "mirrored images keep their class (--data.augmentation.no-auto does not ask)"
+            "mirrored images keep their class (`data.augmentation.no_auto` does not ask)"
         )
     elif left_out:
         say(f"{task} is a task of VTAB: not {' and not '.join(left_out)}")
@@ -197,12 +198,12 @@ def finetune(settings: Finetune) -> Finetuned:
     Raises ValueError if no classifier can be made of the images, Interrupted after a stop.
     """
     if settings.fast and settings.preset != "quick":
-        raise ValueError("--fast goes with --preset quick; vitkit faster RUN takes any other run")
+        raise BadSettings("`fast` goes with `preset` quick; vitkit faster RUN takes any other run")
     if settings.preset == "quick":
         made = finetune_quick(settings)
         track = settings.recipe.track
         if track and not (made.run_dir / RUN).exists():
-            say(f"nothing was fine-tuned, so --track {track} has nothing to show")
+            say(f"nothing was fine-tuned, so `track={track!r}` has nothing to show")
     else:
         made = _by_protocol(settings)
     if is_first():

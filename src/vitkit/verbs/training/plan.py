@@ -11,6 +11,7 @@ from vitkit.recipes import facts_of
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import working
 from vitkit.system.console.text import readable
+from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.training import (
     GIB,
     Facts,
@@ -116,7 +117,7 @@ def plan(settings: Plan) -> Planned:
     if recipe.precision == "auto":  # a run asks its machine; the GPUs that one plans for have it
         recipe = replace(recipe, precision="bfloat16")
     if recipe.batch % machine.gpus:
-        raise ValueError(
+        raise BadSettings(
             f"a batch of {recipe.batch} cannot be shared equally by {machine.gpus} GPUs; "
             "choose a multiple"
         )
@@ -126,7 +127,7 @@ def plan(settings: Plan) -> Planned:
     try:
         with working("counting what a step needs"):
             counts = count(recipe)
-    except ValueError as error:
+    except VitkitError as error:
         say(f"without its memory: {error}")
         return Planned(machine, recipe, takes, None, "")
     needs = memory(recipe, machine.gpus, counts)
@@ -147,14 +148,14 @@ def _facts(settings: Plan) -> Facts:
         if published is not None:
             say(
                 f"{published.examples:,} images of {len(published.labels):,} classes, as "
-                f"{recipe.name} is for; --examples and --classes say others"
+                f"{recipe.name} is for; `examples` and `classes` say others"
             )
             return published
         if recipe.length.unit == "epochs":
-            raise ValueError(
+            raise BadSettings(
                 f"the length is {recipe.length}, and the number of training images is unknown; "
-                "give it with --examples, such as --examples 1281167, or give the images with "
-                "--data.source"
+                "give it with `examples`, such as `examples=1281167`, or give the images with "
+                "`data.source`"
             )
         labels = tuple(map(str, range(settings.classes)))
         return Facts(recipe.batch, labels)

@@ -167,7 +167,7 @@ def finetune_quick(settings: "Finetune") -> Finetuned:
                 break
             except OtherPlan as error:
                 if settings.workdir is not None:
-                    raise OtherPlan(f"{error}; choose another --workdir, or remove it") from None
+                    raise OtherPlan(f"{error}; choose another `workdir`, or remove it") from None
                 say(f"{error}: a new one is made beside it")
             except Interrupted:
                 if (run_dir / "model").exists():

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.quick import check_recorded, is_quick, write_page
 from vitkit.system.console.text import as_word, counted, printable
+from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.training import (
     Recorded,
     common_answers,
@@ -78,13 +79,13 @@ def report(settings: Report) -> WrittenReport:
     """Write a page about a run, with all that can be seen of its model; or about several runs, side by
     side. Raises ValueError if one is not a run."""
     if not settings.runs:
-        raise ValueError("no run: say whose report to write, as in vitkit report runs/digits")
+        raise BadSettings("no run: say whose report to write, as in vitkit report runs/digits")
     for run_dir in settings.runs:
         _check(run_dir)
     places = [run_dir.resolve() for run_dir in settings.runs]
     for run_dir, place in zip(settings.runs, places, strict=True):
         if places.count(place) > 1:
-            raise ValueError(f"{run_dir} is given twice; give each run once")
+            raise BadSettings(f"{run_dir} is given twice; give each run once")
 
     if len(settings.runs) == 1:
         (run_dir,) = settings.runs
@@ -103,7 +104,7 @@ def _page_of(run_dir: Path, path: Path | None, typed: Sequence[str]) -> Path:
         return write_report(run_dir, inside=True, path=path, typed=typed)
     page = write_page(run_dir, path, typed)
     if page is None:
-        raise ValueError(
+        raise BadSettings(
             f"{run_dir} was measured on no image: there was none to test on. More photographs would help"
         )
     return page
@@ -115,7 +116,7 @@ def on_common_images(runs: Sequence[Recorded]) -> tuple[str, ...]:
         return ()
     try:
         common = common_answers(*runs)
-    except (ValueError, OSError) as error:
+    except (VitkitError, OSError) as error:
         return (f"their answers cannot be compared image by image: {error}",)
     if common is None:
         return ()
@@ -129,7 +130,7 @@ def _check(run_dir: Path) -> None:
     if is_run(run_dir) or not inner:
         return
     words = " ".join(as_word(path) for path in inner[:3])
-    raise ValueError(
+    raise BadSettings(
         f"{run_dir} is not a run, but holds {counted(len(inner), 'run')}: vitkit report {words}"
     )
 

@@ -211,8 +211,8 @@ def with_length(recipe: Recipe, asked: Span | None, given: frozenset[str]) -> Re
     if own == warmup:
         return recipe
     say(
-        f"the warm-up is {own}, the same share of --length as the recipe's {warmup} of {before}; "
-        "--optim.warmup sets it"
+        f"the warm-up is {own}, the same share of `length` as the recipe's {warmup} of {before}; "
+        "`optim.warmup` sets it"
     )
     return replace(recipe, optim=replace(recipe.optim, warmup=own))
 

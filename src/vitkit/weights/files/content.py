@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitkit.system.errors import BadWeights
 from vitkit.system.storage.files import parse_json
 from vitkit.weights.outputs import numbered
 
@@ -72,7 +73,7 @@ def joined(*parts: Lazy) -> Lazy:
 def check_content(size: int, content: int) -> None:
     """Raises ValueError for a file of `size` bytes that would take too many when it is read."""
     if content > min(LARGEST, INFLATION * size + 2**28):
-        raise ValueError(f"it would take {content:,} bytes of memory, out of a file of {size:,}")
+        raise BadWeights(f"it would take {content:,} bytes of memory, out of a file of {size:,}")
 
 
 def fill(buffer: memoryview, file) -> bool:
@@ -136,20 +137,20 @@ PREPROCESSOR: Fields = {
 def read_json(file: Path) -> dict:
     """The object in a JSON file. Raises ValueError."""
     if file.stat().st_size > LARGEST_JSON:
-        raise ValueError(
+        raise BadWeights(
             f"{file} is larger than {LARGEST_JSON // 2**20} MiB, so it describes no model"
         )
     try:
         return parse_object(file.read_bytes())
     except ValueError as error:
-        raise ValueError(f"{file} is not a JSON object: {error}") from error
+        raise BadWeights(f"{file} is not a JSON object: {error}") from error
 
 
 def parse_object(text: bytes | str) -> dict:
     """The object in JSON. Raises ValueError."""
     value = parse_json(text)
     if not isinstance(value, dict):
-        raise ValueError(f"it holds a {type(value).__name__}")
+        raise BadWeights(f"it holds a {type(value).__name__}")
     return value
 
 
@@ -181,7 +182,7 @@ def _check(name: str, value: object, kind: tuple) -> None:
     elif kind in (NUMBER, OF_CHANNELS) and right:
         right = _is_finite(value)
     if not right:
-        raise ValueError(f"{name} is {repr(value)[:100]}; expected {words}")
+        raise BadWeights(f"{name} is {repr(value)[:100]}; expected {words}")
 
 
 def _is_finite(value: object) -> bool:
@@ -205,7 +206,7 @@ def read_comment(file: Path) -> dict:
             return {}
         return parse_object(comment)[KEY]
     except DAMAGE as error:
-        raise ValueError(
+        raise BadWeights(
             f"{file} cannot be loaded: its comment is not a JSON object: {error}"
         ) from error
 
@@ -221,7 +222,7 @@ def comment_of(description: dict) -> bytes:
         description = {**description, "labels": None}
     comment = json.dumps({KEY: description}, ensure_ascii=True).encode()
     if len(comment) > LONGEST_COMMENT:
-        raise ValueError(
+        raise BadWeights(
             f"the names of its {len(labels):,} classes take {len(comment):,} bytes, and the comment "
             f"of a .npz, .pth or .pt file has room for {LONGEST_COMMENT:,}; write a .safetensors "
             "file or a directory, or number the classes (labels of a Classifier)"

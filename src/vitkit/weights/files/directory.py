@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitkit.system.console.text import printable_name
+from vitkit.system.errors import BadWeights, VitkitError
 from vitkit.system.storage.files import refuse_special, save_npz, whole
 from vitkit.weights.files.content import (
     CONFIG,
@@ -99,7 +100,7 @@ def open_weights(path: Path) -> Opened:
     # FOLDER_FILES are weights whatever their ending: that of model.safetensors.index.json is .json
     ending = refuse_special(path).suffix.lower()
     if ending in NO_WEIGHTS and path.is_file() and path.name not in FOLDER_FILES:
-        raise ValueError(f"{path} is not a file of weights; {NO_WEIGHTS[ending]}")
+        raise BadWeights(f"{path} is not a file of weights; {NO_WEIGHTS[ending]}")
 
     # A file; what lies beside it belongs to it if it has the name that a model directory gives it
     if path.is_file():
@@ -139,14 +140,14 @@ def _file_of(path: Path, folder: Path) -> Path:
     if len(files) == 1:
         return files[0]
     if (path / "recipe.json").is_file():
-        raise ValueError(
+        raise BadWeights(
             f"{path} is a run that has not finished; continue it with the command that started it"
         )
     content = "no model"
     if files:
         names = ", ".join(file.name for file in files)
         content = f"several files of weights ({names}): name one"
-    raise ValueError(
+    raise BadWeights(
         f"{path} holds {content}; a model directory has config.json and model.safetensors in it"
     )
 
@@ -162,7 +163,7 @@ def _open(file: Path, folder: Path | None) -> Opened:
         else:
             parts, inside, architecture = _read(file)
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"{file} cannot be loaded: {error}") from error
+        raise BadWeights(f"{file} cannot be loaded: {error}") from error
     if folder is None:
         license = license_of_file(license_text(file), inside.get("license"))
         return Opened(file, parts, described=inside, architecture=architecture, license=license)
@@ -176,7 +177,7 @@ def _open(file: Path, folder: Path | None) -> Opened:
         described = inside
     described = described or {}
     if not isinstance(described, dict):
-        raise ValueError(
+        raise BadWeights(
             f"{file} cannot be loaded: its description of the model is {type(described).__name__}"
         )
     if inside and described.get(WRITTEN_WITH, identity(inside)) != identity(inside):
@@ -210,7 +211,7 @@ def _of_these_weights(file: Path, inside: dict) -> tuple[Tensors, tuple[str, ...
     try:
         tensors, written_with = read_safetensors(file)
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"{file} cannot be loaded: {error}") from error
+        raise BadWeights(f"{file} cannot be loaded: {error}") from error
     if written_with.get(WRITTEN_WITH) == identity(inside):
         return tensors, ()
     return {}, (f"left out: {file.name}, which was written for other weights than these",)
@@ -224,8 +225,8 @@ def _beside(folder: Path, name: str, fields: Fields) -> dict:
     values = read_json(file)
     try:
         check_fields(values, fields)
-    except ValueError as error:
-        raise ValueError(f"{file} cannot be read: {error}") from None
+    except VitkitError as error:
+        raise BadWeights(f"{file} cannot be read: {error}") from None
     return values
 
 
@@ -270,20 +271,20 @@ def _shards(index: Path) -> Tensors:
     file_of = read_json(index).get("weight_map")
     is_map = isinstance(file_of, dict) and all(isinstance(name, str) for name in file_of.values())
     if not is_map or not file_of:
-        raise ValueError(f"{index} has no weight_map from tensors to files")
+        raise BadWeights(f"{index} has no weight_map from tensors to files")
     tensors: Tensors = {}
     for name in sorted(set(file_of.values())):
         if Path(name).name != name or name in ("", ".", ".."):  # "../secret.bin"
-            raise ValueError(f"{index} names a file outside of its folder: {name[:100]!r}")
+            raise BadWeights(f"{index} names a file outside of its folder: {name[:100]!r}")
         if not refuse_special(index.parent / name).is_file():
             called = printable_name(name)
-            raise ValueError(f"{index} names {called}, which is not there; download it too")
+            raise BadWeights(f"{index} names {called}, which is not there; download it too")
         shards, _, _ = _read(index.parent / name)
         shard = next(iter(shards.values()))
         tensors |= {key: lazy for key, lazy in shard.items() if file_of.get(key) == name}
     absent = file_of.keys() - tensors.keys()
     if absent:
-        raise ValueError(
+        raise BadWeights(
             f"{index}: {len(absent)} tensors are not in their files, such as {printable_name(min(absent))}"
         )
     return tensors

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from urllib.request import getproxies
 
+from vitkit.system.errors import BadWeights, VitkitError
 from vitkit.system.storage.download import download
 from vitkit.system.storage.files import cache_dir, nearest
 from vitkit.system.storage.private import paths_of_this_machine
@@ -49,11 +50,11 @@ def fetch(source: Path | str) -> Path:
     if isinstance(source, str) and HUB.fullmatch(repository) and ".." not in repository:
         try:
             return from_hub(repository)
-        except ValueError as error:
-            raise ValueError(f"{error}{nearest(name) or meant(repository)}") from error
+        except VitkitError as error:
+            raise BadWeights(f"{error}{nearest(name) or meant(repository)}") from error
     if near := nearest(name) or meant(name):
-        raise ValueError(f"there is nothing at {name}{near}")
-    raise ValueError(
+        raise BadWeights(f"there is nothing at {name}{near}")
+    raise BadWeights(
         f"there is nothing at {name}, and it is not the name of a model; give a run, "
         "a model directory, a file of weights, a hub repository such as "
         "google/vit-base-patch16-224, or one of Google's such as imagenet21k/ViT-B_16"
@@ -79,9 +80,9 @@ def from_google(name: str) -> Path:
         return download(url, cache_dir() / "google" / name)
     except FileNotFoundError as error:
         names = "https://github.com/google-research/vision_transformer"
-        raise ValueError(f"{error}; the names are listed at {names}") from error
+        raise BadWeights(f"{error}; the names are listed at {names}") from error
     except OSError as error:
-        raise ValueError(str(error)) from error
+        raise BadWeights(str(error)) from error
 
 
 def license_of_download(path: Path) -> License | None:
@@ -109,13 +110,13 @@ def from_hub(name: str) -> Path:
             return folder
         return snapshot(PICKLES)
     except hub.errors.LocalEntryNotFoundError as error:
-        raise ValueError(
+        raise BadWeights(
             f"{name} is not on this machine, and the Hugging Face hub cannot be reached: "
             f"{_first_line(error.__cause__ or error)}; give a run, a directory or a file of weights "
             f"that is here{_where_to_get(repository)}"
         ) from error
     except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError, OSError) as error:
-        raise ValueError(
+        raise BadWeights(
             f"{name} is neither a local path nor a model that the hub gives: {_first_line(error)}"
         ) from error
 
@@ -139,7 +140,7 @@ def _hub(purpose: str) -> ModuleType:
     try:
         import huggingface_hub.errors
     except ImportError:
-        raise ValueError(f"{purpose}: pip install 'vitkit[hf]'") from None
+        raise BadWeights(f"{purpose}: pip install 'vitkit[hf]'") from None
     return huggingface_hub
 
 
@@ -181,12 +182,12 @@ def push(folder: Path, name: str, private: bool = False) -> str:
             commit_message="Upload by vitkit",
         )
     except refusals as error:
-        raise ValueError(
+        raise BadWeights(
             f"the hub did not take {name}: {_first_line(error)}; to log in: hf auth login"
         ) from error
     # Whatever the hub's HTTP client raises: errors of its own, and before the hub's 1.0 an OSError
     except (OSError, *errors.HfHubHTTPError.__bases__) as error:
-        raise ValueError(f"the Hugging Face hub cannot be reached: {_first_line(error)}") from error
+        raise BadWeights(f"the Hugging Face hub cannot be reached: {_first_line(error)}") from error
     return str(address)
 
 

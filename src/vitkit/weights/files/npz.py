@@ -12,6 +12,7 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
+from vitkit.system.errors import BadWeights
 from vitkit.weights.files.content import DAMAGE, Lazy, Tensors, check_content, fill, read_comment
 
 # What NumPy writes. Python unpacks more, and raises errors for them that no other file has; some take
@@ -37,7 +38,7 @@ def is_npz(file: Path) -> bool:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
-        raise ValueError(
+        raise BadWeights(
             f"{file} cannot be loaded: it is a damaged archive ({error}); download it again"
         ) from error
     return bool(names) and all(name.endswith(".npy") for name in names)
@@ -61,7 +62,7 @@ def read_npz(file: Path) -> tuple[Tensors, dict]:
     except DAMAGE as error:
         reason = str(error) or type(error).__name__
         # Shortened: it may quote a name, and a harmful file's names may be of any length
-        raise ValueError(f"{file} cannot be loaded: {reason[:500]}") from error
+        raise BadWeights(f"{file} cannot be loaded: {reason[:500]}") from error
     return tensors, description
 
 
@@ -83,7 +84,7 @@ def _tensors(archive: zipfile.ZipFile, size: int) -> Tensors:
 def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
     """What the header of an array says, checked against its size."""
     if entry.compress_type not in COMPRESSIONS:
-        raise ValueError(
+        raise BadWeights(
             f"{entry.filename} is compressed by a method of ZIP, number {entry.compress_type}, that NumPy "
             "does not write; save the arrays again with numpy.savez"
         )
@@ -94,9 +95,9 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
     bfloat16 = dtype.kind == "V" and dtype.itemsize == 2 and not dtype.fields
     numbers = dtype.kind in "fiub"  # floating point, signed, unsigned, Boolean
     if not numbers and not bfloat16:
-        raise ValueError(f"{entry.filename} holds {dtype}, which are not numbers")
+        raise BadWeights(f"{entry.filename} holds {dtype}, which are not numbers")
     if math.prod(shape) * dtype.itemsize != entry.file_size - start:
-        raise ValueError(
+        raise BadWeights(
             f"{entry.filename} says that its shape is {shape}, but holds {entry.file_size} bytes"
         )
     return Member(entry.filename, start, shape, dtype, fortran)
@@ -107,10 +108,10 @@ def _header(opened) -> tuple[tuple[int, ...], np.dtype, bool]:
     version = npy.read_magic(opened)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     if version not in readers:
-        raise ValueError(f"version {version} of the .npy format is unknown")
+        raise BadWeights(f"version {version} of the .npy format is unknown")
     shape, fortran, dtype = readers[version](opened)
     if dtype.hasobject or not all(isinstance(side, int) and side >= 0 for side in shape):
-        raise ValueError(f"an array of {dtype} and shape {shape} is not a weight")
+        raise BadWeights(f"an array of {dtype} and shape {shape} is not a weight")
     return shape, dtype, fortran
 
 
@@ -122,10 +123,10 @@ def _read(archive: zipfile.ZipFile, member: Member) -> Tensor:
         with archive.open(member.name) as opened:
             opened.read(member.start)
             if not fill(memoryview(buffer), opened) or opened.read(1):
-                raise ValueError(f"{member.name} is cut short")
+                raise BadWeights(f"{member.name} is cut short")
     except DAMAGE as error:
         archive.close()  # whoever keeps the error may replace the file, also on Windows
-        raise ValueError(f"{error}; download it again") from error
+        raise BadWeights(f"{error}; download it again") from error
 
     # As an array; bfloat16, which NumPy does not have, by way of integers
     bfloat16 = member.dtype.kind == "V"

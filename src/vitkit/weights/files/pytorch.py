@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from vitkit.system.console.text import printable, printable_name, some
+from vitkit.system.errors import BadWeights
 from vitkit.weights.files.content import DAMAGE, Lazy, Parts, check_content
 
 MOST_VALUES = 10_000  # of a dictionary that a message describes
@@ -62,7 +63,7 @@ class _UnreadDtype(_Unread):
 
     def __init__(self, name: str, *arguments: object):
         if not isinstance(name, str) or not DTYPES.fullmatch(name):
-            raise ValueError(
+            raise BadWeights(
                 f"it holds a NumPy dtype {str(name)[:100]!r}, which is not one of numbers; {SAVE}"
             )
 
@@ -109,9 +110,9 @@ def read_pickle(file: Path) -> tuple[Parts, str]:
             content = sum(lazy.nbytes for lazy in tensors.values())
             check_content(file.stat().st_size, content)
     except DAMAGE as error:
-        raise ValueError(f"{file} cannot be loaded: {error}") from error
+        raise BadWeights(f"{file} cannot be loaded: {error}") from error
     if not parts:
-        raise ValueError(f"{file} cannot be loaded: it holds {_described(checkpoint)}; {SAVE}")
+        raise BadWeights(f"{file} cannot be loaded: it holds {_described(checkpoint)}; {SAVE}")
     return parts, _architecture(checkpoint)
 
 
@@ -217,14 +218,14 @@ def _unpickle(file: Path) -> object:
         content = "more than tensors"
         if match:
             content = f"the Python object {printable_name(match[1])}"
-        raise ValueError(
+        raise BadWeights(
             f"{file} cannot be loaded: it holds {content}, and vitkit runs no code from files; {SAVE}"
         ) from error
     except (*DAMAGE, AssertionError) as error:
         reason = repr(error)
         if str(error):
             reason = str(error).splitlines()[0]
-        raise ValueError(f"{file} cannot be loaded: {printable(reason)}") from error
+        raise BadWeights(f"{file} cannot be loaded: {printable(reason)}") from error
 
 
 def _load(file: Path) -> object:
@@ -245,12 +246,12 @@ def _check_storage(name: str, tensor: Tensor) -> None:
     """Raises ValueError for a tensor whose numbers are not all in the file: expanded, with a stride
     of 0, a few bytes may claim to be any number of them."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
-        raise ValueError(
+        raise BadWeights(
             f"{name} is a {tensor.layout} tensor on {tensor.device}, not plain numbers"
         )
     stored = tensor.untyped_storage().nbytes()
     if tensor.nbytes > stored:
-        raise ValueError(
+        raise BadWeights(
             f"{name} has the shape {tuple(tensor.shape)}, and the file holds {stored:,} bytes of "
             "it; save it again after .contiguous()"
         )
@@ -265,22 +266,22 @@ def _check_records(file: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         records = archive.infolist()
         if len({record.filename for record in records}) < len(records):
-            raise ValueError("it holds two records of the same name")
+            raise BadWeights("it holds two records of the same name")
         if any(record.filename.endswith("/constants.pkl") for record in records):
-            raise ValueError(
+            raise BadWeights(
                 "it is a program of TorchScript, and vitkit runs none; save its weights: "
                 "torch.save(torch.jit.load(FILE).state_dict(), OTHER_FILE)"
             )
         for record in records:
             if record.compress_type != zipfile.ZIP_STORED or record.flag_bits & ENCRYPTED:
-                raise ValueError(
+                raise BadWeights(
                     f"its record {printable_name(record.filename)} is compressed or encrypted, and PyTorch "
                     "would take that for the numbers themselves; save it again with torch.save"
                 )
         has_checksums = any(record.CRC for record in records)
         damaged = archive.testzip() if has_checksums else None
         if damaged:
-            raise ValueError(
+            raise BadWeights(
                 f"its record {printable_name(damaged)} is damaged: its checksum is another; download it again"
             )
         for record in records:
@@ -301,4 +302,4 @@ def _bytes_of(file: Path, record: zipfile.ZipInfo) -> bytes:
 def _check_pickle(data: bytes) -> None:
     """Raises ValueError for a pickle that takes more memory than it has bytes."""
     if BYTEARRAY in data:
-        raise ValueError("it holds the Python object bytearray, which is no part of a model")
+        raise BadWeights("it holds the Python object bytearray, which is no part of a model")

@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitkit.system.errors import BadWeights, Unavailable
 from vitkit.system.storage.files import give_usual_permissions, parse_json
 from vitkit.weights.files.content import KEY, Lazy, Tensors, fill, parse_object
 
@@ -42,7 +43,7 @@ def read_safetensors(file: Path) -> tuple[Tensors, dict]:
     try:
         return tensors, parse_object(description)
     except ValueError as error:
-        raise ValueError(
+        raise BadWeights(
             f"{file} cannot be loaded: its header's {KEY} is not a JSON object: {error}"
         ) from error
 
@@ -66,7 +67,7 @@ def _read_into(file: Path, begin: int, tensor: Tensor) -> None:
     with file.open("rb", buffering=0) as opened:
         opened.seek(begin)
         if not fill(buffer, opened):
-            raise ValueError(f"{file.name} was cut short while it was read; load it again")
+            raise BadWeights(f"{file.name} was cut short while it was read; load it again")
 
 
 def write_safetensors(
@@ -76,7 +77,7 @@ def write_safetensors(
     try:
         save_file(tensors, file, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:
-        raise OSError(f"could not write {file}: {error}") from error
+        raise Unavailable(f"could not write {file}: {error}") from error
     _sort_metadata(file)
     give_usual_permissions(file)
 

@@ -1,6 +1,7 @@
 """The table of formats, vitkit's own first, and how to choose one: by a file's tensors, or by name."""
 
 from vitkit.models import ModelConfig, blueprint, called
+from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats import torchvision
@@ -24,7 +25,7 @@ FIRST = ("stem.project.weight", "root.conv.weight", "blocks.0.conv.weight")
 
 
 def _describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    raise ValueError(
+    raise BadWeights(
         "it has vitkit's names but lacks the description that vitkit writes into its config.json"
     )
 

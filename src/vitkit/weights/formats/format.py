@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from vitkit.models import WITHOUT_PARAMETERS, Backbone, ModelConfig, ViTConfig
 from vitkit.system.console.text import printable_name
+from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.hints import Hints
@@ -143,7 +144,7 @@ def without_prefix(
         for theirs, ours in renamed.items():
             name = re.sub(theirs, ours, name)
         if name in plain:
-            raise ValueError(
+            raise BadWeights(
                 f"two of its tensors have the name {printable_name(name)}, as vitkit reads names"
             )
         plain[name] = lazy

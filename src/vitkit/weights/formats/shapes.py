@@ -8,6 +8,7 @@ import math
 import re
 
 from vitkit.models import SIZES, Grid
+from vitkit.system.errors import BadWeights, VitkitError
 from vitkit.weights.files import Tensors
 
 # ImageNet's mean and standard deviation, for models whose files do not say that they need them.
@@ -27,10 +28,10 @@ LONGEST_NAME = 500  # characters; a file that nobody should trust may have any
 def shape_of(tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
     """The shape of a tensor that must exist and have this many axes."""
     if name not in tensors:
-        raise ValueError(f"there is no {name} in it")
+        raise BadWeights(f"there is no {name} in it")
     shape = tensors[name].shape
     if len(shape) != axes:
-        raise ValueError(f"{name} has the shape {shape}; it should have {axes} axes")
+        raise BadWeights(f"{name} has the shape {shape}; it should have {axes} axes")
     return shape
 
 
@@ -46,7 +47,7 @@ def count_blocks(tensors: Tensors, pattern: str) -> int:
     matches = [re.match(pattern, name) for name in tensors if len(name) < LONGEST_NAME]
     numbers = {int(match[1]) for match in matches if match}
     if not numbers or max(numbers) + 1 != len(numbers):
-        raise ValueError(f"its blocks are not numbered from 0 without a gap: {sorted(numbers)[:8]}")
+        raise BadWeights(f"its blocks are not numbered from 0 without a gap: {sorted(numbers)[:8]}")
     return len(numbers)
 
 
@@ -63,15 +64,15 @@ def heads_of(width: int, mlp: int, hint: int | None) -> tuple[int, list[str]]:
             heads = size["heads"]
             note = f"heads: {heads}, as ViT-{name} has; nothing in the file says so"
             if (name, heads) == ("S", 6):
-                note += " (MoCo v3's has 12: --heads 12)"
+                note += " (MoCo v3's has 12: `heads=12`)"
             return heads, [note]
     if width == 0 or width % 64:
-        raise ValueError(
+        raise BadWeights(
             f"nothing in it says how many attention heads share its width of {width}, "
-            "and no published model has that width; say so: --heads N"
+            "and no published model has that width; say so: `heads=N`"
         )
     heads = width // 64
-    note = f"heads: {heads}, of 64 channels each; nothing in the file says so (otherwise: --heads)"
+    note = f"heads: {heads}, of 64 channels each; nothing in the file says so (otherwise: `heads`)"
     return heads, [note]
 
 
@@ -83,7 +84,7 @@ def grid_of(patches: int, patch: Grid, hint: tuple[int, int] | None) -> Grid:
         height, width = hint
         grid = (height // down, width // across)
         if math.prod(grid) != patches:
-            raise ValueError(
+            raise BadWeights(
                 f"its position table has {patches} patches, but {height} x {width} pixels make "
                 f"{grid[0]} x {grid[1]} of {down} x {across}"
             )
@@ -91,9 +92,9 @@ def grid_of(patches: int, patch: Grid, hint: tuple[int, int] | None) -> Grid:
     rows = math.isqrt(max(patches, 0) * across // down)
     columns = rows * down // across
     if rows * columns != patches or rows * down != columns * across or not rows:
-        raise ValueError(
+        raise BadWeights(
             f"its position table has {patches} patches, which make no square; say the size in "
-            "pixels that it is for: --image HEIGHT WIDTH"
+            "pixels that it is for: `image=(HEIGHT, WIDTH)`"
         )
     return rows, columns
 
@@ -130,7 +131,7 @@ def _is_grid(patches: int, patch: Grid, hint: tuple[int, int] | None) -> bool:
     """Whether so many patches make a grid of the user's size, or without one a square image."""
     try:
         grid_of(patches, patch, hint)
-    except ValueError:
+    except VitkitError:
         return False
     return True
 
@@ -157,5 +158,5 @@ def _other_reading(
     return [
         f"positions: {rows} rows, taken for {side} x {side} patches and {taken} of {prefix} tokens "
         f"before them; if they are {height} x {width} patches and {tokens}: "
-        f"--image {height * patch[0]} {width * patch[1]}"
+        f"`image=({height * patch[0]}, {width * patch[1]})`"
     ]

@@ -105,7 +105,7 @@ def _usual_preprocessing(image: tuple[int, int]) -> tuple[Preprocessing, str]:
     )
     note = (
         f"preprocessing: not in the file, so torchvision's usual one ({usual}); its L/16 has 242, "
-        "its SWAG models bicubic (--resize, --interpolation)"
+        "its SWAG models bicubic (`resize`, `interpolation`)"
     )
     return preprocessing, note
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitkit.system.errors import BadWeights
 from vitkit.weights.files import Lazy, Tensors
 from vitkit.weights.rules import gist
 
@@ -125,7 +126,7 @@ def image_part(tensors: Tensors, prefix: str) -> tuple[Tensors, list[str]]:
     folders = tuple(f"{beside}/" for beside in BESIDE)
     unknown = [name for name in others if name not in BESIDE and not name.startswith(folders)]
     if unknown:
-        raise ValueError(f"unknown tensors: {gist(sorted(unknown))}")
+        raise BadWeights(f"unknown tensors: {gist(sorted(unknown))}")
     if not others:
         return image, []
     under = sorted({"/".join(name.split("/")[:2]) for name in others})
@@ -178,7 +179,7 @@ def _unstacked(tensors: Tensors) -> Tensors:
             unstacked[name] = lazy
             continue
         if not lazy.shape or lazy.shape[0] > MOST_BLOCKS:
-            raise ValueError(f"{name} {lazy.shape} should have the blocks along its first axis")
+            raise BadWeights(f"{name} {lazy.shape} should have the blocks along its first axis")
         whole = cache(lazy.read)  # read once, for all blocks
         for i in range(lazy.shape[0]):
             block = Lazy(lazy.shape[1:], lazy.dtype, lambda whole=whole, i=i: whole()[i])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Backbone, ResNetConfig
+from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Lazy, Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied, another_dialect, beyond_bit
@@ -83,7 +84,7 @@ def tidy(tensors: Tensors) -> Tidied:
     """The model's tensors without a prefix, with norms as vectors and the head as a matrix."""
     unnumbered = {_without_number(name): lazy for name, lazy in tensors.items()}
     if len(unnumbered) != len(tensors):
-        raise ValueError("it has two arrays of the same layer, whose names differ by a number")
+        raise BadWeights("it has two arrays of the same layer, whose names differ by a number")
     tensors = unnumbered
 
     # The prefix is what comes before the root convolution's name. One of the names ends in another:

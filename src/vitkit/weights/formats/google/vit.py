@@ -121,7 +121,7 @@ def _pool(tensors: Tensors) -> tuple[str, list[str]]:
         return "token", []
     note = (
         'pooling: the mean of the patches; the file does not tell it from pool_type "0", the first '
-        "patch (--pool corner)"
+        "patch (`pool='corner'`)"
     )
     return "gap", [note]
 
@@ -138,7 +138,7 @@ def _positions(
         grid = (height // patch[0], width // patch[1])
         note = "positions: none in the file, so big_vision's fixed sines and cosines"
         if not image:
-            note += ", for 224 x 224 pixels, which nothing in the file says (otherwise: --image)"
+            note += ", for 224 x 224 pixels, which nothing in the file says (otherwise: `image`)"
         return grid, {"positions": "sincos"}, [note]
 
     # The paper's code puts the class token in front and then adds the table, so it has a row; that is

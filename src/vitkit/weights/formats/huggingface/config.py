@@ -7,6 +7,7 @@ field that is absent has that default.
 from collections.abc import Mapping
 
 from vitkit.models import ViTConfig
+from vitkit.system.errors import BadWeights
 from vitkit.weights.files import Tensors
 from vitkit.weights.formats.huggingface.processors import sides_in_json
 from vitkit.weights.formats.labels import named_outputs
@@ -67,7 +68,7 @@ def write_fields(config: ViTConfig, fields: Mapping[str, tuple[str, object]]) ->
 def gelu_of(act: object) -> str:
     """The form of the GELU. Raises ValueError for another activation."""
     if act not in GELU:
-        raise ValueError(
+        raise BadWeights(
             f"its hidden_act is {act!r}; a Vision Transformer has one of {', '.join(GELU)}"
         )
     return GELU[act]

@@ -4,6 +4,7 @@ Transformers' code: modeling_dinov2.py, modeling_dinov2_with_registers.py and mo
 """
 
 from vitkit.models import ViTConfig
+from vitkit.system.errors import BadWeights
 from vitkit.weights.files import Tensors, joined
 from vitkit.weights.formats.encoders import Block, Names
 from vitkit.weights.formats.format import Tidied, has_end
@@ -151,12 +152,12 @@ def _dinov3_settings(json: dict, tensors: Tensors) -> dict:
     """Raises ValueError for positions or an MLP that vitkit does not have."""
     theta = json.get("rope_theta", 100.0)
     if theta != 100:
-        raise ValueError(f"its rope_theta is {theta}; vitkit's positions of DINOv3 have 100")
+        raise BadWeights(f"its rope_theta is {theta}; vitkit's positions of DINOv3 have 100")
     act = json.get("hidden_act", "gelu")
     if not json.get("use_gated_mlp", False):
         return {"gelu": gelu_of(act)}
     if act != "silu":
-        raise ValueError(f"its gated MLP has the activation {act!r}; a SwiGLU has silu")
+        raise BadWeights(f"its gated MLP has the activation {act!r}; a SwiGLU has silu")
     return {"swiglu": True, "gelu": "erf"}
 
 

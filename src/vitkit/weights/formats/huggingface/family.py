@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitkit.models import ViTConfig
+from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Activation, Classifier, Description
 from vitkit.weights.files import Opened, Tensors, lazy_zeros
 from vitkit.weights.formats.encoders import PYTORCH, Arrays, Names, encoder_rules
@@ -160,13 +161,13 @@ class Family:
         """What the JSON files say, and what only tensors tell. Shapes are checked when those are read."""
         model_type = opened.config.get("model_type")
         if not opened.config:
-            raise ValueError(
+            raise BadWeights(
                 f"it has the names of {self.title} and no config.json, which says what it computes; "
                 "name the file pytorch_model.bin, or model.safetensors, and put the config.json of "
                 "the model that it began with beside it"
             )
         if model_type not in self.types:
-            raise ValueError(
+            raise BadWeights(
                 f"it has the names of {self.title} and a config.json of type {str(model_type)[:100]!r}; "
                 f"vitkit reads {', '.join(self.types)}"
             )

@@ -12,6 +12,7 @@ from math import isfinite
 
 from vitkit.data import Preprocessing, squarest
 from vitkit.system.console.text import printable_name, some
+from vitkit.system.errors import BadWeights
 from vitkit.weights.formats.shapes import IMAGENET, STATISTICS
 from vitkit.weights.hints import MOST_TOKENS
 
@@ -262,14 +263,14 @@ def _with_defaults(json: dict, model_type: str) -> tuple[str, dict]:
     name = str(json.get("image_processor_type") or json.get("feature_extractor_type") or usual)
     family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", name)
     if family not in DEFAULTS or family == name:
-        raise ValueError(_unknown_class(name, json))
+        raise BadWeights(_unknown_class(name, json))
     written = {
         field: value for field, value in json.items() if value is not None or field in OFF_IF_NULL
     }
     fields = {**EVERY_CLASS, **DEFAULTS[family], **written, **NEVER_DONE.get(family, {})}
     for field, effect in REFUSED.get(family, {}).items():
         if fields.get(field):
-            raise ValueError(
+            raise BadWeights(
                 f"its preprocessor's {field} is {fields[field]!r}, which {effect}; "
                 "vitkit does not do that"
             )
@@ -297,13 +298,13 @@ def _size_of_patches(json: dict, patch: int) -> tuple[int, int]:
     """The size that has as many patches as an image at its own proportions may have. Raises ValueError
     for other patches than the model's, and for a number that no image can have."""
     if json["patch_size"] != patch:
-        raise ValueError(
+        raise BadWeights(
             f"its preprocessor's patch_size is {json['patch_size']}, and the model's is {patch}; "
             "they must be the same"
         )
     most = json["max_num_patches"]
     if not 1 <= most <= MOST_TOKENS:
-        raise ValueError(
+        raise BadWeights(
             f"its preprocessor's max_num_patches is {most}; it is a number from 1 to {MOST_TOKENS:,}"
         )
     rows, columns = squarest(most)
@@ -322,15 +323,15 @@ def _geometry(family: str, json: dict) -> tuple[str, tuple[int, int], tuple[int,
     if not json["do_center_crop"]:
         return rule, resized, crop
     if "crop_size" not in json:
-        raise ValueError("its preprocessor crops the centre, but has no crop_size")
+        raise BadWeights("its preprocessor crops the centre, but has no crop_size")
     if not json["do_resize"]:
-        raise ValueError(
+        raise BadWeights(
             "its preprocessor's do_resize is false and its do_center_crop true, so the model sees a "
             "part of an image at its own scale; vitkit resizes before a crop"
         )
     crop_size = _pair("crop_size", json["crop_size"])
     if crop not in (None, crop_size):
-        raise ValueError(
+        raise BadWeights(
             f"its preprocessor crops twice, to {crop[0]} x {crop[1]} (size) and then to "
             f"{crop_size[0]} x {crop_size[1]} (crop_size); vitkit crops once"
         )
@@ -352,7 +353,7 @@ def _zoomed(
         return rule, (height, width), None
     if family == "ConvNext":
         if rule != "shorter":
-            raise ValueError(
+            raise BadWeights(
                 f"its preprocessor's size is {json['size']!r}; a ConvNextImageProcessor's has a "
                 "shortest_edge"
             )
@@ -367,19 +368,19 @@ def _crop_pct(json: dict) -> float:
     """The part of an image's side that a crop leaves."""
     value = json["crop_pct"]
     if not _is_number(value) or not 0 < value <= 1:
-        raise ValueError(f"its preprocessor's crop_pct is {value!r}; it is a number from 0 to 1")
+        raise BadWeights(f"its preprocessor's crop_pct is {value!r}; it is a number from 0 to 1")
     return value
 
 
 def _check_crop(json: dict, rule: str, resized: tuple[int, int], crop: tuple[int, int]) -> None:
     """Raises ValueError for a crop that no Preprocessing has."""
     if rule == "square" and resized[0] != resized[1]:
-        raise ValueError(
+        raise BadWeights(
             f"its preprocessor resizes to {resized[0]} x {resized[1]} before a crop; "
             "vitkit resizes to a square"
         )
     if max(crop) > resized[0]:
-        raise ValueError(
+        raise BadWeights(
             f"its preprocessor's crop_size is {json['crop_size']!r}, more than the {resized[0]} pixels "
             "that it resizes to, so it adds a black border; vitkit does not"
         )
@@ -391,7 +392,7 @@ def _check_padding(json: dict, size: tuple[int, int]) -> None:
     if not json["do_pad"] or "pad_size" not in json:
         return
     if _pair("pad_size", json["pad_size"]) != size:
-        raise ValueError(
+        raise BadWeights(
             f"its preprocessor's do_pad is {json['do_pad']!r} and its pad_size {json['pad_size']!r}, so "
             f"images of {size[0]} x {size[1]} get a border; vitkit does not pad"
         )
@@ -409,7 +410,7 @@ def _pair(field: str, size: object) -> tuple[int, int]:
         pair = (size, size)
     is_pair = isinstance(pair, list | tuple) and len(pair) == 2
     if not is_pair or not all(isinstance(side, int) and side > 0 for side in pair):
-        raise ValueError(
+        raise BadWeights(
             f"its preprocessor's {field} is {size!r}; vitkit reads pixels: a number, height and width, "
             "or of size the shortest_edge alone"
         )
@@ -421,14 +422,14 @@ def _values(family: str, json: dict) -> dict:
     """How pixels are resized and normalised, as settings of a Preprocessing."""
     resample = json["resample"]
     if not isinstance(resample, int | str) or resample not in RESAMPLE:
-        raise ValueError(
+        raise BadWeights(
             f"its preprocessor's resample is {resample!r}; "
             "vitkit knows 2 (bilinear) and 3 (bicubic)"
         )
     interpolation = RESAMPLE[resample]
     # Cubic curves leave the range of the pixels. Others cut that off, as bytes have no room for it
     if family == "DINOv3ViT" and interpolation == "bicubic" and json["do_rescale"]:
-        raise ValueError(
+        raise BadWeights(
             f"its preprocessor's resample is {resample!r}, and a DINOv3ViTImageProcessor resizes numbers "
             "of any range; vitkit resizes bytes, which is another bicubic image (2, bilinear, is the same)"
         )
@@ -447,7 +448,7 @@ def _statistics(json: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if json["do_rescale"]:
         factor = json["rescale_factor"]
     if not _is_number(factor) or factor <= 0:
-        raise ValueError(f"its preprocessor's rescale_factor is {factor!r}; it is above 0")
+        raise BadWeights(f"its preprocessor's rescale_factor is {factor!r}; it is above 0")
     mean = [0.0] * 3
     std = [1.0] * 3
     if json["do_normalize"]:
@@ -472,7 +473,7 @@ def _of_channels(json: dict, field: str) -> list[float]:
     if _is_number(values):
         return [values] * 3
     if not isinstance(values, list | tuple) or not all(_is_number(value) for value in values):
-        raise ValueError(
+        raise BadWeights(
             f"its preprocessor's {field} is {values!r}; it is a number, or one for each channel"
         )
     return list(values)

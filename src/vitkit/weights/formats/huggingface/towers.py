@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitkit.models import ViTConfig, as_side
+from vitkit.system.errors import BadWeights
 from vitkit.weights.files import Tensors
 from vitkit.weights.formats.encoders import PYTORCH, Block, Names
 from vitkit.weights.formats.format import Tidied, has_end
@@ -63,10 +64,10 @@ def _check_classifier(config: dict, tidied: Tidied) -> None:
     Transformers' own: somebody's class may read either output."""
     architectures = config.get("architectures")
     if tidied.passed_by and "ForImageClassification" not in str(architectures):
-        raise ValueError(
+        raise BadWeights(
             f"it has a classifier and a MAP head, config.json calls it {str(architectures)[:100]}, and "
             "nothing says which output the classifier reads; if it is the mean of the patches, save the "
-            "file again without the MAP head. To read the encoder without the classifier: --part encoder"
+            "file again without the MAP head. To read the encoder without the classifier: `part='encoder'`"
         )
 
 
@@ -80,7 +81,7 @@ def _settings(json: dict, tensors: Tensors) -> dict:
     """What CLIP and SigLIP differ in, and the image that whole patches cover."""
     is_clip = json["model_type"].startswith("clip")
     if is_clip and "classifier.weight" in tensors:
-        raise ValueError(
+        raise BadWeights(
             "it is a CLIPForImageClassification, whose classifier reads the mean of states that no "
             "norm has seen; vitkit's models have a norm there. Its vision tower alone can be read"
         )
@@ -102,7 +103,7 @@ def _settings(json: dict, tensors: Tensors) -> dict:
 def _square_patch(json: dict) -> int:
     patch = as_side(json.get("patch_size", 16))
     if isinstance(patch, tuple):
-        raise ValueError(
+        raise BadWeights(
             f"its patch_size is {list(patch)}; Transformers' class of this model takes squares alone"
         )
     return patch
@@ -202,7 +203,7 @@ def _naflex_settings(json: dict, tensors: Tensors) -> dict:
     patches = json.get("num_patches", 256)
     side = isqrt(max(patches, 0))
     if side < 1 or side**2 != patches:
-        raise ValueError(
+        raise BadWeights(
             f"its num_patches is {patches}; Transformers' class of this model has positions of a square"
         )
     pool = "gap"

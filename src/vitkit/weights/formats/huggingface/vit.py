@@ -7,6 +7,7 @@ Transformers' code: modeling_vit.py.
 from math import prod
 
 from vitkit.models import ViTConfig
+from vitkit.system.errors import BadWeights
 from vitkit.weights.files import Tensors
 from vitkit.weights.formats.encoders import Block, Names
 from vitkit.weights.formats.format import Tidied, has_end
@@ -57,10 +58,10 @@ def _without_unread_parts(tensors: Tensors) -> Tidied:
     if decoder and not notes:
         notes = [f"left out: decoder.{min(decoder)}, which predicts from no state of vitkit's"]
     if "pooler.dense.weight" in tidied and classifiers_in(tidied):
-        raise ValueError(
+        raise BadWeights(
             "it has a classifier and a pooler, as no class of Transformers' has, and nothing says which "
             "output the classifier reads; if it is the class token (last_hidden_state[:, 0]), save the "
-            "file again without the pooler. To read the encoder without the classifier: --part encoder"
+            "file again without the pooler. To read the encoder without the classifier: `part='encoder'`"
         )
     return Tidied(tidied, tuple(notes), pretraining=pretraining)
 
@@ -88,13 +89,13 @@ def _representation(json: dict, tensors: Tensors) -> int:
     if "pooler.dense.weight" not in tensors:
         return 0
     if "embeddings.cls_token" not in tensors:
-        raise ValueError(
+        raise BadWeights(
             "its pooler reads the first patch (pooler.dense.weight in a model without a class "
             "token), which vitkit's hidden layer does not; save the model without its pooler"
         )
     act = json.get("pooler_act", "tanh")
     if act != "tanh":
-        raise ValueError(
+        raise BadWeights(
             f"its pooler_act is {act!r}; the hidden layer of the paper's head has tanh"
         )
     return shape_of(tensors, "pooler.dense.weight", 2)[0]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from vitkit.system.errors import BadWeights
 from vitkit.weights.formats.timm.config import architecture_name
 
 FILE = Path(__file__).with_name("architectures.csv")
@@ -71,7 +72,7 @@ def check_architecture(json: dict) -> None:
     name = architecture_name(json)
     known = architecture_called(name)
     if known and known.refused:
-        raise ValueError(
+        raise BadWeights(
             f"its config.json says that it is timm's {name[:100]}, {known.refused}, which vitkit does not "
             "read"
         )

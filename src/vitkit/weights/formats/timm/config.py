@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vitkit.data import Preprocessing
 from vitkit.models import ModelConfig, ViTConfig
+from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.files import load_state_dict
 from vitkit.weights.formats.format import Elsewhere, is_before
@@ -90,7 +91,7 @@ def check_arguments(arguments: dict) -> None:
             continue
         if name in USUAL and value in USUAL[name]:
             continue
-        raise ValueError(
+        raise BadWeights(
             f"its model_args says {name}: {repr(value)[:60]}, which vitkit does not read: it may change "
             "what the model computes"
         )
@@ -136,19 +137,19 @@ def written_preprocessing(
     notes = []
     crop_mode = values["crop_mode"]
     if crop_mode not in CROP_MODES.values():
-        raise ValueError(
+        raise BadWeights(
             f"its crop_mode is {crop_mode!r}; of timm's vitkit has {', '.join(CROP_MODES.values())}"
         )
     interpolation = values["interpolation"]
     if interpolation not in INTERPOLATIONS:
-        raise ValueError(
+        raise BadWeights(
             f"its interpolation is {interpolation!r}; of timm's vitkit has {', '.join(INTERPOLATIONS)}"
         )
 
     # The size before the crop
     crop_pct = values["crop_pct"]
     if not 0 < crop_pct <= 1:
-        raise ValueError(f"its crop_pct is {crop_pct}; it is a number from 0 to 1")
+        raise BadWeights(f"its crop_pct is {crop_pct}; it is a number from 0 to 1")
     resize = resize_from_crop_pct(crop_pct, size)
     if crop_mode == "squash" and crop_pct >= 1:  # resized to `size` itself: there is no crop
         resize = 0

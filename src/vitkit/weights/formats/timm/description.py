@@ -6,6 +6,7 @@ from math import floor
 
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Grid, ViTConfig
+from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.files.directory import FOLDER_FILES
@@ -126,7 +127,7 @@ def _architecture(opened: Opened) -> tuple[str, Architecture | None, str]:
     # As timm's training and others' say in their checkpoints
     known = architecture_called(opened.architecture)
     if known and known.refused:
-        raise ValueError(
+        raise BadWeights(
             f"its checkpoint says that it is timm's {known.name}, {known.refused}, which vitkit does not "
             "read; if it is another model, save its state dict alone"
         )
@@ -138,7 +139,7 @@ def _architecture(opened: Opened) -> tuple[str, Architecture | None, str]:
         named = opened.path.resolve().parent.name
     known = architecture_called(named)
     if known and known.refused:
-        raise ValueError(
+        raise BadWeights(
             f"it is called like timm's {known.name}, {known.refused}, which vitkit does not read; "
             "rename it if it is another model"
         )
@@ -185,14 +186,14 @@ def _positions(
     if "pos_embed" not in tensors:
         return _without_table(tensors, opened.config, known, prefix, patch, image)
     if known and known.positions != "learned":
-        raise ValueError(f"it has a table of positions, which timm's {known.name} has not")
+        raise BadWeights(f"it has a table of positions, which timm's {known.name} has not")
     if not known and "attn_pool.latent" in tensors and "norm_pre.weight" in tensors:
-        raise ValueError(
+        raise BadWeights(
             "it has attention pooling behind a norm before the blocks (attn_pool, norm_pre), as Perception "
             "Encoders have, whose positions are added and rotated too: vitkit does not read those"
         )
     if not known and has_end(opened.tensors, ".attn.q_bias"):
-        raise ValueError(
+        raise BadWeights(
             "it has biases of q and v alone beside a position table (attn.q_bias), as EVA, EVA-02 and BEiT "
             "have: in some of them positions are added and rotated too, and no tensor says in which; put "
             "timm's config.json beside it, which names its architecture"
@@ -228,12 +229,12 @@ def _without_table(
     elif known and known.positions != "learned":
         kind = known.positions
     elif known:
-        raise ValueError(f"it has no table of positions (pos_embed), which timm's {known.name} has")
+        raise BadWeights(f"it has no table of positions (pos_embed), which timm's {known.name} has")
     elif "blocks.0.ls1.gamma" in tensors and "cls_token" in tensors and prefix > 1:
         kind = "rotary-dinov3"
         notes.append("positions: no table in the file, so DINOv3's rotary ones")
     else:
-        raise ValueError(
+        raise BadWeights(
             "it has no table of positions (pos_embed), and nothing says which others it has; put timm's "
             "config.json beside it, which names its architecture"
         )
@@ -262,7 +263,7 @@ def _pool(
         is_of_eva and "attn_pool.latent" in tensors
     )
     if pools_all and prefix:
-        raise ValueError(
+        raise BadWeights(
             "its pooling reads the tokens before the patches too (as timm's pool_include_prefix); "
             "vitkit's reads the patches"
         )
@@ -279,14 +280,14 @@ def _pool(
     if global_pool is not None:
         pools = {theirs: ours for ours, theirs in POOLS.items() if ours != "map"}
         if global_pool not in pools:
-            raise ValueError(
+            raise BadWeights(
                 f"its global_pool is {global_pool!r}; of timm's poolings vitkit has token, avg, map "
                 "(with its attn_pool) and none"
             )
         return pools[global_pool], []
 
     # Usually
-    otherwise = "nothing in the file says so (otherwise: --pool)"
+    otherwise = "nothing in the file says so (otherwise: `pool`)"
     if positions == "rotary-dinov3" and "head.weight" in tensors:
         return "gap", [f"pooling: the mean of the patches, timm's default for DINOv3; {otherwise}"]
     if has_mean:
@@ -301,11 +302,11 @@ def _gelu(
     gate with another activation than a SwiGLU's."""
     act = arguments.get("act_layer")
     if swiglu and act not in (None, "silu", "swish"):
-        raise ValueError(f"its act_layer is {act!r}; the gate of a SwiGLU has silu")
+        raise BadWeights(f"its act_layer is {act!r}; the gate of a SwiGLU has silu")
     if swiglu:
         return "erf", []
     if act and act not in GELU:
-        raise ValueError(f"its act_layer is {act!r}; vitkit knows {', '.join(GELU)}")
+        raise BadWeights(f"its act_layer is {act!r}; vitkit knows {', '.join(GELU)}")
     if act:
         return GELU[act], []
     if known:
@@ -349,7 +350,7 @@ def _preprocessing(opened: Opened, config: ViTConfig) -> tuple[Preprocessing, li
     )
     note = (
         f"preprocessing: not in the file, so timm's usual: shorter side to {resize}, bicubic "
-        "(otherwise: --resize, --crop, --interpolation)"
+        "(otherwise: `resize`, `crop`, `interpolation`)"
     )
     return preprocessing, [note]
 
@@ -363,18 +364,18 @@ def _guessed_statistics(
     if config.embedding_norm:
         return replace(preprocessing, **STATISTICS["clip"]), (
             "GUESSED: images are normalised with CLIP's mean and deviation, as for most models with "
-            "a norm before the blocks; otherwise: --statistics half, or imagenet"
+            "a norm before the blocks; otherwise: `statistics='half'`, or imagenet"
         )
     reason = _why_imagenet(opened, config)
     if not reason:
         return preprocessing, (
             "GUESSED: images are normalised with mean and deviation 0.5, as for most of timm's "
             "ViTs; nothing in the file says so. If it is DeiT's, MAE's or DINO's: "
-            "--statistics imagenet"
+            "`statistics='imagenet'`"
         )
     return replace(preprocessing, **IMAGENET), (
         f"GUESSED: images are normalised with ImageNet's mean and deviation, {reason}; otherwise: "
-        "--statistics half"
+        "`statistics='half'`"
     )
 
 

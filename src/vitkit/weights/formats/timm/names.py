@@ -9,6 +9,7 @@ import re
 from torch import Tensor
 
 from vitkit.models import ViTConfig
+from vitkit.system.errors import BadWeights
 from vitkit.weights.files import Tensors, joined, lazy_zeros
 from vitkit.weights.formats.encoders import Block, Names
 from vitkit.weights.formats.format import Tidied, has_end, without_prefix
@@ -107,7 +108,7 @@ def tidy(tensors: Tensors) -> Tidied:
     for pattern, architecture in OTHER_MODELS.items():
         for name in tensors:
             if re.match(pattern, name):
-                raise ValueError(f"it has {architecture}: {name}; vitkit does not read that")
+                raise BadWeights(f"it has {architecture}: {name}; vitkit does not read that")
 
     # What no classifier reads
     not_read = [name for name in tensors if NOT_READ.fullmatch(name)]

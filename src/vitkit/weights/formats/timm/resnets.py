@@ -4,6 +4,7 @@ from pathlib import Path
 
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, UNITS, ResNetConfig
+from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import (
@@ -53,7 +54,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """The description from the shapes, and from timm's own config.json if there is one."""
     tensors = tidied.tensors
     if "norm.running_mean" in tensors:
-        raise ValueError(
+        raise BadWeights(
             "it is a ResNetV2 with BatchNorm; of timm's ResNets vitkit reads BiT's (resnetv2_*_bit)"
         )
     backbone, channels = backbone_of(tensors, NAMES, "pre", DIALECTS["timm_bit"])
