@@ -2,9 +2,11 @@
 answered in one sentence."""
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from pictures import encoded, make_photographs, photograph
 from vitkit.cli import main
 from vitkit.commands import COMMANDS, WrongWords, other_tools
 from vitkit.commands.guesses import meant
+from vitkit.verbs.call import choices_of
 from vitkit.verbs.settings import options
 
 NAMES = {command.name: command for command in COMMANDS}
@@ -63,7 +66,23 @@ def answer(capsys, words: str) -> tuple[int, str]:
         ("gui", 2, "took gui for vitkit app vitkit: MODEL is missing"),
         ("resume run", 2, "the same command again continues a run"),
         ("undo", 2, "originals stay where they are"),
-        ("delete run", 2, "rm -r run"),
+        ("delete run", 2, "vitkit deletes no files; vitkit data review DATA MODEL lists"),
+        ("clean photos", 2, "took clean for vitkit data review vitkit: MODEL is missing: vitkit data review"),
+        ("search photos", 2, "vitkit features MODEL photos -o features.parquet"),
+        ("docs", 2, "vitkit COMMAND --help explains a command"),
+        ("score run", 2, "took score for vitkit evaluate"),
+        ("benchmark", 2, "took benchmark for vitkit bench"),
+        ("clasify run", 2, "there is no command 'clasify'; did you mean 'predict'?"),
+        ("plans", 2, "did you mean 'plan'?"),
+        ("lemon", 2, "there is no command 'lemon'; vitkit alone lists all"),
+        ("export run --format coreml", 2, "writes onnx, openvino, torch, torchscript and page, and not coreml"),
+        ("export run -o run.onnx --format engine", 2, "--to is 'engine'; it is one of onnx, openvino"),
+        ("evaluate run photos --calibration", 2, "--calibrate DIR writes the model"),
+        ("train scratch photos --config my.yaml", 2, "vitkit train FILE.py:FUNCTION"),
+        ("teach run name photos", 2, "vitkit teach run DIR --add name=photos"),
+        ("batch run photos -o out.parquet", 1, "write one table of all answers: --to out.parquet"),
+        ("sort run photos --into out.csv", 1, "it names a folder, such as out"),
+        ("finetune photos --minutes", 2, "--minutes needs a value"),
         ("ls", 2, "vitkit models lists"),
         ("quantise run", 2, "vitkit export run -o model.onnx --precision int8"),
         ("data check photos", 0, "took data check for vitkit data stats"),
@@ -187,6 +206,7 @@ def test_a_shell_without_a_script_is_a_sentence(capsys):
             "digits --model.image 16 32 --data.preprocessing.size 16 32",
         ),
         ("export run --format onnx", "run -o run.onnx"),
+        ("export run -o run.onnx --half", "run -o run.onnx --precision float16"),
         ("export run openvino --precision int8", "run -o run.xml --precision int8"),
         ("export run my.onnx", "run -o my.onnx"),
         ("batch run photos --to parts", "run photos --into parts"),
@@ -208,6 +228,7 @@ def test_a_shell_without_a_script_is_a_sentence(capsys):
         ("predict run photo.jpg other/photo.jpg", "run photo.jpg other/photo.jpg"),
         ("evaluate run x=y/photos", "run x=y/photos"),
         ("train digits --batch 8 --optim.lr -1", "digits --batch 8 --optim.lr -1"),
+        ("teach run --add root=photos/ classes=photos/", "run --add root=photos/ classes=photos/"),
     ],
 )  # fmt: skip
 def test_what_is_certain_is_taken_for_what_it_means(words, taken, capsys):
@@ -276,6 +297,27 @@ def test_every_foreign_name_stands_for_something_that_a_command_has(name):
             assert first in WORDS
         else:
             assert option in OWN or f"{option.partition('.')[0]}." in OWN, template
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_a_value_that_a_foreign_name_stands_for_is_one_that_the_option_takes(command):
+    """--half stood for --precision auto, which export refuses."""
+    choices = {}
+    for option in options(NAMES[command].load_settings()):
+        choices[f"--{option.name}"] = choices_of(option.kind)
+    for name, templates in other_tools.SETTINGS.items():
+        owner = name.rpartition(" ")[0]
+        if f"{command} {name}" in other_tools.SETTINGS or owner not in ("", command):
+            continue  # another line is read
+        words = templates[0].split()
+        for option, value in pairwise(words):
+            if choices.get(option) and "{" not in value:
+                assert value in choices[option], f"{name} of {command}"
+
+
+def test_no_answer_deletes_anything():
+    texts = [*other_tools.COMMAND_ANSWERS.values(), *other_tools.ANSWERS.values()]
+    assert not [text for text in texts if re.search(r"\brm\b|\bdel\b|unlink", text)]
 
 
 def test_other_names_are_no_names_of_ours():

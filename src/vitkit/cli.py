@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vitkit.commands import COMMANDS, DATA, MODEL, Command, WordsMissing, WrongWords
+from vitkit.commands import COMMANDS, DATA, MODEL, NEAR, Command, WordsMissing, WrongWords
 from vitkit.system.environment import MAX_PIXELS_VARIABLE, TRACEBACK_VARIABLE, max_pixels
 from vitkit.system.errors import VitkitError
 
@@ -193,15 +193,17 @@ def _unknown(name: str) -> str:
     """A sentence that there is no such command, with the nearest name, or what to do with a file."""
     from difflib import get_close_matches
 
+    from vitkit.commands import other_tools
     from vitkit.commands.guesses import not_a_command
 
     answer = not_a_command(name)
     if answer:
         return answer
     sentence = f"there is no command {name!r}"
-    near = get_close_matches(name, [command.name for command in COMMANDS], 1)
+    meanings = other_tools.COMMANDS | {command.name: command.name for command in COMMANDS}
+    near = get_close_matches(name, meanings, 1, NEAR)
     if near:
-        return f"{sentence}; did you mean {near[0]!r}? vitkit alone lists all"
+        return f"{sentence}; did you mean {meanings[near[0]]!r}? vitkit alone lists all"
     return f"{sentence}; vitkit alone lists all"
 
 

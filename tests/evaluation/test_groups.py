@@ -97,6 +97,7 @@ def test_printed_intervals_hold_the_truth_of_new_objects(truth):
         alone += low <= truth["top1"] <= high
     assert alone / DRAWS < 0.8
     assert held["top1"] / DRAWS > 0.92
+    assert held["balanced_accuracy"] / DRAWS > 0.92
     assert held["loss"] / DRAWS > 0.88
     assert held["calibration_error"] / DRAWS > 0.88
 

@@ -6,6 +6,7 @@ import torch
 from margins import at_least, at_most
 
 from vitkit.evaluation.metrics.calibration import fit_temperature
+from vitkit.evaluation.metrics.weighted import share_of_answers
 from vitkit.evaluation.probes.closed_forms import centred_ridge, row_products, targets
 from vitkit.evaluation.probes.folds import balanced_folds, folds_of
 from vitkit.evaluation.probes.left_out import (
@@ -13,7 +14,6 @@ from vitkit.evaluation.probes.left_out import (
     OTHERS,
     LeaveOut,
     best_for_classes,
-    share_of_answers,
     share_of_left_out,
 )
 from vitkit.evaluation.probes.probe import left_out_quality, probe

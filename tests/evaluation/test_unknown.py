@@ -381,8 +381,8 @@ def test_the_table_has_the_classes_that_are_left_open(capsys):
     seen = Prediction("a.jpg", ("cat", "dog", "cow"), (0.5, 0.3, 0.2))
     table = AnswerTable(seen.labels, "softmax", sys.stdout)
     possible = [seen.labels[:1], seen.labels[:2], seen.labels]
-    table.print([seen._replace(unknown=False, possible=several) for several in possible])
-    table.print([seen._replace(unknown=True, possible=())])
+    table.print([replace(seen, unknown=False, possible=several) for several in possible])
+    table.print([replace(seen, unknown=True, possible=())])
     answers = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()[2:]]
     assert answers == ["cat", "cat or dog", "cat or dog or 1 more", "unknown (cat?)"]
 

@@ -291,7 +291,11 @@ def test_answers_to_something_else_are_refused(model, photos, tmp_path, capsys):
     assert "--top is 2" in refused(capsys, model, photos, "--parts", answers, "--top", "2")
     other = save(make_classifier(seed=3), tmp_path / "other")
     assert "another model" in refused(capsys, other, photos, "--parts", answers)
-    assert "holds other files" in refused(capsys, model, photos, "--parts", str(photos))
+    assert "the images are in" in refused(capsys, model, photos, "--parts", str(photos))
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    (mixed / "notes.txt").write_text("mine")
+    assert "holds other files" in refused(capsys, model, photos, "--parts", str(mixed))
     (Path(answers) / "_answers.json").write_text("{}")
     assert "is damaged" in refused(capsys, model, photos, "--parts", answers)
 

@@ -1,6 +1,7 @@
 """Photographs filed by class: where, under which name, and never in the place of another."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ def test_a_class_called_unknown_is_told_from_unknown_photographs(photos, tmp_pat
     assert sorter.renamed() == []
     known = Prediction(str(photos[0]), ("unknown", "dog"), (0.9, 0.1))
     assert sorter.file(photos[0], known).parent.name == "unknown-2"
-    assert sorter.file(photos[1], known._replace(unknown=True)).parent.name == "unknown"
+    assert sorter.file(photos[1], replace(known, unknown=True)).parent.name == "unknown"
     assert sorter.renamed() == ["photographs of the class unknown are in unknown-2"]
 
 

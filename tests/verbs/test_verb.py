@@ -121,7 +121,7 @@ def test_what_is_told_goes_to_whoever_listens(capsys):
 
 def test_help_shows_every_setting():
     signature = str(inspect.signature(count))
-    assert signature.startswith("(model: 'str | Path | Classifier', images:")
+    assert signature.startswith("(model: 'str | Path | Classifier | MadeModel', images:")
     assert "heads: int | None = None" in signature  # a setting of a part without a name
     assert "quiet=False, progress=None" in signature
     shown = pydoc.plain(pydoc.render_doc(count))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vitkit.verbs import Verb
 
 
+# Likeness of the letters of a misspelt name and of the one that is suggested: below it that is another word
+NEAR = 0.75
 VERBS = {"models": "list_models"}  # commands that are called otherwise in Python
 
 
@@ -187,4 +189,4 @@ COMMANDS = (
             "print what this machine can do, what is fast, and what is missing"),
 )  # fmt: skip
 
-__all__ = ["COMMANDS", "DATA", "MODEL", "Command", "Defaults", "WordsMissing", "WrongWords"]
+__all__ = ["COMMANDS", "DATA", "MODEL", "NEAR", "Command", "Defaults", "WordsMissing", "WrongWords"]

@@ -245,9 +245,14 @@ def _exported(words: list[str]) -> list[str]:
     if any(word.partition("=")[0] in ("-o", "--output") for word in words):
         return words
     text = " ".join(rest)
-    match = re.match(r"(?:--format[ =]|--to[ =])?(\w+)(?= |$)", text)
-    if match and match[1] in EXPORTED:
-        file = f"{Path(model).name}{EXPORTED[match[1]]}"
+    match = re.match(r"(--format[ =]|--to[ =])?(\w+)(?= |$)", text)
+    if match and match[1] and match[2] not in EXPORTED:
+        raise WrongWords(
+            f"vitkit export writes {', '.join(EXPORTED)} and page, and not {match[2]}; many tools read ONNX: "
+            f"vitkit export {as_word(model)} -o {as_word(Path(model).name + '.onnx')}"
+        )
+    if match and match[2] in EXPORTED:
+        file = f"{Path(model).name}{EXPORTED[match[2]]}"
         typed = match[0]
     elif rest and Path(rest[0]).suffix in EXPORTED.values():
         file = typed = rest[0]
@@ -279,7 +284,12 @@ def _check_words(command: Command, words: list[str]) -> None:
         )
 
     # Too many words
-    if len(named) > len(slots_of(command)) and "..." not in command.words:
+    words_taken = command.words.partition(" -")[0]
+    if len(named) > len(slots_of(command)) and "..." not in words_taken:
+        if command.name in other_tools.TOO_MANY_WORDS:
+            model, name, rest = map(as_word, named[:3])
+            answer = other_tools.TOO_MANY_WORDS[command.name]
+            raise WrongWords(answer.format(model=model, name=name, rest=rest))
         raise WrongWords(f"{as_word(named[len(slots_of(command))])} is one word too many: {usage}")
 
     # Too few words, and no options among which one might be

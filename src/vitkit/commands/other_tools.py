@@ -10,7 +10,12 @@ COMMANDS = {
     "test": "evaluate",
     "val": "evaluate",
     "validate": "evaluate",
-    "benchmark": "evaluate",
+    "score": "evaluate",
+    "accuracy": "evaluate",
+    "measure": "evaluate",
+    "benchmark": "bench",
+    "speed": "bench",
+    "latency": "bench",
     "classify": "predict",
     "infer": "predict",
     "inference": "predict",
@@ -24,6 +29,7 @@ COMMANDS = {
     "fine_tune": "finetune",
     "tune": "finetune",
     "fit": "finetune",
+    "learn": "finetune",
     "retrain": "finetune",
     "linear-probe": "probe",
     "embed": "features",
@@ -58,6 +64,8 @@ COMMANDS = {
     "data summary": "data stats",
     "pack": "data pack",
     "review": "data review",
+    "clean": "data review",
+    "data clean": "data review",
 }
 """Commands of other names."""
 
@@ -69,8 +77,9 @@ COMMAND_ANSWERS = {
     "undo": "nothing is changed that would have to be undone: commands write new files, and originals "
     "stay where they are; only of a model that was taught, vitkit teach MODEL --undo takes the last "
     "change back",
-    "delete": "a run, a model and a report are files, which the system deletes: rm -r {NAME}; vitkit "
-    "teach MODEL --remove NAME takes photographs or a class out of a model that was taught",
+    "delete": "vitkit deletes no files; vitkit data review DATA MODEL lists the images that training should "
+    "leave out, and vitkit teach MODEL --remove NAME makes a model that was taught forget a class or "
+    "photographs",
     "ls": "runs are the folders in runs/, and vitkit report RUN is a page about one; vitkit models "
     "lists the models that have names",
     "quantize": "int8 is a precision of exported files: vitkit export {MODEL} -o model.onnx --precision int8",
@@ -79,6 +88,9 @@ COMMAND_ANSWERS = {
     "lists them to be left out",
     "split": "no folder has to be divided: vitkit finetune {DATA} and vitkit train hold out a fifth of "
     "every class as a test part, if there is none in folders train and test",
+    "cluster": "vitkit features MODEL {DATA} -o features.parquet writes the features of images, by which "
+    "scikit-learn or a database of vectors clusters them and finds similar ones",
+    "docs": "vitkit COMMAND --help explains a command, and vitkit alone lists all of them",
     "dashboard": "vitkit report {RUN} writes a page about a run, and about several side by side",
     "install": "vitkit doctor says what is there and what is missing, each with its pip install",
 }
@@ -91,7 +103,13 @@ SAME_COMMAND = {
     "rollback": "undo",
     "rm": "delete",
     "remove": "delete",
-    "clean": "delete",
+    "erase": "delete",
+    "search": "cluster",
+    "similar": "cluster",
+    "retrieve": "cluster",
+    "index": "cluster",
+    "documentation": "docs",
+    "manual": "docs",
     "runs": "ls",
     "history": "ls",
     "status": "ls",
@@ -258,11 +276,25 @@ SETTINGS = {
     "sort csv": ("--to {answers.csv}",),
     "watch csv": ("--to {answers.csv}",),
     "convert format": ("--to {}",),
+    "export format": ("--to {}",),
+    "export half": ("--precision float16",),
+    "export fp16": ("--precision float16",),
+    "export amp": ("--precision float16",),
+    "export mixed-precision": ("--precision float16",),
+    "export int8": ("--precision int8",),
+    "export quantize": ("--precision int8",),
     "conf": ("--sure {}",),
     "topk": ("--top {}",),
     "top-k": ("--top {}",),
 }
 """Settings of other names, without their dashes; those of one command alone after its name."""
+
+TOO_MANY_WORDS = {
+    "teach": "photographs to learn follow --add, each class as CLASS=PATH: vitkit teach {model} DIR --add "
+    "{name}={rest}",
+}
+"""What a command says of more words than it takes, where it is likely what they mean. {model} stands for
+the first, {name} for the second, {rest} for the third."""
 
 WORDS = {"data.source": ("DATA {}",)}
 """Settings of vitkit's own that are also one of a command's words: they decide other settings, so they are
@@ -271,6 +303,11 @@ given there."""
 ANSWERS = {
     "conf": "every image gets its likeliest classes, each with its probability; vitkit sort --sure {} "
     "files photographs of which the model is less sure in a folder of their own",
+    "config": "settings are options, such as --batch 64, or a recipe in Python: vitkit train FILE.py:FUNCTION; "
+    "vitkit train RECIPE --help-all lists them, and {} is not read",
+    "evaluate calibration": "the error of the probabilities is always measured, as calibration_error; "
+    "--report report.html draws it, and --calibrate DIR writes the model with a temperature that corrects "
+    "them",
     "sort dry-run": "vitkit predict {leading} says what each photograph is and files nothing; sort makes "
     "links or copies, and the photographs stay where they are",
     "data review dry-run": "without --yes, --apply only says which files it would move; leave out one "
@@ -308,6 +345,9 @@ SAME_ANSWER = {
     "validation-split": "val-split",
     "train-val-split": "val-split",
     "resume-from-checkpoint": "resume",
+    "cfg": "config",
+    "config-file": "config",
+    "yaml": "config",
     "confidence": "conf",
     "conf-thres": "conf",
     "min-confidence": "conf",

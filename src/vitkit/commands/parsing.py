@@ -26,7 +26,7 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
-from vitkit.commands import WrongWords
+from vitkit.commands import NEAR, WrongWords
 from vitkit.system.console.text import fill, paragraphs
 from vitkit.system.span import Span
 from vitkit.verbs import MISSING, default_of, docstrings, is_word, mark, options
@@ -85,6 +85,8 @@ def _sentence(complaint: str, program: str) -> str:
             lines.append(line)
     title, *rest = lines or ["these words cannot be read"]
     text = " ".join(rest) or title
+    if no_value := re.search(r"Missing value for argument '(--[\w.-]+)'", text):
+        return f"{no_value[1]} needs a value; {program} --help says more"
     match = re.search(r"(--[\w.-]+ ?[A-Z]*) ?(.*)", text)
     if match and "issing" in text:
         what = match[2].removesuffix("(required)").strip(" .")
@@ -238,7 +240,7 @@ def check_options(settings: type, default: Any, words: Sequence[str], program: s
         if positive in names or name in names or any(name.startswith(f"{o}.") for o in owners):
             continue
         sentence = f"{program} has no --{name}"
-        near = get_close_matches(name, names, 1) or _ending(name, names)
+        near = get_close_matches(name, names, 1, NEAR) or _ending(name, names)
         if near:
             sentence += f"; did you mean {' or '.join(f'--{each}' for each in near)}?"
             raise WrongWords(f"{sentence} --help-all lists all")

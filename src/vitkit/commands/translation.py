@@ -20,10 +20,14 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
     others = []
     placed = {}
     own: set[str] | None = None
+    is_value = False  # whether a word without dashes may belong to an option: --add images=photos/
     waiting = list(words)
     while waiting:
         word = waiting.pop(0)
+        is_value = is_value or word.startswith("-")
         name, value = _option(word)
+        if is_value and not word.startswith("-"):
+            name, value = "", ""
         if name == "device":
             others += _device(word, value, waiting)
             continue

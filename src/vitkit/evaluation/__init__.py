@@ -29,13 +29,14 @@ _FILES = {
     "metrics.other_targets": "Errors MeanAveragePrecision",
     "metrics.paired": "agreement exchanged groups_if_any mcnemar paired tango test_of",
     "metrics.ties": "TIED tied_answers",
+    "metrics.weighted": "share_of_answers",
     "probes.closed_forms": "Moments ridge row_products targets",
     "probes.features": "BATCH Features WRITERS add_weights architecture features",
     "probes.fewshot": (
         "FIXED Fewshot Form GRID WHOLE best_ranked draw interval predictions shot_notes"
     ),
     "probes.folds": "balanced_folds",
-    "probes.left_out": "LeaveOut distilled share_of_answers",
+    "probes.left_out": "LeaveOut distilled",
     "probes.neighbours": "Neighbours voted",
     "probes.probe": "FIT Method Probe known_classes left_out_quality probe quality with_probe",
     "probes.probing": "Measured NUMBER Probing several_probe",

@@ -88,6 +88,7 @@ from vitkit.evaluation.metrics.paired import tango as tango
 from vitkit.evaluation.metrics.paired import test_of as test_of
 from vitkit.evaluation.metrics.ties import TIED as TIED
 from vitkit.evaluation.metrics.ties import tied_answers as tied_answers
+from vitkit.evaluation.metrics.weighted import share_of_answers as share_of_answers
 from vitkit.evaluation.probes.closed_forms import Moments as Moments
 from vitkit.evaluation.probes.closed_forms import ridge as ridge
 from vitkit.evaluation.probes.closed_forms import row_products as row_products
@@ -111,7 +112,6 @@ from vitkit.evaluation.probes.fewshot import shot_notes as shot_notes
 from vitkit.evaluation.probes.folds import balanced_folds as balanced_folds
 from vitkit.evaluation.probes.left_out import LeaveOut as LeaveOut
 from vitkit.evaluation.probes.left_out import distilled as distilled
-from vitkit.evaluation.probes.left_out import share_of_answers as share_of_answers
 from vitkit.evaluation.probes.neighbours import Neighbours as Neighbours
 from vitkit.evaluation.probes.neighbours import voted as voted
 from vitkit.evaluation.probes.probe import FIT as FIT

@@ -7,6 +7,7 @@ Legend: B images of a batch, K classes, D width of the features, h w pixels of w
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -33,14 +34,19 @@ LIKELY = 0.01  # probability of a possible class that is named
 BATCH = 32
 
 
-class Prediction(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Prediction:
     """A model's answer to an image: the most likely classes, best first; or an `error`, if the image
-    is broken.
+    is broken. Several are a table: `pandas.DataFrame(predictions)`.
 
     If the model's activation is "none", `probabilities` are its outputs themselves.
     """
 
     name: str
+    label: str | None = field(init=False)
+    """The most likely class; None if the image is broken."""
+    probability: float | None = field(init=False)
+    """The probability of the most likely class; None if the image is broken."""
     labels: tuple[str, ...] = ()
     probabilities: tuple[float, ...] = ()
     truth: str | None = None
@@ -51,15 +57,10 @@ class Prediction(NamedTuple):
     possible: tuple[str, ...] | None = None
     """The classes that the answer leaves open; none of an unknown image."""
 
-    @property
-    def label(self) -> str | None:
-        """The most likely class; None if the image is broken."""
-        return self.labels[0] if self.labels else None
-
-    @property
-    def probability(self) -> float | None:
-        """The probability of the most likely class; None if the image is broken."""
-        return self.probabilities[0] if self.probabilities else None
+    def __post_init__(self):
+        # Fields, and no properties: pandas makes columns of fields
+        object.__setattr__(self, "label", next(iter(self.labels), None))
+        object.__setattr__(self, "probability", next(iter(self.probabilities), None))
 
 
 class Doubt(NamedTuple):

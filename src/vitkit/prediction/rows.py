@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -172,7 +173,9 @@ def as_values(prediction: Prediction) -> dict[str, Any]:
     """A prediction's fields for JSON; or its name and error."""
     if prediction.error is not None:
         return {"name": prediction.name, "error": prediction.error}
-    values = prediction._asdict()
+    values = asdict(prediction)
+    for name in ("label", "probability"):  # the first of those listed
+        values.pop(name)
     if prediction.unknown is None:  # the model has no limits
         values.pop("unknown")
         values.pop("possible")

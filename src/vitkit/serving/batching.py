@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -155,7 +155,7 @@ class Answering:
         for each, prediction in zip(wanted, predictions, strict=True):
             labels = prediction.labels[: each.top]
             probabilities = prediction.probabilities[: each.top]
-            answers.append(prediction._replace(labels=labels, probabilities=probabilities))
+            answers.append(replace(prediction, labels=labels, probabilities=probabilities))
         return answers
 
 

@@ -23,6 +23,7 @@ from vitkit.studies.rows import Row, Setting, read_rows
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadData, BadRun, BadSettings, VitkitError
+from vitkit.system.machine import cpus
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import check_can_be_made, check_types, parse_json, write_json
 from vitkit.system.storage.records import record_of
@@ -420,7 +421,11 @@ def refuse_without_classes(source: str, splits: Splits) -> None:
 
 def refuse_broken(source: str, workers: int) -> None:
     """Raises ValueError for images that cannot be decoded: every run would end at them, for none
-    looks at all images first. Of very many only the runs do."""
+    looks at all images first. Of very many only the runs do.
+
+    workers: processes that decode; -1 is one for each CPU, since no model is running yet."""
+    if workers < 0:
+        workers = cpus()
     splits = splits_at(source, typed=True)
     for name, part in splits.sources.items():
         if len(part) > CHECKED:

@@ -14,7 +14,7 @@ from vitkit.system.console.text import as_word, printable
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.storage.files import check_can_be_made, check_replaceable
-from vitkit.verbs.words import DATA, MODEL
+from vitkit.verbs.words import DATA, MODEL, TABLES
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:
@@ -135,10 +135,19 @@ def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.P
 
 
 def word_of(model: object) -> str:
-    """A model as it is typed after another command's name; MODEL for one that a program holds."""
+    """A model as a word of a command that is printed, quoted for the shell; MODEL for one that a program
+    holds. It is no path, and no name for a sentence or a record: see `name_of`."""
     if isinstance(model, str | Path):
         return as_word(model)
     return "MODEL"
+
+
+def name_of(model: object) -> str:
+    """A model as sentences, titles and records name it: its path or its name, as it was given; "the
+    model" for one that a program holds."""
+    if isinstance(model, str | Path):
+        return printable(str(model))
+    return "the model"
 
 
 def name_on_disk(model: object, verb: str) -> str:
@@ -184,6 +193,11 @@ def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:
     """Raises ValueError if a folder to write to is a file, or holds the images."""
     if folder.exists() and not folder.is_dir():
         raise BadSettings(f"{flag} is {folder}, which is a file; give a folder")
+    if folder.suffix.lower() in TABLES and not folder.exists():
+        raise BadSettings(
+            f"{flag} is {folder}, and it names a folder, such as {folder.stem}; vitkit predict and vitkit sort "
+            f"write one table of all answers: `to={folder}`"
+        )
     names = [image for image in images if isinstance(image, str)]  # others are in memory
     for image in names:
         if Path(image).is_dir() and Path(image).resolve().is_relative_to(folder.resolve()):

@@ -13,12 +13,13 @@ import numpy as np
 
 from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span
+from vitkit.verbs.made_model import unwrapped
 from vitkit.verbs.settings import MISSING, bare, default_of, is_word, mark, options
 
 IN_PYTHON = {
-    "model": "str | Path | Classifier",
-    "one": "str | Path | Classifier",
-    "two": "str | Path | Classifier",
+    "model": "str | Path | Classifier | MadeModel",
+    "one": "str | Path | Classifier | MadeModel",
+    "two": "str | Path | Classifier | MadeModel",
     "images": "str | Path | bytes | Image | ndarray | Tensor | Iterable",
 }
 """What words such as MODEL may be besides names."""
@@ -110,7 +111,8 @@ def _with_words(
             f"vitkit.{name} takes {' and '.join(positional) or 'nothing'} by position; the other "
             "settings by name"
         )
-    return given | dict(zip(positional, words, strict=False))
+    given |= dict(zip(positional, words, strict=False))
+    return {name: unwrapped(value) for name, value in given.items()}
 
 
 def _made(kind: type, name: str, given: dict[str, Any]) -> Any:

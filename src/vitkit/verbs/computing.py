@@ -8,7 +8,7 @@ from vitkit.runtimes import is_exported, takes_pictures
 from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadSettings
-from vitkit.verbs.arguments import pick_precision, word_of
+from vitkit.verbs.arguments import name_of, pick_precision, word_of
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:
@@ -110,8 +110,9 @@ def classifier_with_head(model: "str | Classifier", hints: Hints) -> "Classifier
 
     classifier = classifier_of(model, hints)
     if reason := no_answer(classifier):
-        name = word_of(model)
-        raise BadSettings(f"{name}: {reason}; vitkit finetune {name} DATA trains one")
+        raise BadSettings(
+            f"{name_of(model)}: {reason}; vitkit finetune {word_of(model)} DATA trains one"
+        )
     return classifier
 
 

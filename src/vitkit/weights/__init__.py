@@ -27,7 +27,7 @@ _FILES = {
     "outputs": "Activation activate activate_array imagenet21k_wordnet imagenet_labels numbered",
     "proof": "Proof Reading check_reading convert",
     "published": (
-        "SOURCES Published all_published find_published nearest_published published_called"
+        "SOURCES Published all_published find_published is_pattern nearest_published published_called"
     ),
     "rules": "write",
     "store": "check_savable create load load_as load_for load_with_account save",

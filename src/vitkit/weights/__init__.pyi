@@ -53,6 +53,7 @@ from vitkit.weights.published import Published as Published
 from vitkit.weights.published import SOURCES as SOURCES
 from vitkit.weights.published import all_published as all_published
 from vitkit.weights.published import find_published as find_published
+from vitkit.weights.published import is_pattern as is_pattern
 from vitkit.weights.published import nearest_published as nearest_published
 from vitkit.weights.published import published_called as published_called
 from vitkit.weights.rules import write as write

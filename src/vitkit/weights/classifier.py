@@ -191,6 +191,58 @@ class Classifier:
 
     __call__ = predict
 
+    def __getattr__(self, name: str) -> Any:
+        """Raises AttributeError for an attribute that does not exist, with the right name if another library
+        calls something so."""
+        sentence = f"a Classifier has no {name!r}"
+        if name in OTHER_NAMES:
+            sentence += f"; {OTHER_NAMES[name]}"
+        raise AttributeError(sentence)
+
+
+_NAMES = "its class names are classifier.labels"
+_INDEX = "dict(enumerate(classifier.labels)) names the classes by number"
+_PREPARE = "classifier.batch(images) prepares images, by classifier.preprocessing"
+_ANSWER = "classifier.predict(images) gives classes with probabilities"
+_FEATURES = "classifier.features(classifier.batch(images)) gives features"
+_NETWORK = "the network itself, a torch.nn.Module, is classifier.model"
+_TRAIN = 'vitkit.finetune("MODEL", "photos/") trains a model'
+_SAVE = 'vitkit.save(classifier, "weights") writes it'
+OTHER_NAMES = {
+    **dict.fromkeys(
+        ("classes", "classes_", "names", "class_names", "label_names", "vocab"), _NAMES
+    ),
+    **dict.fromkeys(("id2label", "idx_to_class"), _INDEX),
+    "label2id": "{label: k for k, label in enumerate(classifier.labels)} numbers the classes",
+    "class_to_idx": "{label: k for k, label in enumerate(classifier.labels)} numbers the classes",
+    **dict.fromkeys(
+        ("num_classes", "num_labels", "n_classes"), "len(classifier.labels) counts them"
+    ),
+    **dict.fromkeys(
+        ("transform", "transforms", "processor", "image_processor", "preprocess"), _PREPARE
+    ),
+    **dict.fromkeys(("predict_proba", "classify", "infer", "inference"), _ANSWER),
+    **dict.fromkeys(
+        ("embed", "encode", "embedding", "embeddings", "extract", "get_features"), _FEATURES
+    ),
+    **dict.fromkeys(
+        ("eval", "parameters", "state_dict", "modules", "forward", "half", "train"), _NETWORK
+    ),
+    "cuda": 'classifier.to("cuda") moves it',
+    "cpu": 'classifier.to("cpu") moves it',
+    "config": "the model's configuration is classifier.model.config",
+    **dict.fromkeys(("fit", "finetune", "fine_tune"), _TRAIN),
+    **dict.fromkeys(("save", "save_pretrained", "save_model"), _SAVE),
+    **dict.fromkeys(
+        ("export", "to_onnx"), 'vitkit.export(classifier, "model.onnx") writes such a file'
+    ),
+    **dict.fromkeys(
+        ("evaluate", "score", "test", "val"), 'vitkit.evaluate(classifier, "photos/") does that'
+    ),
+    "push_to_hub": 'vitkit.push("weights", "owner/name") uploads a saved model',
+}
+"""What other libraries call something of a classifier, each with what to write here."""
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:

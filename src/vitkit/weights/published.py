@@ -9,6 +9,7 @@ import csv
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -105,15 +106,26 @@ def _row(values: dict[str, str]) -> Published:
 
 
 def find_published(words: str) -> list[Published]:
-    """The rows whose name, family, architecture or pre-training holds this text, whatever its
-    case."""
+    """The rows whose name, family, architecture or pre-training holds this text, whatever its case; of a
+    pattern with * or ?, those whose name, or its end after the owner, fits it whole: vit_*."""
     wanted = words.lower()
+    if is_pattern(wanted):
+        return [row for row in all_published() if _fits(row.name.lower(), wanted)]
     found = []
     for row in all_published():
         texts = (row.name, row.family, row.model, row.pretraining)
         if any(wanted in text.lower() for text in texts):
             found.append(row)
     return found
+
+
+def is_pattern(words: str) -> bool:
+    """Whether a name stands for all that fit it, as a shell has it."""
+    return "*" in words or "?" in words
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("/")[2], pattern)
 
 
 def published_called(name: str) -> Published | None:

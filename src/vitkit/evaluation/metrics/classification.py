@@ -31,6 +31,7 @@ from vitkit.evaluation.metrics.metric import (
     share_right,
     wilson,
 )
+from vitkit.evaluation.metrics.weighted import share_of_answers
 
 # From so many classes on top5 is measured: of fewer, five answers are most of them
 TOP5_FROM = 10
@@ -78,12 +79,16 @@ class Accuracy:
 
 
 def balanced(given: Answers) -> Metric:
-    """The balanced accuracy of the classes that are present; NaN if a logit is not finite."""
+    """The balanced accuracy of the classes that are present, with its interval; NaN if a logit is not
+    finite."""
     value = math.nan
+    interval = None
     if given.finite.all():
         truth, predicted = among_present(given)
         value = balanced_accuracy(counts_of(truth, predicted, len(given.present)))
-    return Metric("balanced_accuracy", value, SHARE)
+        weights = balanced_weights(np.bincount(truth))[truth]
+        _, interval = share_of_answers(truth == predicted, truth, weights, given.groups)
+    return Metric("balanced_accuracy", value, SHARE, interval)
 
 
 def accuracy(given: Answers) -> Iterator[Metric]:
@@ -139,6 +144,7 @@ def classification(given: Answers) -> list[Metric]:
         independent = group_count(len(given), given.groups)
         others = resampled(figures, len(given), groups=given.groups)
         intervals = [interval_of(column, independent) for column in others.T]
+        intervals[0] = balanced(given).interval
         if intervals[2] is not None:
             sure = (given.confidence, given.right)
             intervals[2] = calibration_interval(*sure, others[:, 2], given.groups)

@@ -25,12 +25,12 @@ from vitkit.evaluation.metrics.calibration import (
 )
 from vitkit.evaluation.metrics.classification import balanced_weights
 from vitkit.evaluation.metrics.metric import SHARE, Metric, share_right
+from vitkit.evaluation.metrics.weighted import share_of_answers
 from vitkit.evaluation.probes.closed_forms import Moments, targets
 from vitkit.evaluation.probes.folds import Folds, balanced_folds
 from vitkit.evaluation.probes.left_out import (
     LeaveOut,
     best_for_classes,
-    share_of_answers,
     share_of_left_out,
 )
 from vitkit.models import DistilledHead

@@ -362,7 +362,7 @@ def read_memory(folder: Path, classifier: Classifier) -> tuple[Memory, bool]:
         raise BadWeights(
             f"the model in {folder} is another below its head than when it was taught (trained, or "
             "for another size of images), so what it remembers does not fit; begin again in another "
-            f"directory (`output`)"
+            "directory (`output`)"
         )
     return memory, values["head"] == head_digest(classifier)
 

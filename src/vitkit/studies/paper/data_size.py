@@ -62,6 +62,7 @@ def _cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     tuned = _models(replace(ask.recipe, evals=()))
     train = divide(splits_at(ask.data, typed=True), base.data)["train"]
     shares = {subset_size(len(train), share): share for share in SHARES}
+    shares.pop(1, None)  # a single image is of a single class, from which nothing can be learned
     for seed in range(ask.seeds):
         for images, share in shares.items():
             for name, recipe in _models(base).items():

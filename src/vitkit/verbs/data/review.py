@@ -90,7 +90,7 @@ class Reviewed:
 
     settings: Review
     model: str
-    """The name of the model that has looked."""
+    """The model that has looked, as a word of a command."""
     splits: Splits
     """The data set."""
     findings: tuple[Finding, ...]
@@ -125,7 +125,7 @@ class Reviewed:
             )
         else:
             yield (
-                f"next: look through {as_word(exclude)}, then vitkit finetune {as_word(self.model)} "
+                f"next: look through {as_word(exclude)}, then vitkit finetune {self.model} "
                 f"{data} --data.exclude {as_word(exclude)}"
             )
 

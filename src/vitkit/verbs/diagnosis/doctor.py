@@ -96,7 +96,7 @@ def _examinations(settings: Doctor) -> Iterator[Finding]:
 
     from vitkit.data import splits_at
     from vitkit.system.machine import pick_device
-    from vitkit.verbs.arguments import word_of
+    from vitkit.verbs.arguments import name_of
     from vitkit.verbs.diagnosis.model import Examined, examine_data, examine_learning, examine_model
     from vitkit.weights import Classifier, Hints, load_with_account
 
@@ -106,7 +106,7 @@ def _examinations(settings: Doctor) -> Iterator[Finding]:
         account = []
         if not isinstance(classifier, Classifier):
             classifier, account = load_with_account(settings.model, Hints())
-        yield from examine_model(word_of(settings.model), classifier, account)
+        yield from examine_model(name_of(settings.model), classifier, account)
     if settings.data:
         splits = splits_at(settings.data, typed=True)
         yield from examine_data(settings.data, splits)

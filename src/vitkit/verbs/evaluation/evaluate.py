@@ -40,7 +40,7 @@ from vitkit.evaluation import (
 )
 from vitkit.runtimes import is_exported
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import counted, printable
+from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group
@@ -210,7 +210,7 @@ def _evaluators(settings: Evaluate, source: Source) -> Sequence[Evaluator]:
         if not USUAL[source.target_kind]:
             raise BadSettings(
                 f"{settings.data} has no labels, so the model's answers cannot be checked; vitkit "
-                f"predict {word_of(settings.model)} {settings.data} prints them"
+                f"predict {word_of(settings.model)} {as_word(settings.data)} prints them"
             )
         return USUAL[source.target_kind]
     for name in settings.evals:

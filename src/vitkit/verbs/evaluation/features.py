@@ -27,8 +27,8 @@ from vitkit.verbs.arguments import (
     OnBadImage,
     Precision,
     Runtime,
+    name_of,
     pick_precision,
-    word_of,
 )
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.sources import As, as_words, loaded_for_features, parts_of, without_broken
@@ -128,7 +128,7 @@ def features(settings: WriteFeatures) -> WrittenFeatures:
         # Where they come from goes with them
         facts = {
             "made": MARK,
-            "model": word_of(settings.model),
+            "model": name_of(settings.model),
             "data": shown_address(str(settings.data)),
             "preprocessing": str(classifier.preprocessing),
             "precision": precision,

@@ -29,7 +29,7 @@ from vitkit.system.storage.files import (
     check_replaceable,
     write_where_said,
 )
-from vitkit.verbs.arguments import word_of
+from vitkit.verbs.arguments import name_of, word_of
 from vitkit.verbs.definition import result
 from vitkit.verbs.settings import flags
 from vitkit.weights import check_model_replaceable
@@ -92,11 +92,10 @@ class Evaluation:
         if settings.json:
             yield json.dumps(self.to_json(), allow_nan=False)
             return
-        model = word_of(settings.model)
         if self.details is None:
-            yield f"{model} on {self.images}"
+            yield f"{name_of(settings.model)} on {self.images}"
             yield metrics_table(self.metrics)
-            yield f"next: vitkit predict {model} IMAGE..."
+            yield f"next: vitkit predict {word_of(settings.model)} IMAGE..."
             return
         # The figures of a report as tables, and its sentences
         report = self.details
@@ -256,9 +255,8 @@ def command_line(settings: "Evaluate") -> str:
     """The command that measures the same again, and writes nothing; on which device, and with how
     many processes that decode, is another machine's own choice."""
     plain = replace(settings, report=(), calibrate=None, json=False, workers=-1, device="auto")
-    return " ".join(
-        map(as_word, ["vitkit", "evaluate", word_of(settings.model), settings.data, *flags(plain)])
-    )
+    words = [word_of(settings.model), *map(as_word, [settings.data, *flags(plain)])]
+    return " ".join(["vitkit", "evaluate", *words])
 
 
 MEAN_ERROR = {"mce": "mCE"}  # what people call it, if it is over all of ImageNet-C's corruptions

@@ -45,11 +45,12 @@ from vitkit.verbs.arguments import (
     ModelHints,
     OnBadImage,
     Precision,
+    name_of,
     pick_precision,
-    word_of,
 )
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.evaluation.outcome import metrics_table, rows_of_metrics
+from vitkit.verbs.made_model import MadeModel
 from vitkit.verbs.sources import As, splits_to_learn_from
 from vitkit.weights import Classifier, Hints, adopt, check_savable, load_as, save
 
@@ -87,7 +88,7 @@ class FitProbe:
 
 @result
 @dataclass(frozen=True, eq=False)
-class Probed:
+class Probed(MadeModel):
     """A new head on a model's features."""
 
     settings: FitProbe
@@ -103,6 +104,16 @@ class Probed:
     """The directory that the model was saved in."""
     remembers: bool
     """Whether it can be taught more photographs."""
+
+    @property
+    def made(self) -> "str | Classifier":
+        """Where the model was saved, or the classifier. Raises ValueError for neighbours, which have no
+        head."""
+        if self.path is not None:
+            return str(self.path)
+        if self.classifier is None:
+            raise BadSettings(f"{self.settings.method} makes no model; method='linear' does")
+        return self.classifier
 
     def __getitem__(self, name: str) -> float:
         """The value of a metric by its name, such as "left_out/top1". Raises KeyError."""
@@ -284,7 +295,7 @@ def _refuse_broken(settings: FitProbe, learned: Features, source: Source) -> Non
     broken = np.flatnonzero(~np.isfinite(learned.x).all(1))
     if len(broken):
         raise BadSettings(
-            f"{word_of(settings.model)} gives NaN or infinity for {len(broken):,} of {len(learned.x):,} "
+            f"{name_of(settings.model)} gives NaN or infinity for {len(broken):,} of {len(learned.x):,} "
             f"images, {source.name(broken[0])} for example, so nothing can be fitted to them"
         )
 
@@ -364,7 +375,7 @@ def with_fitted(
 def _origin(settings: "FitProbe", fitted: Fitted) -> dict:
     """Where the model comes from."""
     origin = {
-        "init": word_of(settings.model),
+        "init": name_of(settings.model),
         "head": f"{settings.method} probe, temperature {fitted.probe.temperature:.3g}",
         "data": settings.data,
         "metrics": {metric.name: metric.text() for metric in fitted.metrics},

@@ -48,7 +48,7 @@ from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, world
-from vitkit.verbs.arguments import word_of
+from vitkit.verbs.arguments import name_of
 from vitkit.verbs.computing import classifier_on
 from vitkit.verbs.evaluation.outcome import Evaluation, command_line, write
 from vitkit.weights import Classifier, Hints, check_answers, save, with_temperature
@@ -108,7 +108,7 @@ def report_on(request: Request) -> Evaluation:
 
     # What they tell
     facts = facts_of(settings, request.classifier, request.device)
-    found = report(given, request.source, word_of(settings.model), request.title, facts)
+    found = report(given, request.source, name_of(settings.model), request.title, facts)
     # What a reader should know, apart from what the answers tell
     notes = list(request.notes)
     if request.named is not None:
@@ -156,7 +156,7 @@ def _other(request: Request) -> Classifier | None:
         else:
             request.named.choice(other.labels)
     except VitkitError as error:
-        raise BadSettings(f"`against={name!r}`: {error}") from None
+        raise BadSettings(f"`against={name_of(name)}`: {error}") from None
     return other
 
 
@@ -216,7 +216,7 @@ def _compared(request: Request, found: Report, given: Answers, other_given: Answ
     return replace(
         found,
         notes=tuple(notes),
-        other=word_of(request.settings.against),
+        other=name_of(request.settings.against),
         paired=paired(given, other_given),
     )
 
@@ -314,7 +314,7 @@ def report_on_files(
     first = corruptions[0]
     images = counted(first.images, "image")
     found = Report(
-        model=word_of(settings.model),
+        model=name_of(settings.model),
         images=f"{images} of ImageNet-C ({settings.data}), {counted(len(corruptions), 'corruption')}",
         facts=facts_of(settings, whole, device),
         metrics=tuple(measured.metrics),

@@ -11,6 +11,7 @@ from vitkit.system.console.text import as_word
 from vitkit.system.errors import BadSettings
 from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.definition import result, verb
+from vitkit.verbs.made_model import MadeModel
 from vitkit.weights import (
     Classifier,
     Hints,
@@ -57,7 +58,7 @@ class Convert:
 
 @result
 @dataclass(frozen=True)
-class Converted:
+class Converted(MadeModel):
     """A model in another format, with the proof that it is the same there."""
 
     settings: Convert
@@ -66,6 +67,11 @@ class Converted:
     proof: Proof
     reading: Reading | None = None
     """How the source is read here, beside its library's own reading; None where nothing could be compared."""
+
+    @property
+    def made(self) -> str:
+        """Where the model was written."""
+        return str(self.proof.path)
 
     @property
     def path(self) -> Path:

@@ -44,6 +44,7 @@ from vitkit.training import Recorded, open_part, read_run
 from vitkit.verbs.arguments import Model, ModelHints
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import alone, result, verb
+from vitkit.verbs.made_model import MadeModel
 from vitkit.weights import Classifier, Hints
 
 
@@ -93,7 +94,7 @@ class ExportModel:
 
 @result
 @dataclass(frozen=True)
-class ExportedModel:
+class ExportedModel(MadeModel):
     """A file for another program, and how far it agrees with its model."""
 
     settings: ExportModel
@@ -111,6 +112,11 @@ class ExportedModel:
     """Whether the model has learned from these."""
     web_runtime: WebRuntime | None = None
     """The onnxruntime-web in a page."""
+
+    @property
+    def made(self) -> str:
+        """The exported file."""
+        return str(self.path)
 
     @property
     def path(self) -> Path:

@@ -34,9 +34,10 @@ from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, readable
 from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import check_can_be_made, check_replaceable, write_json
-from vitkit.verbs.arguments import Model, ModelHints, word_of
+from vitkit.verbs.arguments import Model, ModelHints, name_of, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import alone, result, verb
+from vitkit.verbs.made_model import MadeModel
 from vitkit.weights import Classifier, Hints, check_savable
 
 DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h)?\s*")
@@ -78,7 +79,7 @@ class Faster:
 
 @result
 @dataclass(frozen=True)
-class FasterModel:
+class FasterModel(MadeModel):
     """The models for which no other is both faster and more accurate, and the one that was
     written."""
 
@@ -92,6 +93,11 @@ class FasterModel:
     sentences: tuple[str, ...]
     """What can be said of it."""
     reports: tuple[Path, ...]
+
+    @property
+    def made(self) -> str:
+        """The file or the directory of the faster model."""
+        return str(self.path)
 
     def rows(self) -> list[dict]:
         """A row for each model that was measured, the slowest first."""
@@ -224,7 +230,7 @@ def subject_of(
         return of_data(classifier, settings.data, run_dir)
     if run_dir is None:
         raise BadSettings(
-            f"{word_of(settings.model)} is no run, so there are no images that it has not learned from: "
+            f"{name_of(settings.model)} is no run, so there are no images that it has not learned from: "
             "name some, sorted into folders of their classes, with `data`"
         )
     return of_run(classifier, run_dir, typed)

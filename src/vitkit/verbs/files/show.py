@@ -21,7 +21,7 @@ from vitkit.models import (
 )
 from vitkit.system.console.text import printable, some
 from vitkit.system.errors import BadSettings, VitkitError
-from vitkit.verbs.arguments import Model, ModelHints, word_of
+from vitkit.verbs.arguments import Model, ModelHints, name_of, word_of
 from vitkit.verbs.definition import result, verb
 from vitkit.weights import (
     CREATE,
@@ -96,7 +96,7 @@ class Description:
             yield f"wrote {self.path}"
         name = word_of(self.settings.model)
         if self.classifier is None:
-            if find_published(name):
+            if find_published(name_of(self.settings.model)):
                 yield f"next: vitkit models --published {name}   weights of this size to begin with"
         elif reason := no_answer(self.classifier):
             yield reason

@@ -1,5 +1,6 @@
 """Every named model, and what it costs; and the published weights that there are to begin with."""
 
+import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -10,7 +11,14 @@ from tyro.conf import Positional, arg
 from vitkit.models import NAMES, ModelConfig, cost, exaflops, named, parameters
 from vitkit.system.errors import BadSettings
 from vitkit.verbs.definition import result, verb
-from vitkit.weights import SOURCES, Published, all_published, find_published, nearest_published
+from vitkit.weights import (
+    SOURCES,
+    Published,
+    all_published,
+    find_published,
+    is_pattern,
+    nearest_published,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,8 @@ class Models:
     examples: float = 303e6
     """Images in an epoch."""
     names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME...")] = field(default=())
-    """Models to list, any size with any patch, such as B/20 or R101+B/32. Default: all."""
+    """Models to list, any size with any patch, such as B/20 or R101+B/32; or patterns, such as 'B/*', or
+    'vit_*', which fits published weights. Default: all."""
 
 
 @result
@@ -156,8 +165,14 @@ def list_models(settings: Models) -> ModelList | PublishedList:
         raise BadSettings(
             f"image is {settings.image}; give one or more sides in pixels, such as `image=224` 384"
         )
-    configs = {}
+    names = []
     for name in settings.names or NAMES:
+        fitting = fnmatch.filter(NAMES, name)
+        if is_pattern(name) and not fitting:  # of timm's names, say
+            return list_published(settings.names)
+        names += fitting or [name]
+    configs = {}
+    for name in names:
         configs[name] = tuple(_at_side(name, side, settings.classes) for side in settings.image)
     return ModelList(settings, configs)
 

@@ -33,7 +33,7 @@ from vitkit.suites import (
     sentences,
 )
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, printable
+from vitkit.system.console.text import printable
 from vitkit.system.errors import BadSettings
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import as_utf8, whole
@@ -46,6 +46,7 @@ from vitkit.verbs.arguments import (
     pick_precision,
     read_shard,
     short_name,
+    word_of,
 )
 from vitkit.verbs.definition import alone, result, verb
 from vitkit.weights import Hints
@@ -370,7 +371,7 @@ def _next(settings: RunSuite, chosen) -> str:
     """What to run next."""
     if not chosen.learns:
         return (
-            f"next: vitkit evaluate {as_word(settings.model)} DATA --as NAME --report report.html, "
+            f"next: vitkit evaluate {word_of(settings.model)} DATA --as NAME --report report.html, "
             "for all about one of them"
         )
     if settings.protocol == "features":

@@ -27,7 +27,7 @@ from vitkit.training import (
     write_comparison,
 )
 from vitkit.training import settings as different_settings
-from vitkit.verbs.arguments import Images, ModelHints, OkIfUnreadable, status_of, word_of
+from vitkit.verbs.arguments import Images, ModelHints, OkIfUnreadable, name_of, status_of, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.files.convert import check_tolerance
@@ -140,7 +140,7 @@ class ComparedModels:
             yield sentence
         for name, classifier in ((self.settings.one, first), (self.settings.two, second)):
             if reason := no_answer(classifier):
-                yield f"{word_of(name)}: {reason}"
+                yield f"{name_of(name)}: {reason}"
         if not any(layer.name == "logits" for layer in self.comparison.layers):
             yield "the models return a different number of values, so these cannot be compared"
         elif self.same:
@@ -211,7 +211,7 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
     if not settings.images:
         (other, *_) = [name for name in names if name not in runs]
         raise BadSettings(
-            f"{word_of(other)} is not a run, and models are compared on images: vitkit compare ONE TWO "
+            f"{name_of(other)} is not a run, and models are compared on images: vitkit compare ONE TWO "
             "IMAGE... takes files, folders and data sets"
         )
     items = spread(list(pictures(settings.images)), settings.limit)

@@ -29,7 +29,7 @@ from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable, printable_name
 from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.storage.files import MARK, as_text, save_npz, write_where_said
-from vitkit.verbs.arguments import word_of
+from vitkit.verbs.arguments import name_of
 from vitkit.weights import Classifier, no_answer
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def draw_all(
 
 def _write_arrays(settings: "Inspect", plate: Plate, path: Path) -> Path:
     """Write the numbers of a figure, and return their path."""
-    about = {"made": np.array(MARK.encode()), "model": np.array(as_text(word_of(settings.model)))}
+    about = {"made": np.array(MARK.encode()), "model": np.array(as_text(name_of(settings.model)))}
     buffer = io.BytesIO()
     save_npz(buffer, about | dict(plate.arrays))  # the mark first: see files.MARK
     write_where_said(path, buffer.getvalue())

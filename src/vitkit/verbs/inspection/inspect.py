@@ -20,6 +20,7 @@ from vitkit.verbs.arguments import (
     Model,
     ModelHints,
     OkIfUnreadable,
+    name_of,
     short_name,
     status_of,
     word_of,
@@ -155,7 +156,7 @@ def inspect(settings: Inspect) -> Inspected:
             "`against` compares what two models make of images, and there are none; give some"
         )
     kinds = _kinds(settings)
-    name = short_name(word_of(settings.model))
+    name = short_name(name_of(settings.model))
     folder = settings.output or Path(ALL) / (name or "model")
     _check(settings, folder, kinds)
 

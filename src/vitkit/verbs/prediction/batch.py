@@ -11,7 +11,7 @@ from vitkit.runtimes import FileRuntime, Runtime
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadSettings
 from vitkit.verbs import arguments
-from vitkit.verbs.arguments import read_shard, status_of
+from vitkit.verbs.arguments import check_folder, read_shard, status_of
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.prediction.common import (
     INPUT,
@@ -93,10 +93,8 @@ class BatchState:
         if self.unreadable:
             whole += f", {self.unreadable:,} of them not classified: column error says why"
         yield whole
-        yield (
-            'next: python -c "import pyarrow.parquet as pq; '
-            f"print(pq.read_table('{as_word(self.path)}'))\""
-        )
+        code = f"import pyarrow.parquet as pq; print(pq.read_table({str(self.path)!r}))"
+        yield f"next: python -c {as_word(code)}"
 
 
 @verb
@@ -112,8 +110,7 @@ def batch(settings: Batch) -> BatchState:
         raise BadSettings(
             "this goes on where it ended, so it takes no names from the standard input"
         )
-    if settings.into.exists() and not settings.into.is_dir():
-        raise BadSettings(f"`into` is {settings.into}, which is a file; give a folder")
+    check_folder("`into`", settings.into, settings.images)
 
     # What there is to do
     runtime = runtime_of(settings, in_batches=True)

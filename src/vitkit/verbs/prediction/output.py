@@ -4,7 +4,7 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from shutil import get_terminal_size
@@ -286,7 +286,7 @@ class Taking:
             path = Path(prediction.name)
             if prediction.error is None and not path.is_file():
                 sentence = f"{prediction.name} is not a file that could be filed any more"
-                prediction = prediction._replace(error=sentence)
+                prediction = replace(prediction, error=sentence)
             elif prediction.error is None:
                 more["sorted_to"] = str(self.sorter.file(path, prediction))
             filed.append(prediction)

@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 from vitkit.prediction import Sorter
 from vitkit.runtimes import Runtime
 from vitkit.system.errors import BadSettings
-from vitkit.verbs.arguments import check_folder, check_rows, check_sheet, word_of
+from vitkit.verbs.arguments import check_folder, check_rows, check_sheet, name_of, word_of
 from vitkit.verbs.definition import verb
 from vitkit.verbs.prediction.common import (
     Answering,
@@ -73,7 +73,7 @@ def sort(settings: Sort) -> Predictions:
     items = images_of(settings, (), settings.limit, written_to, files_only=True)
 
     runtime = runtime_of(settings, looking=settings.attention is not None)
-    sorter = sorter_for(runtime, word_of(settings.model), settings.into, settings.sure, settings.by)
+    sorter = sorter_for(runtime, name_of(settings.model), settings.into, settings.sure, settings.by)
     taking = take_answers(settings, runtime, items, written_to, sorter)
     notes = taking.conclude(word_of(settings.model))
     return Predictions.of(taking, settings.into, notes, settings.ok_if_unreadable)

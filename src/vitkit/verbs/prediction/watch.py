@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from vitkit.prediction import arrivals
 from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings
-from vitkit.verbs.arguments import check_folder, check_rows, word_of
+from vitkit.verbs.arguments import check_folder, check_rows, name_of, word_of
 from vitkit.verbs.definition import verb
 from vitkit.verbs.prediction.common import (
     Answering,
@@ -61,7 +61,7 @@ def watch(settings: Watch) -> Predictions:
     sorter = None
     written_to = []
     if settings.sort_into is not None:
-        model = word_of(settings.model)
+        model = name_of(settings.model)
         sorter = sorter_for(runtime, model, settings.sort_into, settings.sure, settings.sort_by)
         written_to.append(settings.sort_into)
     (folder,) = names

@@ -19,8 +19,8 @@ from vitkit.verbs.arguments import (
     OpenPage,
     PagePort,
     Runtime,
+    name_of,
     short_name,
-    word_of,
 )
 from vitkit.verbs.computing import classifier_of, runtime_of_file
 from vitkit.verbs.definition import result, verb
@@ -90,9 +90,9 @@ def _viewer(settings: App, name: str | Classifier, hints: Hints, device: "torch.
     """A model, or an exported file, for the page."""
     if isinstance(name, str) and is_exported(name):
         opened = runtime_of_file(name, hints, settings.runtime, "auto", settings.device)
-        return Viewer(short_name(word_of(name)), of_file(opened))
+        return Viewer(short_name(name_of(name)), of_file(opened))
     classifier = classifier_of(name, hints)
     runtime = None
     if settings.runtime not in ("auto", "torch"):  # what it looks at is PyTorch's in any case
         runtime = open_runtime(classifier, settings.runtime, "float32", settings.device)
-    return Viewer(short_name(word_of(name)), classifier.for_inference().to(device), runtime)
+    return Viewer(short_name(name_of(name)), classifier.for_inference().to(device), runtime)

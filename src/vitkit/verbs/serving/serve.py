@@ -39,8 +39,8 @@ from vitkit.verbs.arguments import (
     ModelOrFile,
     Precision,
     Runtime,
+    name_of,
     short_name,
-    word_of,
 )
 from vitkit.verbs.computing import (
     classifier_with_head,
@@ -223,7 +223,7 @@ def plan_of(settings: Serve) -> Plan:
         settings.host,
         settings.allow_host,
     )
-    name = short_name(word_of(settings.model))
+    name = short_name(name_of(settings.model))
     return Plan(name, partial(open_model, settings), answering, settings.queue, settings.grace)
 
 

@@ -41,6 +41,7 @@ from vitkit.verbs.arguments import Device, ModelHints, OpenPage, PagePort, Preci
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.data.review import look_through
 from vitkit.verbs.definition import result, verb
+from vitkit.verbs.made_model import MadeModel
 from vitkit.verbs.serving import address_of, announce_page
 from vitkit.verbs.words import MODEL
 from vitkit.webapp import listening_socket, run_until_ended
@@ -85,7 +86,7 @@ class Label:
 
 @result
 @dataclass(frozen=True)
-class Labelled:
+class Labelled(MadeModel):
     """The photographs that were labelled on the page."""
 
     settings: Label
@@ -95,6 +96,13 @@ class Labelled:
     """The directory of the model, if one was written."""
     progress: SittingProgress
     unreadable: tuple[str, ...]
+
+    @property
+    def made(self) -> str:
+        """The model's directory. Raises ValueError if none was written."""
+        if self.model is None:
+            raise BadSettings("no model was made: two classes or more need labels")
+        return str(self.model)
 
     def rows(self) -> list[dict]:
         """A row for each class: its name, and how many photographs have it."""

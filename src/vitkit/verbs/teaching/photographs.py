@@ -11,7 +11,7 @@ import numpy as np
 from vitkit.data import IMAGE_SUFFIXES, Files, Source, find_images, merge_parts, parts_at, subset
 from vitkit.evaluation import Memory, NewExamples, digest_of, features, last_token, rounded
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import counted, printable_name
+from vitkit.system.console.text import as_word, counted, printable_name
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast
 from vitkit.system.storage.private import public
@@ -236,9 +236,10 @@ def _unknown(word: str, source: Source, label_of: dict[str, str]) -> tuple[Sourc
             known += 1
         else:
             name = source.name(i)
+            move = f"--remove {as_word(name)} --add {as_word(f'{label}={name}')}"
             raise BadSettings(
                 f"{name} is to be {label}, and the very same picture is known as "
-                f"{label_of[digest]}; to move it: `remove={name!r}` `add` '{label}={name}'"
+                f"{label_of[digest]}; to move it: {move}"
             )
     if known:
         say(f"{word}: {counted(known, 'photograph')} known already")

@@ -31,9 +31,18 @@ from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import pick_device
-from vitkit.verbs.arguments import Device, Model, ModelHints, Precision, pick_precision, word_of
+from vitkit.verbs.arguments import (
+    Device,
+    Model,
+    ModelHints,
+    Precision,
+    name_of,
+    pick_precision,
+    word_of,
+)
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
+from vitkit.verbs.made_model import MadeModel
 from vitkit.verbs.teaching.photographs import new_photographs, rows_of
 from vitkit.weights import Classifier, Hints, adopt, check_savable, load, load_as
 
@@ -86,7 +95,7 @@ class Taught(NamedTuple):
 
 @result
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class Lesson(MadeModel):
     """The state of a taught model after a lesson."""
 
     settings: Teach
@@ -106,6 +115,11 @@ class Lesson:
     """What it took to solve the head."""
     size: int
     """Bytes that were written; 0 if nothing was."""
+
+    @property
+    def made(self) -> str:
+        """The taught model's directory."""
+        return str(self.path)
 
     def rows(self) -> list[dict]:
         """A row for each photograph: its class and its name."""
@@ -220,7 +234,7 @@ def _open(settings: Teach) -> Taught:
             "say in which directory the taught model belongs: vitkit.teach(model, 'taught')"
         )
     loaded = classifier_of(settings.model, settings.hints)
-    model = Path(word_of(settings.model))
+    model = _path_of(settings.model)
     folder = settings.directory or model
 
     # Taught before
@@ -232,24 +246,31 @@ def _open(settings: Teach) -> Taught:
         return Taught(folder, there, _memory(settings, folder, there), False)
 
     # New
-    if folder.resolve() == model.resolve():  # which would be replaced
+    if model is not None and folder.resolve() == model.resolve():  # which would be replaced
         raise BadSettings(
             f"{model} remembers no photographs; begin a model that does in another directory: vitkit "
             f"teach {as_word(model)} DIR `add` cats/ dogs/"
         )
     fresh = _with_new_head(loaded)
     check_savable(fresh, folder)
-    if has_memory(model):
+    if model is not None and has_memory(model):
         return Taught(folder, loaded, _memory(settings, model, loaded), True)
     if not settings.add:
         raise BadSettings(
             f"{folder} knows no photograph yet; show it a folder of each class: vitkit teach "
-            f"{as_word(model)} {as_word(folder)} `add` cats/ dogs/"
+            f"{word_of(settings.model)} {as_word(folder)} `add` cats/ dogs/"
         )
     # Nothing remembered yet, and the arithmetic of all photographs that will be
     x = np.empty((0, 0), dtype=np.float32)
     memory = Memory(x, precision=pick_precision(settings.precision, pick_device(settings.device)))
     return Taught(folder, fresh, memory, True)
+
+
+def _path_of(model: str | Path | Classifier) -> Path | None:
+    """Where a model is on disk, if it is there; None for one that a program holds."""
+    if isinstance(model, Classifier):
+        return None
+    return Path(model)
 
 
 def _memory(settings: Teach, folder: Path, classifier: Classifier) -> Memory:
@@ -271,12 +292,13 @@ def _memory(settings: Teach, folder: Path, classifier: Classifier) -> Memory:
 def _check_is_of(settings: Teach, folder: Path, loaded: Classifier) -> None:
     """Raises ValueError if the model in a folder was not taught on this one."""
     go_on = f"to go on with it: vitkit teach {as_word(folder)} --add ..."
-    if has_memory(Path(word_of(settings.model))):
+    model = _path_of(settings.model)
+    if model is not None and has_memory(model):
         raise BadSettings(f"{folder} is taught already, and so is {settings.model}; {go_on}")
     there = load(folder, quiet=True)
     if backbone_digest(_with_new_head(loaded)) != backbone_digest(there):
         raise BadSettings(
-            f"{folder} was taught on a model other than {word_of(settings.model)}; {go_on}"
+            f"{folder} was taught on a model other than {name_of(settings.model)}; {go_on}"
         )
 
 
@@ -341,7 +363,7 @@ def _edited(settings: Teach, taught: Taught) -> Memory:
 
 def _origin(settings: Teach, taught: Taught, fitted: Probe, metrics: "list[Metric]") -> dict:
     """Where the model comes from."""
-    origin = {"init": word_of(settings.model)}
+    origin = {"init": name_of(settings.model)}
     if not taught.is_new:
         origin = dict(taught.classifier.origin)
     origin["head"] = f"linear probe of taught photographs, temperature {fitted.temperature:.3g}"

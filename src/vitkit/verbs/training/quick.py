@@ -39,6 +39,7 @@ from vitkit.system.errors import Interrupted
 from vitkit.system.processes.ranks import from_rank_0, process_group
 from vitkit.training import RUNS, run_name
 from vitkit.verbs.definition import result
+from vitkit.verbs.made_model import MadeModel
 from vitkit.verbs.training.train import transfer_tables
 from vitkit.weights import Classifier, format_of, formats_for
 
@@ -73,7 +74,7 @@ def _run_dirs(data: str, workdir: Path | None) -> Iterator[Path]:
 
 @result
 @dataclass(frozen=True)
-class Finetuned:
+class Finetuned(MadeModel):
     """A classifier of your own images."""
 
     settings: "Finetune"
@@ -89,6 +90,11 @@ class Finetuned:
     """What was chosen and what each seed reached, of a protocol."""
     fast: "FasterModel | None" = None
     """What the search for a faster model has found, if it was asked for."""
+
+    @property
+    def made(self) -> str:
+        """The run's directory."""
+        return str(self.run_dir)
 
     @property
     def accuracy(self) -> float | None:

@@ -23,6 +23,7 @@ from vitkit.training import train as run_recipe
 from vitkit.verbs.arguments import Device
 from vitkit.verbs.definition import alone, result, verb_that_begins
 from vitkit.verbs.files.export import keep
+from vitkit.verbs.made_model import MadeModel
 from vitkit.weights import Classifier, load
 
 
@@ -114,7 +115,7 @@ def begin(first: RecipeOnImages, given: frozenset[str]) -> Train:
 
 @result
 @dataclass(frozen=True)
-class Trained:
+class Trained(MadeModel):
     """A run that has ended."""
 
     classifier: Classifier
@@ -125,6 +126,11 @@ class Trained:
     """The page about it."""
     transfer: Transfer | None
     """What was chosen on held-out images; None if nothing was."""
+
+    @property
+    def made(self) -> str:
+        """The run's directory."""
+        return str(self.run_dir)
 
     @property
     def run(self) -> Recorded:

@@ -1,0 +1,75 @@
+"""Results of functions that make a model: each stands for its model wherever a function takes one."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitkit.verbs.evaluation.outcome import Evaluation
+    from vitkit.verbs.files.export import ExportedModel
+    from vitkit.verbs.prediction.output import Predictions
+    from vitkit.weights import Classifier
+
+
+class MadeModel:
+    """A result that has made a model. Every function takes it as MODEL, and as a path.
+
+    made = vitkit.finetune("photos/")
+    made.predict("holiday.jpg")
+    vitkit.compare(made, "runs/other", "photos/")
+    """
+
+    @property
+    def made(self) -> "str | Classifier":
+        """The model, as functions take it: where it was written, or the classifier itself. Raises
+        ValueError if no model was made."""
+        raise NotImplementedError
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The model's class names."""
+        made = self.made
+        if not isinstance(made, str):
+            return made.labels
+        from vitkit.runtimes import is_exported, open_model_file
+        from vitkit.weights import load
+
+        if is_exported(made):
+            return tuple(open_model_file(Path(made), "auto", "auto").labels)
+        return load(made, quiet=True).labels
+
+    def predict(self, *images: Any, **settings: Any) -> "Predictions":
+        """The most likely classes of images, as `vitkit.predict(made, *images, **settings)` gives them."""
+        import vitkit
+
+        return vitkit.predict(self.made, *images, **settings)
+
+    def evaluate(self, data: Any, **settings: Any) -> "Evaluation":
+        """What the model reaches on images, as `vitkit.evaluate(made, data, **settings)` measures it."""
+        import vitkit
+
+        return vitkit.evaluate(self.made, data, **settings)
+
+    def export(self, output: Any, **settings: Any) -> "ExportedModel":
+        """The model as a file for other programs, as `vitkit.export(made, output, **settings)` writes
+        it."""
+        import vitkit
+
+        return vitkit.export(self.made, output, **settings)
+
+    def __fspath__(self) -> str:
+        """Where the model was written. Raises TypeError for one that is in memory alone."""
+        made = self.made
+        if not isinstance(made, str):
+            raise TypeError(
+                "this model was not saved; vitkit.save(made.classifier, 'weights') does that"
+            )
+        return made
+
+
+def unwrapped(value: Any) -> Any:
+    """What an argument stands for: the model of such a result, or of each in a list; any other value."""
+    if isinstance(value, MadeModel):
+        return value.made
+    if isinstance(value, list | tuple) and any(isinstance(each, MadeModel) for each in value):
+        return [unwrapped(each) for each in value]
+    return value
