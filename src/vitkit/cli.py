@@ -220,7 +220,7 @@ def _run_and_report(command: Command, words: list[str]) -> int:
     except WrongWords as error:
         return _complain(str(error), WRONG_WORDS)
     except WordsMissing as usage:
-        print(usage)
+        print(as_options(str(usage)))
         asked_for_help = any(word in (*HELP, HELP_ALL) for word in words)
         return 0 if asked_for_help else WRONG_WORDS
     except Interrupted:
@@ -338,6 +338,7 @@ def _read_first_words(command: Command, words: list[str]) -> tuple[str, Any, lis
 def _everyday_help(command: Command, words: list[str]) -> str:
     """The settings that people use; with their values, if the first words can be read."""
     from vitkit.commands.help import short_help
+    from vitkit.commands.spelling import as_options
 
     settings = command.load_settings()
     words = [word for word in words if word not in HELP]
@@ -349,6 +350,6 @@ def _everyday_help(command: Command, words: list[str]) -> str:
     except (VitkitError, OSError) as error:
         if command.words.startswith("RECIPE"):
             raise
-        reason = f"Without the values of this run, because {error}"
+        reason = f"Without the values of this run, because {as_options(str(error))}"
         return f"{reason}\n\n{short_help(command, program, settings)}"
     return short_help(command, program, settings, default)

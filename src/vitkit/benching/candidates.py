@@ -38,7 +38,7 @@ from vitkit.runtimes import (
     merging,
     open_file,
 )
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.machine import has_bfloat16
 from vitkit.weights import Activation, Classifier
 
@@ -188,7 +188,7 @@ def of_timm(name: str, classifier: Classifier) -> Contender:
     try:
         import timm
     except ImportError:
-        raise BadSettings("timm is not installed; pip install timm") from None
+        raise Unsupported("timm is not installed; pip install timm") from None
     if not timm.is_model(name):
         raise BadSettings(f"timm has no model {name!r}; timm.list_models('vit*') lists them")
     model = timm.create_model(name, pretrained=False).eval()

@@ -22,7 +22,7 @@ from PIL import Image
 
 from vitkit.benching.candidates import Contender, is_good
 from vitkit.runtimes import NAME, Fastest, folder_of
-from vitkit.system.errors import BadWeights
+from vitkit.system.errors import VitkitError
 from vitkit.system.storage.files import write_json
 from vitkit.weights import Classifier
 
@@ -162,7 +162,7 @@ def _start(model: str, photograph: str) -> tuple[float, float | None]:
         if process.returncode != 0:
             errors.seek(0)
             last = errors.read().strip().splitlines()[-1:]
-            raise BadWeights(f"vitkit predict {model} failed: {''.join(last)}")
+            raise VitkitError(f"vitkit predict {model} failed: {''.join(last)}")
     return seconds, megabytes
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vitkit.commands import Defaults, WordsMissing
 from vitkit.commands.parsing import read_some
+from vitkit.commands.spelling import as_options
 from vitkit.recipes import RECIPES, listing
 from vitkit.system.console.text import as_word, fill
 from vitkit.system.errors import BadSettings, VitkitError
@@ -64,7 +65,9 @@ def finetune(words: list[str]) -> Defaults:
     except (VitkitError, OSError) as error:
         if not asks_for_help:
             raise
-        print(f"Without the settings of a run, which follow from MODEL and DATA, because {error}\n")
+        print(
+            f"Without the settings of a run, which follow from MODEL and DATA, because {as_options(str(error))}\n"
+        )
         read_some(FirstPass, "vitkit finetune", ["--help"])  # leaves
         raise
     return Defaults(settings, words=len(names))

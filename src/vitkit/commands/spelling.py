@@ -11,6 +11,8 @@ from vitkit.system.console.text import as_word
 
 SETTING = re.compile(r"`([a-z_]\w*(?:\.\w+)*)(?:=([^`]+))?`")
 """A setting in a message, and its value if it has one."""
+OPTIONS = {"named": "as", "class_name": "class", "purpose": "for"}
+"""Options that are words of Python, so that the settings have other names."""
 
 
 def as_options(message: str) -> str:
@@ -21,7 +23,7 @@ def as_options(message: str) -> str:
 
 def _option(match: re.Match) -> str:
     setting, value = match.groups()
-    name = setting.replace("_", "-")
+    name = OPTIONS.get(setting, setting).replace("_", "-")
     if value in (None, "True"):
         return f"--{name}"
     if value == "False":

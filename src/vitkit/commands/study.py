@@ -1,6 +1,7 @@
 """`vitkit study NAME`: its help says what the study is."""
 
 from vitkit.commands import Defaults
+from vitkit.commands.spelling import as_options
 from vitkit.studies import STUDIES
 from vitkit.verbs import RunStudy, study_description
 
@@ -12,5 +13,5 @@ def defaults(words: list[str]) -> Defaults:
     asks_for_help = any(word in HELP for word in words)
     named = [word for word in words[:1] if word in STUDIES]
     if asks_for_help and named:
-        print(study_description(STUDIES[named[0]]))
+        print(as_options(study_description(STUDIES[named[0]])))
     return Defaults(RunStudy(), words=0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitkit.data import Picture
 from vitkit.models import recording
-from vitkit.system.errors import Unsupported
+from vitkit.system.errors import BadData, Unsupported
 from vitkit.weights import Classifier
 
 
@@ -93,7 +93,7 @@ def compare(
                 before = layers.get(name, Layer(name, largest, scale))
                 layers[name] = Layer(name, max(largest, before.largest), max(scale, before.scale))
     if not images:
-        raise Unsupported("there is no image to compare the models on")
+        raise BadData("there is no image to compare the models on")
     return Comparison(images, tuple(layers.values()), same_top, ties)
 
 

@@ -22,7 +22,7 @@ from vitkit.weights import Activation
 LEARNS = {"softmax": ("class",), "sigmoid": ("class", "classes"), "squared": ("number",)}
 """The kinds of targets that each loss can learn."""
 ADVICE = {
-    "class": "have one class each: use `objective.loss='softmax'` or `'sigmoid'`",
+    "class": "have one class each: use `objective.loss='softmax'` or sigmoid",
     "classes": "have several classes each: use `objective.loss='sigmoid'`",
     "number": "have a number each: use `objective.loss='squared'`",
     "none": (

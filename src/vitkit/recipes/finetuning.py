@@ -25,7 +25,6 @@ from vitkit.recipes.table_4 import (
     vtab_task,
 )
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.processes.ranks import on_rank_0
@@ -112,8 +111,7 @@ def finetune(
     if hints.part:
         raise BadSettings(
             f"`part={hints.part!r}` is read when a file is opened, and a run keeps the file's name alone; "
-            f"write that part first, and fine-tune what is written: vitkit convert {as_word(model)} DIRECTORY "
-            f"`part={hints.part!r}`"
+            f"convert {model} with `part={hints.part!r}`, and fine-tune what that writes"
         )
 
     # The model, for as many channels as the images have

@@ -63,7 +63,7 @@ def open_file(
     if runtime == "auto":
         library = (readers_of(path) or READERS[kind])[0]
     if library not in READERS[kind]:
-        raise BadWeights(
+        raise BadSettings(
             f"{path} cannot be computed by the runtime {runtime!r}; it is for "
             f"{' or '.join(READERS[kind])}"
         )

@@ -401,7 +401,7 @@ def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
     refuse_without_classes(ask.data, splits)
     if not isinstance(ask.recipe.objective, Supervised):
         objective = type(ask.recipe.objective).__name__
-        raise BadData(
+        raise BadSettings(
             f"a study compares by accuracy, and a `recipe` that learns by {objective} names no classes; "
             "give one with labels"
         )
@@ -434,5 +434,5 @@ def refuse_broken(source: str, workers: int) -> None:
         if broken:
             raise BadData(
                 f"{counted(len(broken), 'image')} to {name} on cannot be used, and every run would end "
-                f"there: {broken[0][1]}; remove what doctor lists (`data={str(source)!r}`)"
+                f"there: {broken[0][1]}; remove what doctor with `data={str(source)!r}` lists"
             )

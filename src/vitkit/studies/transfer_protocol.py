@@ -26,7 +26,7 @@ from vitkit.studies.selection import (
     select,
     select_regularisation,
 )
-from vitkit.system.errors import BadSettings, Diverged
+from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import write_json
 from vitkit.training import Occupied, Recipe, refuse_occupied
@@ -116,7 +116,7 @@ def transfer(
         raise Occupied(_with_selection(error, run_dir)) from None
     for row in rows:
         if row.error is not None:
-            raise Diverged(f"seed {row.settings['seed']} failed: {row.error}")
+            raise VitkitError(f"seed {row.settings['seed']} failed: {row.error}")
 
     # What they reached
     runs = dict.fromkeys(cell.recipe.seed for cell in cells)

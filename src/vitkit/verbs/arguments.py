@@ -216,7 +216,7 @@ def check_rows(to: Path | None, json: bool) -> None:
 
     check_rows_file(to)
     if json:
-        raise BadSettings(f"`json` prints what `to={to!r}` writes; give one of them")
+        raise BadSettings(f"`json` prints what `to={str(to)!r}` writes; give one of them")
 
 
 def check_sheet(file: Path) -> None:

@@ -261,7 +261,9 @@ def print_result(
     command."""
     for part in value.shown():
         if isinstance(part, str):
-            part = spelling(as_utf8(without_credentials(part)).decode())
+            part = as_utf8(without_credentials(part)).decode()
+            if not part.startswith(("{", "[")):  # JSON, for a program
+                part = spelling(part)
         if isinstance(part, str) and console is None:
             print(part)
             continue

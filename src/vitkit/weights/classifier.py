@@ -433,9 +433,9 @@ def from_json(values: dict) -> Description:
 def check_own_weights(model: nn.Module) -> None:
     """Raises ValueError for a model that was made for inference, or that something else changed."""
     if getattr(model, "inference_only", False):
-        raise BadWeights("the model was made for inference; save the one it was made from")
+        raise Unsupported("the model was made for inference; save the one it was made from")
     if not isinstance(model, Model):
-        raise BadWeights(
+        raise Unsupported(
             f"the model is wrapped in a {type(model).__name__}, and vitkit saves its own models; "
             "unwrap it, or save the one that it was made from"
         )

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadSettings, BadWeights
 
 FILE = "LICENSE"
 """Under which name vitkit writes the text to a directory."""
@@ -249,7 +249,7 @@ def license_to_json(license: License | None) -> dict | None:
 def described_license(values: object, text: str) -> License:
     """The way back, with `text` if it is the licence's. Raises ValueError if `values` is no object."""
     if not isinstance(values, dict):
-        raise BadSettings(f"its license is a {type(values).__name__}, not an object")
+        raise BadWeights(f"its license is a {type(values).__name__}, not an object")
     id, name, link = (str(values.get(key, ""))[:300] for key in ("id", "name", "link"))
     if values.get("text_digest") != digest(text):
         text = ""

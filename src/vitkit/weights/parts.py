@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from vitkit.system.console.text import printable_name, some
-from vitkit.system.errors import BadWeights
+from vitkit.system.errors import BadSettings, BadWeights
 from vitkit.weights.beside import (
     ENCODER,
     OfPixels,
@@ -267,13 +267,13 @@ def _named(encoders: list[Encoder], part: str | None) -> tuple[list[Encoder], bo
     if part == ENCODER and (encoders[0].format.head or encoders[0].format.library == "vitkit"):
         return encoders, True
     if len(encoders) > 1:
-        raise BadWeights(
+        raise BadSettings(
             f"it has no part {part!r}; its parts are {_listed(_short_names(encoders))}"
         )
     path = printable_name(".".join(encoders[0].path))
     if not path:
-        raise BadWeights(f"it has no part {part!r}; it is one model, so leave out `part`")
-    raise BadWeights(f"it has no part {part!r}; its only model is {path}, so leave out `part`")
+        raise BadSettings(f"it has no part {part!r}; it is one model, so leave out `part`")
+    raise BadSettings(f"it has no part {part!r}; its only model is {path}, so leave out `part`")
 
 
 def _end_of(path: list[str], part: str) -> int:

@@ -16,7 +16,7 @@ from vitkit.data import Preprocessing, open_image
 from vitkit.models import Model
 from vitkit.system.console.messages import say_detail
 from vitkit.system.console.text import printable
-from vitkit.system.errors import BadWeights, Unsupported
+from vitkit.system.errors import BadSettings, BadWeights, Unsupported
 from vitkit.system.storage.files import temporary_folder
 from vitkit.weights.classifier import Classifier, has_head_of_zeros
 from vitkit.weights.destination import check_destination, write_model
@@ -237,7 +237,7 @@ def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
 def _format_for(classifier: Classifier, to: str, approximate: bool) -> tuple[Format, list[str]]:
     """The format, and what its library computes differently. Raises ValueError if it is refused."""
     if to not in names():
-        raise Unsupported(f"no format {to!r}; there are {', '.join(names())}")
+        raise BadSettings(f"no format {to!r}; there are {', '.join(names())}")
     config = classifier.model.config
     rule = classifier.preprocessing.rule
     format = format_of(to, config, rule)

@@ -164,4 +164,4 @@ def meant(name: str) -> str:
     is_part = any(begins.search(text) for row in rows for text in (row.name, row.family, row.model))
     if len(name) < FEWEST_LETTERS or not is_part:
         return ""
-    return f"; list_models lists {len(rows):,} published ones (`published={name!r}`)"
+    return f"; the list of models has {len(rows):,} published ones called so (`published`)"

@@ -99,7 +99,7 @@ def load(
     ValueError names all that does not fit.
     """
     if not isinstance(source, str | PathLike):
-        raise BadWeights(
+        raise BadSettings(
             f"what is to be loaded is a {type(source).__name__}; give a path or the name of a "
             "published model. A network becomes a Classifier with its preprocessing and labels: "
             "Classifier(model, preprocessing, labels)"
@@ -122,7 +122,7 @@ def load(
 
     # What the caller knows better
     if new_head and labels is None:
-        raise BadWeights("new_head is for other classes; give their names in labels")
+        raise BadSettings("new_head is for other classes; give their names in labels")
     if labels is not None:
         classifier, changes = with_labels(classifier, labels, new_head)
         account += changes
@@ -219,7 +219,7 @@ def _by_converting(sentence: str) -> str:
 
 @contextmanager
 def _errors_name(source: Path | str) -> Iterator[None]:
-    """Turns errors about a model into a ValueError that begins with the name that the user gave.
+    """Turns errors about a model into one of vitkit's that begins with the name that the user gave.
 
     Not with a file's: the fault may be in any file of a directory. DAMAGE has errors that a defect
     of vitkit would raise too. That is accepted, for files made to harm raise all of them: the
@@ -227,6 +227,8 @@ def _errors_name(source: Path | str) -> Iterator[None]:
     """
     try:
         yield
+    except VitkitError as error:
+        raise type(error)(f"{source} cannot be loaded: {printable(str(error))}") from error
     except (SafetensorError, *DAMAGE) as error:
         raise BadWeights(f"{source} cannot be loaded: {printable(str(error))}") from error
 

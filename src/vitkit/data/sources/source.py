@@ -337,14 +337,14 @@ def without(source: Source, path: Path | str) -> Source:
     if unknown:
         raise BadData(
             f"{path} lists {len(unknown):,} images that are not in the training part, "
-            f"the first is {unknown[0]!r}; it must be written for this very source and split seed, "
-            f"by data stats (`exclude`)"
+            f"the first is {unknown[0]!r}; it must be written for this very source and split seed; "
+            "`exclude` of data stats writes it"
         )
     written_for = [line for line in lines[:2] if line.startswith(_HEADING)]
     if written_for and written_for[0] != heading_of_list(source):
         raise BadData(
             f"{path} was written for other images of the same names: the data set has changed "
-            f"since, or has another split seed; write the list anew, by vitkit data stats "
-            f"`exclude`"
+            f"since, or has another split seed; write the list anew (`exclude` of "
+            "data stats)"
         )
     return subset(source, np.setdiff1d(np.arange(len(source)), listed))

@@ -17,7 +17,7 @@ from vitkit.data import Source
 from vitkit.evaluation.benchmarks.labels import align, imagenet_wordnet
 from vitkit.evaluation.metrics.answers import Answers
 from vitkit.evaluation.metrics.metric import COUNT, Metric, share_right
-from vitkit.system.errors import BadData
+from vitkit.system.errors import BadData, Unavailable
 from vitkit.system.storage.download import download
 from vitkit.system.storage.files import cache_dir, parse_json
 
@@ -228,7 +228,7 @@ def find_real(path: Path | str) -> Path:
         download(URL, target)
         digest = hashlib.sha256(target.read_bytes()).hexdigest()
     except OSError as error:
-        raise BadData(
+        raise Unavailable(
             f"{error}; without a network, give the file of "
             "https://github.com/google-research/reassessed-imagenet as `real='real.json'`"
         ) from None

@@ -13,7 +13,7 @@ from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 
-from vitkit.system.errors import BadRun, BadSettings
+from vitkit.system.errors import BadRun, BadSettings, Unavailable
 from vitkit.system.storage.addresses import shown_address, values_without_credentials
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def check_can_be_made(path: Path) -> None:
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise BadSettings(
+        raise Unavailable(
             f"{path} could not be written: {folder} is no folder that you may write to"
         )
 
@@ -285,7 +285,7 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     try:
         folder = TemporaryDirectory(prefix=".", suffix=".new", dir=nearest)
     except OSError as error:
-        raise BadSettings(
+        raise Unavailable(
             f"{path} cannot be written: {nearest} takes no new files ({error.strerror})"
         ) from error
     with folder as name:

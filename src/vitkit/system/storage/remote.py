@@ -10,7 +10,7 @@ import io
 import re
 from pathlib import Path
 
-from vitkit.system.errors import BadData, Unavailable
+from vitkit.system.errors import BadData, Forbidden, Unavailable
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.retries import is_missing, with_retries
 
@@ -240,7 +240,7 @@ def exists(path: str) -> bool:
 
     try:
         return with_retries(is_file, path)
-    except PermissionError:
+    except Forbidden:
         return False
 
 

@@ -20,7 +20,7 @@ from vitkit.data import Source, open_image, picture_for_people
 from vitkit.evaluation import MISTAKES, mistakes, read_answers
 from vitkit.system.console.messages import current_callback
 from vitkit.system.console.text import as_word
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.training.record.values import as_typed
 
 PROJECT = "vitkit"  # what runs are under, where there are several projects
@@ -65,7 +65,7 @@ def check_tracker(track: str) -> None:
             )
         library = "tensorboard"
     if library and find_spec(library) is None:
-        raise BadSettings(f"`track={track!r}` needs {library}: pip install 'vitkit[track]'")
+        raise Unsupported(f"`track={track!r}` needs {library}: pip install 'vitkit[track]'")
 
 
 def open_trackers(

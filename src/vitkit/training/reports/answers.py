@@ -71,7 +71,7 @@ LEAST = 192  # pixels of a side of a photograph, about
 HELD_OUT = "held out"  # what a quick run calls the part that it chooses by
 DISTANCES = 16  # images over which the attention distance is averaged
 BATCH = 32
-REMEDY = "if you trust it, type that name after `data`"
+REMEDY = "if you trust it, give that name as `data`"
 
 
 def weakest_class(run: Recorded) -> str | None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from vitkit.models import ModelConfig, create
 from vitkit.objectives import Learner, blocks_of
-from vitkit.system.errors import BadRun, VitkitError
+from vitkit.system.errors import BadRun, BadSettings, VitkitError
 from vitkit.system.processes.ranks import from_rank_0, shard, world
 from vitkit.training.data import RunData
 from vitkit.training.optim import apply_tuning
@@ -103,7 +103,7 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Sa
         ours.pop(name, None)
     changed = differences(theirs, ours)
     if changed:
-        raise BadRun(f"{source} holds another model than the recipe's ({'; '.join(changed)})")
+        raise BadSettings(f"{source} holds another model than the recipe's ({'; '.join(changed)})")
 
     weights = model.state_dict()
     for name, tensor in fitted.model.state_dict().items():

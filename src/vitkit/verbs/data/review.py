@@ -35,7 +35,7 @@ from vitkit.evaluation import (
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import as_word, counted, printable, printable_name
-from vitkit.system.errors import BadData
+from vitkit.system.errors import BadData, BadSettings, BadWeights
 from vitkit.system.machine import cpus, pick_device
 from vitkit.system.storage.files import check_replaceable
 from vitkit.training import adapted_to
@@ -178,8 +178,8 @@ def _applied(settings: Review) -> Applied:
     root = Path(settings.data)
     if not root.is_dir():
         raise BadData(
-            f"`apply` moves files of a folder of classes, and {settings.data} is none; `data.exclude` "
-            f"{as_word(settings.apply)} trains without what the list names"
+            f"`apply` moves files of a folder of classes, and {settings.data} is none; "
+            f"`data.exclude={str(settings.apply)!r}` trains without what the list names"
         )
     corrections = read_corrections(settings.apply)
     if settings.undo:
@@ -200,12 +200,12 @@ def review(settings: Review) -> Reviewed | Applied:
     if settings.apply is not None:
         return _applied(settings)
     if settings.undo or settings.yes:
-        raise BadData("`undo` and `yes` go with `apply=FILE`")
+        raise BadSettings("`undo` and `yes` go with `apply=FILE`")
 
     # What is to be looked at, and by which model
     model = _model_of(settings)
     if settings.output.suffix.lower() != ".html":
-        raise BadData(f"`output` is {settings.output}; give the name of an .html file")
+        raise BadSettings(f"`output` is {settings.output}; give the name of an .html file")
     check_replaceable(settings.output)
     if settings.exclude is not None:
         check_replaceable(settings.exclude)
@@ -248,12 +248,12 @@ def _model_of(settings: Review) -> str | Classifier:
     """The model that is to look. Raises ValueError if there is none, or there are two."""
     models = [model for model in (settings.model, settings.named_model) if model != ""]
     if not models:
-        raise BadData(
+        raise BadSettings(
             "which model is to look? vitkit data review "
             f"{as_word(settings.data)} MODEL; any pre-trained one will do"
         )
     if len(models) == 2 and models[0] != models[1]:
-        raise BadData(f"{models[0]} and {models[1]} are two models; give only one")
+        raise BadSettings(f"{models[0]} and {models[1]} are two models; give only one")
     return models[0]
 
 
@@ -272,7 +272,7 @@ def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding],
     x = np.concatenate(rows)
     broken = int((~np.isfinite(x).all(1)).sum())
     if broken:
-        raise BadData(
+        raise BadWeights(
             f"the model gives NaN or infinity for {counted(broken, 'image')}; its weights may be "
             "damaged"
         )

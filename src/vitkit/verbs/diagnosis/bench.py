@@ -220,7 +220,7 @@ def _of_file(settings: Bench) -> Benchmark:
     for name in ("data", "calibrate", "limit", "precisions", "merge", "exit"):
         if getattr(settings, name) != getattr(Bench, name):
             raise BadSettings(
-                f"{file} is an exported file, of which bench measures the speed; --{name} is for the model "
+                f"{file} is an exported file, of which bench measures the speed; `{name}` is for the model "
                 f"that it was exported from (vitkit evaluate {as_word(file)} DATA has its accuracy)"
             )
     libraries = readers_of(file) or ["auto"]  # whose sentence says what to install

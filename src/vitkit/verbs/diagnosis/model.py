@@ -51,7 +51,7 @@ class Examined:
 
 def examine_model(name: str, classifier: Classifier, account: list[str]) -> Iterator[Finding]:
     """The findings on the preprocessing in a model's file. `account` is what loading it told."""
-    guessed = [line for line in account if "--statistics" in line]
+    guessed = [line for line in account if "`statistics=" in line]
     told = [line for line in account if line not in guessed]
     yield Finding("model", told[0])
     advice = ""

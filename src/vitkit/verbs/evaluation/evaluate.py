@@ -41,7 +41,7 @@ from vitkit.evaluation import (
 from vitkit.runtimes import is_exported
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable
-from vitkit.system.errors import BadSettings, VitkitError
+from vitkit.system.errors import BadData, BadSettings, VitkitError
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group
 from vitkit.system.storage.addresses import shown_address
@@ -156,7 +156,7 @@ def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
     loaded = classifier_on(settings.model, settings.hints, settings.runtime, settings.precision)
     if not settings.evals or not set(settings.evals) <= WITHOUT_HEAD:
         check_answers(
-            loaded, "train one: vitkit finetune; or measure its features: --evals neighbours"
+            loaded, "train one: vitkit finetune; or measure its features: `evals='neighbours'`"
         )
     corrupted = settings.corruptions or settings.named == "imagenet-c"
     if corrupted and getattr(loaded.model, "takes_pictures", False):
@@ -170,7 +170,7 @@ def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
     notes: tuple[str, ...] = ()
     if settings.named is None and is_imagenet_c(settings.data):
         raise BadSettings(
-            f"{settings.data} has the folders of ImageNet-C; `as='imagenet'`-c measures each of them"
+            f"{settings.data} has the folders of ImageNet-C; `named='imagenet-c'` measures each of them"
         )
     if settings.named:
         named, source, title = named_images(settings, loaded)
@@ -183,7 +183,7 @@ def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
     for_reports = ("against", "report", "calibrate", "real", "named", "corruptions")
     if any(getattr(settings, name) for name in for_reports):
         raise BadSettings(
-            "`against`, `report`, `calibrate`, `real`, `as` and `corruptions` are for images with "
+            "`against`, `report`, `calibrate`, `real`, `named` and `corruptions` are for images with "
             f"one class each, and without `evals`; the targets of {settings.data} are of the kind "
             f"{source.target_kind!r}"
         )
@@ -208,7 +208,7 @@ def _evaluators(settings: Evaluate, source: Source) -> Sequence[Evaluator]:
     they cannot measure anything on them."""
     if not settings.evals:
         if not USUAL[source.target_kind]:
-            raise BadSettings(
+            raise BadData(
                 f"{settings.data} has no labels, so the model's answers cannot be checked; vitkit "
                 f"predict {word_of(settings.model)} {as_word(settings.data)} prints them"
             )
@@ -315,18 +315,20 @@ def named_images(settings: "Evaluate", classifier: Classifier) -> tuple["Named",
     """
     if settings.calibrate and settings.named != "imagenet":
         raise BadSettings(
-            f"`calibrate='with'` `as={settings.named!r}` would fit a temperature to answers that the model "
+            f"`calibrate` with `named={settings.named!r}` would fit a temperature to answers that the model "
             "is not asked for elsewhere, on images that are for testing; leave one of them out"
         )
     if settings.real and settings.named != "imagenet":
         raise BadSettings(
-            f"`real` has labels for ImageNet's validation images, and `as` says {settings.named}"
+            f"`real` has labels for ImageNet's validation images, and `named` says {settings.named}"
         )
     if settings.limit:
-        raise BadSettings(f"`as={settings.named!r}` measures all of its images; leave out `limit`")
+        raise BadSettings(
+            f"`named={settings.named!r}` measures all of its images; leave out `limit`"
+        )
     if settings.on_unknown_class != "fail":
         raise BadSettings(
-            f"`as={settings.named!r}` says itself which classes count; leave out `on_unknown_class`"
+            f"`named={settings.named!r}` says itself which classes count; leave out `on_unknown_class`"
         )
     columns = grouped_columns(settings.columns, settings.groups)
     named = open_named(settings.named, settings.data, columns, settings.split, typed=True)
@@ -336,7 +338,7 @@ def named_images(settings: "Evaluate", classifier: Classifier) -> tuple["Named",
     if origin.get("held_out") and _is_called_so(settings.data, origin):
         note = (
             "the model was trained on a data set of this name, of which a part was held out: it may "
-            "know the other images, and --as measures on all"
+            "know the other images, and `named` measures on all"
         )
         named = named._replace(notes=(*named.notes, note))
     images = counted(len(named.source), "image")

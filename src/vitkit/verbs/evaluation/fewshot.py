@@ -14,7 +14,7 @@ from vitkit.data import Columns, Splits
 from vitkit.evaluation import Fewshot, Form, Metric, Part, Subject, best_ranked, shot_notes
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import process_group
 from vitkit.verbs.arguments import (
@@ -155,7 +155,7 @@ def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Spli
     the data lacks, is said."""
     test = splits.test or splits.val
     if splits.train is None or test is None:
-        raise BadSettings(
+        raise BadData(
             f"{data} has no images to learn from and others to measure on: it needs a train part, "
             "and a test or val part"
         )

@@ -32,7 +32,7 @@ from vitkit.evaluation import (
 )
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, some
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import check_can_be_made
@@ -236,23 +236,23 @@ def _check(settings: FitProbe) -> None:
     if settings.to is not None and settings.method == "neighbours":
         raise BadSettings("neighbours give no head that could be saved; leave out `to`")
     if settings.k < 1:
-        raise BadSettings(f"--k is {settings.k}; it is a number of neighbours, at least 1")
+        raise BadSettings(f"`k` is {settings.k}; it is a number of neighbours, at least 1")
 
 
 def _to_learn(settings: FitProbe, splits: Splits) -> list[Source]:
     """The parts to learn from: all but the one to measure on. Raises ValueError if there are none, or
     they have no labels, or not those that the method is for."""
     if splits.train is None:
-        raise BadSettings(f"{settings.data} has no images to learn from, only others to measure on")
+        raise BadData(f"{settings.data} has no images to learn from, only others to measure on")
     if splits.target_kind == "none":
-        raise BadSettings(
+        raise BadData(
             f"{settings.data} has no labels, so there is nothing to learn: put the images of each "
             "class into a folder, or name the column that holds the classes"
         )
     if splits.target_kind != "class" and settings.method != "linear":
         raise BadSettings(
             f"`method={settings.method!r}` is for images of one class each, and those of {settings.data} "
-            f"{HAVE[splits.target_kind]}; `method` linear is for them too"
+            f"{HAVE[splits.target_kind]}; `method='linear'` is for them too"
         )
     if splits.val is None or splits.test is None:
         return [splits.train]

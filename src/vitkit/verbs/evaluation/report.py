@@ -275,16 +275,16 @@ def check_imagenet_c(settings: "Evaluate") -> None:
     """Raises ValueError for options that have no meaning for 75 folders of images."""
     for name, why in REFUSED.items():
         if getattr(settings, name):
-            raise BadSettings(f"--{name} {why}; leave it out with `as='imagenet'`-c")
+            raise BadSettings(f"`{name}` {why}; leave it out with `named='imagenet-c'`")
     if settings.on_bad_image == "skip" or settings.on_unknown_class == "skip":
         raise BadSettings(
-            "`as='imagenet'`-c compares the same images in 75 folders, so none is skipped; leave out "
+            "`named='imagenet-c'` compares the same images in 75 folders, so none is skipped; leave out "
             "`on_bad_image` and `on_unknown_class`"
         )
     for file in settings.report:
         if file.suffix.lower() == ".png":
             raise BadSettings(
-                f"`report={file!r}` would be a contact sheet, and `as='imagenet'`-c keeps no single "
+                f"`report={str(file)!r}` would be a contact sheet, and `named='imagenet-c'` keeps no single "
                 "answers; write .html or .json"
             )
 

@@ -139,7 +139,7 @@ def _architecture(settings: Show) -> ModelConfig | None:
             continue
         if hint not in CREATE:
             raise BadSettings(
-                f"{name} is a size without weights, so --{hint} has no meaning for it"
+                f"{name} is a size without weights, so `{hint}` has no meaning for it"
             )
         said[hint] = value
     return named(name, **said)

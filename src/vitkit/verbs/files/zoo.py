@@ -163,7 +163,7 @@ def list_models(settings: Models) -> ModelList | PublishedList:
         return list_published(settings.names)
     if not settings.image or min(settings.image) < 1:
         raise BadSettings(
-            f"image is {settings.image}; give one or more sides in pixels, such as `image=224` 384"
+            f"`image` is {settings.image}; give one or more sides in pixels, such as `image=(224, 384)`"
         )
     names = []
     for name in settings.names or NAMES:
@@ -189,7 +189,7 @@ def list_published(names: tuple[str, ...]) -> PublishedList:
             question = f"; did you mean {near}?" if near else ""
             raise BadSettings(
                 f"no published weights have {name!r} in their name, family, architecture or "
-                f"pre-training{question}; vitkit models --published lists the families"
+                f"pre-training{question}; `published` without a name lists the families"
             )
         found |= {row.name: row for row in rows}
     return PublishedList(tuple(found.values()), by_family=False)

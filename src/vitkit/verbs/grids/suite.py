@@ -295,8 +295,8 @@ def _protocol(settings: RunSuite, chosen):
     if settings.protocol == "features":
         if changes or settings.seeds != 1:
             raise BadSettings(
-                "`rates`, `steps`, `batch` and `seeds` are for fine-tuning; give `protocol` paper "
-                "or light, or leave them out"
+                "`rates`, `steps`, `batch` and `seeds` are for fine-tuning; give "
+                "`protocol='paper'` or light, or leave them out"
             )
         return "features"
     return replace(FINE_TUNING[settings.protocol], **changes)

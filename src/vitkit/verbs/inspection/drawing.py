@@ -130,11 +130,11 @@ def _target(name: str, labels: Sequence[str]) -> int | None:
         if found:
             several = ", ".join(f"{printable_name(labels[i])} (number {i})" for i in found)
             raise BadSettings(
-                f"`class` is {printable_name(name)}, and several classes are called so: {several}; "
+                f"`class_name` is {printable_name(name)}, and several classes are called so: {several}; "
                 "write one as it is here"
             )
     near = [printable_name(label) for label in labels if wanted in label.casefold()][:5]
-    sentence = f"--class is {printable_name(name)}, and the model has no class of that name"
+    sentence = f"`class_name` is {printable_name(name)}, and the model has no class of that name"
     if near:
         sentence += f"; did you mean {' or '.join(near)}?"
     raise BadSettings(sentence)

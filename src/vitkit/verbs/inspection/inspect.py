@@ -209,7 +209,7 @@ def _check(settings: Inspect, folder: Path, kinds: "list[FigureKind]") -> None:
         ("layer", settings.layer, 0),
     ):
         if value < least:
-            raise BadSettings(f"--{name} is {value}; it is at least {least}")
+            raise BadSettings(f"`{name}` is {value}; it is at least {least}")
     if folder.exists() and not folder.is_dir():
         raise BadSettings(f"`output` is {folder}, which is a file; give a folder")
     check_can_be_made(folder / PAGE)

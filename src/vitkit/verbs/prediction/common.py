@@ -35,7 +35,6 @@ from vitkit.verbs.arguments import (
     ModelOrFile,
     OkIfUnreadable,
     Precision,
-    word_of,
 )
 from vitkit.verbs.computing import (
     any_runtime_of_file,
@@ -304,6 +303,6 @@ def _say_less(settings: Answering, what: str, option: str) -> None:
     """Say which work is left out, and what measures it."""
     value = getattr(settings, option)
     say(
-        f"{what}, so the answers differ a little from the model's; vitkit bench "
-        f"{word_of(settings.model)} --{option} {value:g} `data=DATA` says how much"
+        f"{what}, so the answers differ a little from the model's; bench "
+        f"with `{option}={value:g}` and `data=DATA` says how much"
     )

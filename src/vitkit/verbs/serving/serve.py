@@ -200,10 +200,10 @@ def plan_of(settings: Serve) -> Plan:
     }
     for name, value in counts.items():
         if value < 1:
-            raise BadSettings(f"--{name} is {value}; it is at least 1")
+            raise BadSettings(f"`{name}` is {value}; it is at least 1")
     for name, value in {"delay": settings.delay, "grace": settings.grace}.items():
         if not 0 <= value < math.inf:
-            raise BadSettings(f"--{name} is {value:g}; it is a time, from 0 on")
+            raise BadSettings(f"`{name}` is {value:g}; it is a time, from 0 on")
     if settings.most_images > settings.queue:
         raise BadSettings(
             f"`most_images` is {settings.most_images}, and `queue={settings.queue}`: such a request would "

@@ -33,7 +33,7 @@ from vitkit.recipes import choose_pretrained
 from vitkit.serving import Guard
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name, some
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.machine import pick_device
 from vitkit.system.storage.files import check_can_be_made, remove_unfinished
 from vitkit.training import LABELS, RUNS, tidied
@@ -283,7 +283,7 @@ def _checked(settings: Label, folder: Path, root: Path, listener: socket.socket)
     """Serve the page of what a review found; when it is ended, say what was decided."""
     splits = splits_at(str(root))
     if splits.target_kind != "class":
-        raise BadSettings(f"{root} has no class folders to check; label it without `check`")
+        raise BadData(f"{root} has no class folders to check; label it without `check`")
     _, loaded = _loaded(settings)
     findings, facts = look_through(splits, loaded.to(pick_device(settings.device)).for_inference())
     for fact in facts:

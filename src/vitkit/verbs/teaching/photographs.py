@@ -12,7 +12,7 @@ from vitkit.data import IMAGE_SUFFIXES, Files, Source, find_images, merge_parts,
 from vitkit.evaluation import Memory, NewExamples, digest_of, features, last_token, rounded
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable_name
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadSettings, BadWeights
 from vitkit.system.machine import autocast
 from vitkit.system.storage.private import public
 from vitkit.system.storage.remote import is_address
@@ -124,7 +124,7 @@ def _class_of_folder(path: Path, memory: Memory) -> str:
     if folder in memory.classes:
         return folder
     raise BadSettings(
-        f"`add={path!r}`: of which class is it? Write `add=CLASS`={path}, or add the whole folder"
+        f"`add={str(path)!r}`: of which class is it? Write `add={f'CLASS={path}'!r}`, or add the whole folder"
     )
 
 
@@ -160,12 +160,10 @@ def _in_class(memory: Memory, i: int) -> str:
 def _nothing_of(word: str, memory: Memory, looked_at: int) -> str:
     """A sentence that no example is meant by a word."""
     if looked_at:
-        return (
-            f"--remove {word}: {counted(looked_at, 'image')} there, none of which was learned from"
-        )
+        return f"`remove={word!r}`: {counted(looked_at, 'image')} there, none of which was learned from"
     classes = ", ".join(map(printable_name, memory.classes))
     sentence = (
-        f"--remove {word}: no class and no photograph is called so; the classes are {classes}"
+        f"`remove={word!r}`: no class and no photograph is called so; the classes are {classes}"
     )
     names = [*memory.classes, *(Path(memory.examples[i].name).name for i in memory.rows)]
     if near := get_close_matches(word.rstrip("/"), names, 1):
@@ -211,8 +209,8 @@ def _say_memory(before: int, after: int, classifier: Classifier) -> None:
     if before * gib <= MUCH < after * gib:
         say(
             f"{counted(after, 'photograph')}, of each of which the head reads {numbers:,} numbers, take "
-            f"{after * gib:.1f} GiB of memory, and minutes whenever a head is solved for on them; vitkit "
-            "finetune `portable` makes a model whose head reads fewer"
+            f"{after * gib:.1f} GiB of memory, and minutes whenever a head is solved for on them; "
+            "finetune with `portable` makes a model whose head reads fewer"
         )
 
 
@@ -268,7 +266,7 @@ def _features(
     # A head of such features would be no numbers
     broken = np.flatnonzero(~np.isfinite(x).all(1))
     if len(broken):
-        raise BadSettings(
+        raise BadWeights(
             f"the model gives NaN or infinity for {source.name(broken[0])}; its weights may be damaged"
         )
     return x

@@ -38,7 +38,6 @@ from vitkit.verbs.arguments import (
     Precision,
     name_of,
     pick_precision,
-    word_of,
 )
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
@@ -199,7 +198,9 @@ def teach(settings: Teach) -> Lesson:
     for word in settings.rename:
         old, _, new = word.partition("=")
         if not old or not new.strip():
-            raise BadSettings(f"`rename={word!r}`: write OLD=NEW, such as `rename` bees=honeybees")
+            raise BadSettings(
+                f"`rename={word!r}`: write OLD=NEW, such as `rename='bees=honeybees'`"
+            )
     taught = _open(settings)
     memory, change = _changed(settings, taught)
     if change and settings.json:  # standard output is for the JSON alone
@@ -248,8 +249,8 @@ def _open(settings: Teach) -> Taught:
     # New
     if model is not None and folder.resolve() == model.resolve():  # which would be replaced
         raise BadSettings(
-            f"{model} remembers no photographs; begin a model that does in another directory: vitkit "
-            f"teach {as_word(model)} DIR `add` cats/ dogs/"
+            f"{model} remembers no photographs; begin a model that does in another directory, "
+            "with `add=('cats/', 'dogs/')`"
         )
     fresh = _with_new_head(loaded)
     check_savable(fresh, folder)
@@ -257,8 +258,8 @@ def _open(settings: Teach) -> Taught:
         return Taught(folder, loaded, _memory(settings, model, loaded), True)
     if not settings.add:
         raise BadSettings(
-            f"{folder} knows no photograph yet; show it a folder of each class: vitkit teach "
-            f"{word_of(settings.model)} {as_word(folder)} `add` cats/ dogs/"
+            f"{folder} knows no photograph yet; show it a folder of each class: "
+            "`add=('cats/', 'dogs/')`"
         )
     # Nothing remembered yet, and the arithmetic of all photographs that will be
     x = np.empty((0, 0), dtype=np.float32)

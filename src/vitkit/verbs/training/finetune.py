@@ -183,7 +183,7 @@ def _say_task(recipe: Recipe, options: Options, given: frozenset[str]) -> None:
     if task is None:
         say(
             f"{options.data} is not a task of VTAB by its name, so the model is asked whether cropped and "
-            "mirrored images keep their class (`data.augmentation.no_auto` does not ask)"
+            "mirrored images keep their class (`data.augmentation.auto=False` does not ask)"
         )
     elif left_out:
         say(f"{task} is a task of VTAB: not {' and not '.join(left_out)}")
@@ -198,7 +198,9 @@ def finetune(settings: Finetune) -> Finetuned:
     Raises ValueError if no classifier can be made of the images, Interrupted after a stop.
     """
     if settings.fast and settings.preset != "quick":
-        raise BadSettings("`fast` goes with `preset` quick; vitkit faster RUN takes any other run")
+        raise BadSettings(
+            "`fast` goes with `preset='quick'`; vitkit faster RUN takes any other run"
+        )
     if settings.preset == "quick":
         made = finetune_quick(settings)
         track = settings.recipe.track

@@ -274,7 +274,7 @@ def _selection(outcome: Transfer) -> Iterator[str | Table]:
     if len(outcome.selection) > 1 and outcome.lr in ends:
         yield (
             f"the best rate, {outcome.lr:g}, is at the end of those tried: "
-            "try beyond it with --rates"
+            "try beyond it with `rates`"
         )
 
 

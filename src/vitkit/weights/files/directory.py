@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitkit.system.console.text import printable_name
-from vitkit.system.errors import BadWeights, VitkitError
+from vitkit.system.errors import BadRun, BadWeights, VitkitError
 from vitkit.system.storage.files import refuse_special, save_npz, whole
 from vitkit.weights.files.content import (
     CONFIG,
@@ -140,7 +140,7 @@ def _file_of(path: Path, folder: Path) -> Path:
     if len(files) == 1:
         return files[0]
     if (path / "recipe.json").is_file():
-        raise BadWeights(
+        raise BadRun(
             f"{path} is a run that has not finished; continue it with the command that started it"
         )
     content = "no model"

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from urllib.request import getproxies
 
-from vitkit.system.errors import BadWeights, VitkitError
-from vitkit.system.storage.download import download
+from vitkit.system.errors import BadWeights, Unavailable, Unsupported, VitkitError
+from vitkit.system.storage.download import Missing, download
 from vitkit.system.storage.files import cache_dir, nearest
 from vitkit.system.storage.private import paths_of_this_machine
 from vitkit.weights.files.directory import PROCESSOR_FILE, UNKNOWN
@@ -51,7 +51,7 @@ def fetch(source: Path | str) -> Path:
         try:
             return from_hub(repository)
         except VitkitError as error:
-            raise BadWeights(f"{error}{nearest(name) or meant(repository)}") from error
+            raise type(error)(f"{error}{nearest(name) or meant(repository)}") from error
     if near := nearest(name) or meant(name):
         raise BadWeights(f"there is nothing at {name}{near}")
     raise BadWeights(
@@ -74,15 +74,14 @@ def google_name(name: str) -> str | None:
 
 
 def from_google(name: str) -> Path:
-    """A file of Google's, from the cache or by download. Raises ValueError if that fails."""
+    """A file of Google's, from the cache or by download. Raises BadWeights if there is no such file,
+    Unavailable if it cannot be had now."""
     url = f"{ENDPOINT}/{name.replace('+', '%2B')}"
     try:
         return download(url, cache_dir() / "google" / name)
-    except FileNotFoundError as error:
+    except Missing as error:
         names = "https://github.com/google-research/vision_transformer"
         raise BadWeights(f"{error}; the names are listed at {names}") from error
-    except OSError as error:
-        raise BadWeights(str(error)) from error
 
 
 def license_of_download(path: Path) -> License | None:
@@ -110,7 +109,7 @@ def from_hub(name: str) -> Path:
             return folder
         return snapshot(PICKLES)
     except hub.errors.LocalEntryNotFoundError as error:
-        raise BadWeights(
+        raise Unavailable(
             f"{name} is not on this machine, and the Hugging Face hub cannot be reached: "
             f"{_first_line(error.__cause__ or error)}; give a run, a directory or a file of weights "
             f"that is here{_where_to_get(repository)}"
@@ -140,7 +139,7 @@ def _hub(purpose: str) -> ModuleType:
     try:
         import huggingface_hub.errors
     except ImportError:
-        raise BadWeights(f"{purpose}: pip install 'vitkit[hf]'") from None
+        raise Unsupported(f"{purpose}: pip install 'vitkit[hf]'") from None
     return huggingface_hub
 
 
@@ -182,12 +181,14 @@ def push(folder: Path, name: str, private: bool = False) -> str:
             commit_message="Upload by vitkit",
         )
     except refusals as error:
-        raise BadWeights(
+        raise Unavailable(
             f"the hub did not take {name}: {_first_line(error)}; to log in: hf auth login"
         ) from error
     # Whatever the hub's HTTP client raises: errors of its own, and before the hub's 1.0 an OSError
     except (OSError, *errors.HfHubHTTPError.__bases__) as error:
-        raise BadWeights(f"the Hugging Face hub cannot be reached: {_first_line(error)}") from error
+        raise Unavailable(
+            f"the Hugging Face hub cannot be reached: {_first_line(error)}"
+        ) from error
     return str(address)
 
 
