@@ -153,8 +153,8 @@ CHANGES = {
         "image": Change("picture"),
         "label": Change("kind"),
         "target": Change("number", {"label": "size"}),
-        "separator": Change("v", {"label": "kind"}),  # even: e, en
         "group": Change("kind"),
+        "separator": Change("d", {"label": "kind"}),
         "level": Change(1),
     },
     Optim: {
@@ -417,16 +417,17 @@ def a_table(folder):
 
 def observe_columns(columns, folder) -> str:
     folder.mkdir()
+    table = a_table(folder)
+    of_folder = open_source(str(folder), Columns(level=columns.level)).labels
     if columns.image is None:
         columns = replace(columns, image="path")
-    source = open_source(str(a_table(folder)), columns)
+    source = open_source(str(table), columns)
     names = [source.name(i).removeprefix(str(folder)) for i in range(len(source))]
     answers = [source.answer(i) for i in range(len(source))]
     groups = source.groups
     if groups is not None:
         groups = groups.tolist()
-    of_folders = open_source(str(folder), Columns(level=columns.level)).labels
-    return json.dumps([source.target_kind, source.labels, names, answers, groups, of_folders])
+    return json.dumps([source.target_kind, source.labels, names, answers, groups, of_folder])
 
 
 def observe_optim(optim, folder) -> str:

@@ -20,6 +20,7 @@ from vitkit.acceleration.races import Race, Round
 from vitkit.benching import measure
 from vitkit.cli import main
 from vitkit.data import Preprocessing, open_source, subset
+from vitkit.data.sources.bursts import Bursts
 from vitkit.evaluation import distilled, features, rounded
 from vitkit.models import create, vit
 from vitkit.quick import head_on
@@ -37,7 +38,8 @@ def no_bursts():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vitkit.quick.from_folder.best", lambda tried, weights: tried[0])
         patch.setattr(
-            "vitkit.data.sources.bursts.find_bursts", lambda source: np.arange(len(source))
+            "vitkit.data.sources.bursts.find_bursts",
+            lambda source: Bursts(np.arange(len(source)), 0),
         )
         yield
 

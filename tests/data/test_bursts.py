@@ -3,6 +3,7 @@ together is not taken for it."""
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -82,15 +83,28 @@ def things_of(source) -> list[str]:
 def test_shots_of_one_thing_are_found_and_nothing_else(bursts, singles):
     source = open_parts(str(bursts)).sources[""]
     things = np.array(things_of(source))
-    groups = find_bursts(source)
+    groups = find_bursts(source).groups
     same = things[:, None] == things
     together = groups[:, None] == groups
     assert not (together & ~same).any()
     assert together[same].mean() > 0.9
-    assert (find_bursts(source) == groups).all()  # from the cache
+    assert (find_bursts(source).groups == groups).all()  # from the cache
 
-    alone = find_bursts(open_parts(str(singles)).sources[""])
+    alone = find_bursts(open_parts(str(singles)).sources[""]).groups
     assert len(np.unique(alone)) == len(alone)
+
+
+def test_the_surest_burst_is_the_example(bursts, tmp_path):
+    """A copy of one photograph among shots that are less alike, and larger groups of those."""
+    shutil.copytree(bursts, tmp_path / "photos")
+    first = sorted((tmp_path / "photos" / "a").iterdir())[0]
+    image = Image.open(first)
+    for kept in (tmp_path / "photos").rglob(f"*_{first.stem.split('_')[1]}.jpg"):
+        kept.unlink()
+    for name in ("one", "two"):
+        image.save(first.with_name(f"{name}_99.png"))
+    notes = open_splits(str(tmp_path / "photos")).notes
+    assert "such as one_99.png and two_99.png): each stays" in notes[0]
 
 
 WAYS = {
@@ -113,7 +127,7 @@ def test_copies_that_are_mirrored_or_turned_are_found(way, tmp_path):
             path.write_bytes(encoded(np.asarray(copy), quality=int(random.integers(60, 91))))
     source = open_parts(str(tmp_path)).sources[""]
     things = np.array(things_of(source))
-    groups = find_bursts(source)
+    groups = find_bursts(source).groups
     same = things[:, None] == things
     together = groups[:, None] == groups
     assert not (together & ~same).any()
@@ -273,5 +287,5 @@ def test_sets_without_bursts_have_none(name, shared, tmp_path):
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(source[i][0])
     files = open_parts(str(tmp_path)).sources[""]
-    groups = find_bursts(files)
+    groups = find_bursts(files).groups
     at_most(len(groups) - len(np.unique(groups)), 1)

@@ -13,6 +13,7 @@ from tables import saved
 
 from vitkit import cli
 from vitkit.data import Preprocessing, open_source
+from vitkit.data.sources.bursts import Bursts
 from vitkit.evaluation import features
 from vitkit.models import create, vit
 from vitkit.verbs.evaluation.evaluate import Evaluate, images_of
@@ -223,7 +224,8 @@ def test_shots_of_one_thing_make_intervals_wider(models, tmp_path, capsys):
 def test_bursts_are_looked_for_where_a_model_is_measured(models, tmp_path, capsys, monkeypatch):
     data = shots_of_things(make_photographs(tmp_path / "one"))
     monkeypatch.setattr(
-        "vitkit.data.sources.bursts.find_bursts", lambda source: np.arange(len(source)) // 4
+        "vitkit.data.sources.bursts.find_bursts",
+        lambda source: Bursts(np.arange(len(source)) // 4, 0),
     )
     words = ("evaluate", models / "one", data, "--json")
     _, out, _ = say(capsys, *words, "--groups", "none")

@@ -18,6 +18,7 @@ from vitkit.data.sources.stores import Arrays
 from vitkit.data.sources.targets import Lists
 from vitkit.evaluation import Features
 from vitkit.evaluation.probes.probing import Probing, fit_platt, number_probe, several_probe
+from vitkit.quick import solved
 from vitkit.weights import load
 
 
@@ -66,6 +67,64 @@ def test_several_classes_are_questions_of_their_own():
         assert min(errors) < 1e-8
     yes = fitted.logits(torch.tensor(x)) > 0
     assert (yes.numpy() == (y > 0)).mean() > 0.85
+
+
+@pytest.mark.parametrize("shape", [(60, 8), (24, 30)])
+def test_unknown_labels_are_left_out_of_the_fit_of_their_class(shape):
+    """Each output is Ridge's on the examples of which its class is known, whatever the others are."""
+    x, hidden = some(*shape)
+    y = (hidden > 0.2).astype(np.float32)
+    y[::3, 0] = np.nan
+    y[1::4, 1] = np.nan
+    y[4] = np.nan
+    fitted = several_probe(x, y)
+    lines = []
+    for k in range(4):
+        known = ~np.isnan(y[:, k])
+        ridge = Ridge(fitted.strength, solver="svd").fit(
+            x[known].astype(float), 2 * y[known, k] - 1
+        )
+        scores = ridge.predict(x.astype(float))
+        logits = fitted.logits(torch.tensor(x))[:, k].numpy()
+        slope, offset = np.polyfit(scores, logits, 1)
+        np.testing.assert_allclose(slope * scores + offset, logits, atol=1e-6)
+        lines.append((slope, offset))
+    np.testing.assert_allclose(lines, lines[:1] * 4, rtol=1e-5)  # one line for all
+    assert fitted.left_out.isfinite().all()
+
+    # Left-out answers: an example alone, by fits to the others that are known
+    for i in (0, 4, 7):
+        errors = []
+        for factor in 2.0 ** np.arange(-24, 26, 2):
+            scores = []
+            for k in range(4):
+                learned = ~np.isnan(y[:, k]) & (np.arange(len(x)) != i)
+                ridge = Ridge(fitted.strength * factor, solver="svd")
+                ridge.fit(x[learned].astype(float), 2 * y[learned, k] - 1)
+                scores.append(ridge.predict(x[i : i + 1].astype(float))[0])
+            rows = np.stack([scores, np.ones(4)], 1)
+            line = np.linalg.lstsq(rows, fitted.left_out[i].numpy(), rcond=None)[0]
+            errors.append(np.abs(rows @ line - fitted.left_out[i].numpy()).max())
+        assert min(errors) < 1e-6
+
+
+def test_a_class_that_is_hardly_known_is_refused_or_unlikely():
+    x, hidden = some()
+    y = (hidden > 0.2).astype(np.float32)
+    y[1:, 2] = np.nan
+    y[0, 2] = 1
+    with pytest.raises(ValueError, match="of 4 classes 1 are known of one example only"):
+        several_probe(x, y)
+    asked = Probing("classes", tuple("abcd"), np.arange(4))
+    fitted = solved(asked, Features(x, y))
+    assert fitted.left_out.isfinite().all() and (fitted.left_out[:, 2] < -4).all()
+    metrics = asked.left_out_quality(fitted, y)
+    assert all(np.isfinite(metric.value) for metric in metrics)
+
+    # All parts but one know hardly anything of a class that few images say something of
+    y[:, 2] = np.nan
+    y[[0, 1, 2], 2] = (1, 0, 1)
+    assert several_probe(x, y).left_out.isfinite().all()
 
 
 def test_platts_line_is_that_of_logistic_regression():

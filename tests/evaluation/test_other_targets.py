@@ -1,6 +1,7 @@
 """Several classes an image, and numbers: against scikit-learn and SciPy."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,11 +64,45 @@ def test_f1_is_scikit_learns(several):
 def test_average_precision_of_any_multiset_is_scikit_learns(several):
     scores, _, truth = several
     times = np.random.default_rng(1).integers(0, 4, 40).astype(float)
-    found = Ranking(scores.numpy(), truth.astype(float)).average_precisions(times)
+    known = np.ones_like(truth, dtype=bool)
+    found = Ranking(scores.numpy(), truth.astype(float), known).average_precisions(times)
     for k in (0, 1, 2, 4):
         expected = average_precision_score(truth[:, k], scores.numpy()[:, k], sample_weight=times)
         assert found[k] == pytest.approx(expected)
     assert found[3] == 0  # which no image has
+
+
+def test_unknown_labels_take_no_part(several):
+    """The figures of each class are scikit-learn's on the images of which it is known."""
+    scores, targets, truth = several
+    unknown = np.random.default_rng(2).random(truth.shape) < 0.3
+    rows = [np.flatnonzero(row).tolist() for row in unknown]
+    kept = [np.flatnonzero(row).tolist() for row in truth & ~unknown]
+    targets = replace(Lists.of(kept), unknown=Lists.of(rows))
+    metrics = judged(MeanAveragePrecision(), scores, targets, "classes", NAMES)
+    precisions = []
+    f1 = []
+    for k in (0, 1, 2, 4):
+        known = ~unknown[:, k]
+        precisions.append(average_precision_score(truth[known, k], scores[known, k].numpy()))
+        f1.append(f1_score(truth[known, k], (scores[known, k] > 0).numpy()))
+    assert metrics["map"].value == pytest.approx(np.mean(precisions))
+    assert metrics["macro_f1"].value == pytest.approx(np.mean(f1))
+    counted = ~unknown & truth.any(0)
+    micro = f1_score(truth[counted], (scores.numpy() > 0)[counted])
+    assert metrics["micro_f1"].value == pytest.approx(micro)
+    ones = torch.from_numpy(truth).float()
+    each = nn.functional.binary_cross_entropy_with_logits(scores, ones, reduction="none")
+    assert metrics["loss"].value == pytest.approx(
+        each[torch.from_numpy(~unknown)].sum().item() / 40
+    )
+
+    # Whatever is answered to what is unknown changes nothing
+    other = torch.where(torch.from_numpy(unknown), -7.5, scores)
+    again = judged(MeanAveragePrecision(), other, targets, "classes", NAMES)
+    assert {name: metric.value for name, metric in again.items()} == pytest.approx(
+        {name: metric.value for name, metric in metrics.items()}
+    )
 
 
 def test_numbers_are_no_answers_to_classes(several):

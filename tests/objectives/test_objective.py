@@ -22,6 +22,7 @@ from vitkit.objectives import (
     SelfDistillation,
     Supervised,
 )
+from vitkit.objectives.supervised import sigmoid_cross_entropy
 from vitkit.recipes import recipe
 from vitkit.system.span import Span
 from vitkit.training import train
@@ -132,3 +133,20 @@ def test_micro_batches_are_the_batch(objective, tiny):
         results.append([*loss, *gradients, *learner.buffers()])
     assert results[0][1] > 0
     torch.testing.assert_close(*results, atol=1e-6, rtol=1e-4)
+
+
+def test_unknown_labels_add_nothing_to_the_loss():
+    """NaN: no loss and no gradient, also if classes are smoothed."""
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    truth = (torch.arange(18).reshape(6, 3) % 3 == 0).float()
+    unknown = torch.arange(18).reshape(6, 3) % 4 == 1
+    objective = Supervised("sigmoid", label_smoothing=0.1, off_target=0.01)
+    learner = objective.learner(torch.nn.Identity())
+    targets = learner.spread(learner.as_rows(truth.masked_fill(unknown, torch.nan)))
+    loss = sigmoid_cross_entropy(logits, targets)
+    loss.backward()
+    each = torch.nn.functional.binary_cross_entropy_with_logits(
+        logits, learner.spread(truth), reduction="none"
+    )
+    torch.testing.assert_close(loss, each[~unknown].sum() / 6)
+    assert (logits.grad[unknown] == 0).all() and (logits.grad[~unknown] != 0).all()

@@ -8,6 +8,8 @@ import pytest
 
 from vitkit.prediction import batches as module
 from vitkit.prediction.batches import arrivals, names_from
+from vitkit.prediction.items import files_of
+from vitkit.system.console.messages import heard_by
 
 
 @pytest.fixture
@@ -94,3 +96,20 @@ def test_a_folder_that_goes_is_a_sentence(tmp_path, quick):
     shutil.rmtree(folder)
     with pytest.raises(ValueError, match="is not a folder any more"):
         coming(names)
+
+
+def test_system_folders_are_left_out_and_counted(tmp_path, monkeypatch, quick):
+    monkeypatch.chdir(tmp_path)
+    for name in ("cat/0.jpg", "cat/@eaDir/0.jpg/THUMB.jpg", "#recycle/1.jpg", "cat/notes.txt"):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    told = []
+    with heard_by(told.append):
+        assert files_of("photos") == ["photos/cat/0.jpg"]
+        assert files_of("photos/**/*.jpg") == ["photos/cat/0.jpg"]
+        assert coming(arrivals("photos", 4)) == ["photos/cat/0.jpg"]
+        assert files_of("photos/#recycle/*.jpg") == ["photos/#recycle/1.jpg"]  # it is asked for
+    left_out = "photos: left out: 1 .txt file, 2 system folders"
+    pattern = "photos/**/*.jpg: left out: 2 images in system folders"
+    assert told == [left_out, pattern, left_out]

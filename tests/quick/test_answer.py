@@ -2,6 +2,7 @@
 there at once, and that a call that was killed is continued."""
 
 import json
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -439,7 +440,29 @@ def test_look_alikes_are_found_by_their_features():
     others = random.normal(size=(20, 32)).astype(np.float32)
     others[3] = 2 * learned[7]
     others[9] = learned[8] + 0.01 * others[9]
-    assert np.flatnonzero(look_alikes(learned, others)).tolist() == [3, 9]
+    alike = look_alikes(learned, others)
+    assert np.flatnonzero(alike >= 0).tolist() == [3, 9] and alike[[3, 9]].tolist() == [7, 8]
+
+
+def test_files_that_are_there_twice_are_named(folder):
+    root = folder(
+        {
+            f"{part}/{label}/{i}.jpg": 30
+            for part in ("train", "test")
+            for label in ("cat", "dog")
+            for i in range(4)
+        }
+    )
+    shutil.copy(root / "train/cat/1.jpg", root / "train/dog/9.jpg")
+    shutil.copy(root / "train/cat/2.jpg", root / "test/cat/8.jpg")
+    notes = open_photographs(Data(str(root))).notes
+    one = f"{root}/train/cat/1.jpg (cat) and {root}/train/dog/9.jpg (dog): the files are the same to the byte"
+    assert any(note.startswith("1 file with different labels, such as " + one) for note in notes)
+    two = f"{root}/train/cat/2.jpg and {root}/test/cat/8.jpg"
+    assert (
+        f"1 file both to learn from and to test on, such as {two}: what is measured on the test images is too good"
+        in notes
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from torch import Tensor
 from vitkit.curation.writers import WRITERS, Tally, readable_examples
 from vitkit.data import (
     CLASSES,
+    Lists,
     Source,
     fingerprint,
     in_order,
@@ -114,6 +115,13 @@ def pack(
         if text.splitlines() != [label]:  # so it cannot be a line of classes.txt
             raise BadSettings(
                 f"the class {label!r} has a line break or no UTF-8 text in its name; rename it"
+            )
+
+    for source in parts.values():
+        if isinstance(source.targets, Lists) and source.targets.unknown is not None:
+            raise BadSettings(
+                "some labels are unknown, which shards cannot say; keep the images as files and the labels "
+                "in a table"
             )
 
     # Write what is missing, unless another process does.

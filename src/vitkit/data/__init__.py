@@ -11,7 +11,7 @@ _FILES = {
     "augmentation.mixing": "mix uniforms",
     "augmentation.settings": "Augmentation square_before_crop",
     "formats": "DATA_SUFFIXES read_table",
-    "formats.folder": "IMAGE_SUFFIXES find_images is_left_out",
+    "formats.folder": "IMAGE_SUFFIXES find_images is_hidden",
     "formats.index": "index_beside write_index",
     "formats.manifest": "MANIFEST_SUFFIXES SUFFIX write_selection",
     "formats.tar": "CLASSES",
@@ -46,7 +46,7 @@ _FILES = {
         "parts_at source_at splits_at splits_of"
     ),
     "sources.stores": "Files Names RowRanges Store read_file",
-    "sources.tables": "Columns Table",
+    "sources.tables": "Columns Table note_left_out",
     "sources.targets": "Lists TargetKind",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES, "WorkerDied")

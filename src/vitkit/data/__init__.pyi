@@ -13,7 +13,7 @@ from vitkit.data.formats import DATA_SUFFIXES as DATA_SUFFIXES
 from vitkit.data.formats import read_table as read_table
 from vitkit.data.formats.folder import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from vitkit.data.formats.folder import find_images as find_images
-from vitkit.data.formats.folder import is_left_out as is_left_out
+from vitkit.data.formats.folder import is_hidden as is_hidden
 from vitkit.data.formats.index import index_beside as index_beside
 from vitkit.data.formats.index import write_index as write_index
 from vitkit.data.formats.manifest import MANIFEST_SUFFIXES as MANIFEST_SUFFIXES
@@ -95,6 +95,7 @@ from vitkit.data.sources.stores import Store as Store
 from vitkit.data.sources.stores import read_file as read_file
 from vitkit.data.sources.tables import Columns as Columns
 from vitkit.data.sources.tables import Table as Table
+from vitkit.data.sources.tables import note_left_out as note_left_out
 from vitkit.data.sources.targets import Lists as Lists
 from vitkit.data.sources.targets import TargetKind as TargetKind
 from vitkit.system.errors import WorkerDied as WorkerDied

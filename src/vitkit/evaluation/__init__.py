@@ -26,7 +26,7 @@ _FILES = {
     "metrics.metric": (
         "COUNT Metric NATS SHARE SQUARED_ERROR Unit group_count number_of plain_number share_right wilson"
     ),
-    "metrics.other_targets": "Errors MeanAveragePrecision",
+    "metrics.other_targets": "Errors MeanAveragePrecision losses_of_known",
     "metrics.paired": "agreement exchanged groups_if_any mcnemar paired tango test_of",
     "metrics.ties": "TIED tied_answers",
     "metrics.weighted": "share_of_answers",
@@ -39,7 +39,7 @@ _FILES = {
     "probes.left_out": "LeaveOut distilled",
     "probes.neighbours": "Neighbours voted",
     "probes.probe": "FIT Method Probe known_classes left_out_quality probe quality with_probe",
-    "probes.probing": "Measured NUMBER Probing several_probe",
+    "probes.probing": "Measured NUMBER Probing learnable several_probe",
     "probes.teaching": (
         "Memory NewExamples backbone_digest changed digest_of fit forgotten has_memory "
         "read_memory remembered remove_memory rounded save_taught undone write_memory"

@@ -79,6 +79,7 @@ from vitkit.evaluation.metrics.metric import share_right as share_right
 from vitkit.evaluation.metrics.metric import wilson as wilson
 from vitkit.evaluation.metrics.other_targets import Errors as Errors
 from vitkit.evaluation.metrics.other_targets import MeanAveragePrecision as MeanAveragePrecision
+from vitkit.evaluation.metrics.other_targets import losses_of_known as losses_of_known
 from vitkit.evaluation.metrics.paired import agreement as agreement
 from vitkit.evaluation.metrics.paired import exchanged as exchanged
 from vitkit.evaluation.metrics.paired import groups_if_any as groups_if_any
@@ -125,6 +126,7 @@ from vitkit.evaluation.probes.probe import with_probe as with_probe
 from vitkit.evaluation.probes.probing import Measured as Measured
 from vitkit.evaluation.probes.probing import NUMBER as NUMBER
 from vitkit.evaluation.probes.probing import Probing as Probing
+from vitkit.evaluation.probes.probing import learnable as learnable
 from vitkit.evaluation.probes.probing import several_probe as several_probe
 from vitkit.evaluation.probes.teaching import Memory as Memory
 from vitkit.evaluation.probes.teaching import NewExamples as NewExamples

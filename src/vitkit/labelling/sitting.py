@@ -78,7 +78,7 @@ class Sitting:
         """names: of the photographs, relative to their folder. folder: of this sitting, with what was
         answered before; it is there. classes: that are known before anything is labelled.
 
-        Raises ValueError for a journal that is damaged, OSError.
+        Raises ValueError for a journal that is damaged, and for two classes of one name; OSError.
         """
         self.folder = folder
         self.journal = Journal(folder)
@@ -86,7 +86,8 @@ class Sitting:
         """Why the table of labels could not be written, if it could not; the journal has all answers."""
         # Names may come with commas between them, as people write lists
         names_of_classes = [name for each in classes for name in each.split(",") if name.strip()]
-        self._classes = tuple(dict.fromkeys(map(class_name, names_of_classes)))
+        self._classes = tuple(map(class_name, names_of_classes))
+        _refuse_repeated(self._classes)
         self._lock = threading.RLock()
         self._photographs = Photographs()
         self._questions = Questions(self._photographs, self.journal)
@@ -337,6 +338,18 @@ class Sitting:
                 drawn.append((right, answer.sure, answer.learned))
         drawn = np.array(drawn[::-1]).reshape(-1, 3)
         return Drawn(drawn[:, 0] == 1, drawn[:, 1], drawn[:, 2])
+
+
+def _refuse_repeated(names: Sequence[str]) -> None:
+    """Raises ValueError for two names that differ in the case of letters at most."""
+    spellings: dict[str, str] = {}
+    for name in names:
+        other = spellings.get(name.casefold())
+        if other is not None:
+            raise BadSettings(
+                f"`classes` names {other!r} and {name!r}, which are one class; name it once"
+            )
+        spellings[name.casefold()] = name
 
 
 def class_name(text: str) -> str:

@@ -183,7 +183,7 @@ class SupervisedLearner(Learner):
         return LOSSES[settings.loss](outputs, targets)
 
     def as_rows(self, targets: Tensor) -> Tensor:
-        """A class each int64 (B,), ones and zeros of several classes float32 (B, K), or numbers
+        """A class each int64 (B,), ones, zeros and NaN of several classes float32 (B, K), or numbers
         float32 (B,) -> a number for each output, float32 (B, K)."""
         if self.objective.loss == "squared":
             return (targets[:, None] - self.centre) / self.scale  # (B, 1)
@@ -204,11 +204,13 @@ class SupervisedLearner(Learner):
 
 def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Logits and targets, (B, K) each -> the binary cross-entropy of each class, summed over K (not
-    averaged), mean over B."""
+    averaged), mean over B. Targets that are NaN, unknown ones, take no part."""
+    known = ~targets.isnan()
+    targets = targets.nan_to_num(0)
     # Written out, because binary_cross_entropy_with_logits rounds away the many small terms that a
     # head bias of -10 gives
     log_likelihood = targets * F.logsigmoid(logits) + (1 - targets) * F.logsigmoid(-logits)
-    return -log_likelihood.sum() / len(logits)
+    return -(log_likelihood * known).sum() / len(logits)
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ Legend: B images of a batch, C channels, h w pixels of what the model gets.
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -17,10 +17,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data import BadImage, Preprocessing, find_images, in_order, open_image, ranges
+from vitkit.data import (
+    BadImage,
+    Preprocessing,
+    find_images,
+    in_order,
+    note_left_out,
+    open_image,
+    ranges,
+)
 from vitkit.prediction.items import Item
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
-from vitkit.system.errors import BadData, VitkitError
+from vitkit.system.errors import BadData
 
 
 class Prepared(NamedTuple):
@@ -171,6 +180,8 @@ def arrivals(folder: str, batch: int, leave_out: Sequence[Path] = ()) -> Iterato
     seen: dict[str, tuple[int, int]] = {}  # at the last look
     folders = [left_out.resolve() for left_out in leave_out]
     next_look = 0.0
+    for note in note_left_out(_images(folder)[1]):
+        say(f"{printable(folder)}: {note}")
     while True:
         if time.monotonic() < next_look:
             time.sleep(MOMENT)
@@ -198,7 +209,7 @@ def arrivals(folder: str, batch: int, leave_out: Sequence[Path] = ()) -> Iterato
 def _states(folder: str, leave_out: Sequence[Path]) -> dict[str, tuple[int, int]]:
     """The size and time of every image below a folder, by its name."""
     states = {}
-    for name in _images(folder):
+    for name in _images(folder)[0]:
         path = Path(folder, name)
         try:
             state = path.stat()
@@ -210,16 +221,15 @@ def _states(folder: str, leave_out: Sequence[Path]) -> dict[str, tuple[int, int]
     return states
 
 
-def _images(folder: str) -> list[str]:
-    """The images below a folder. Raises ValueError if it cannot be read, but not for one inside it
-    that goes while it is looked at: the next look will tell."""
+def _images(folder: str) -> tuple[list[str], Counter]:
+    """The images below a folder, and what was left out. Raises ValueError if it cannot be read, but not
+    for one inside it that goes while it is looked at: the next look will tell."""
     try:
-        names, _ = find_images(folder)
-    except (VitkitError, OSError):
+        return find_images(folder)
+    except (ValueError, OSError):
         if not Path(folder).is_dir():
             raise BadData(f"{printable(folder)} is not a folder any more") from None
-        return []
-    return names
+        return [], Counter()
 
 
 def _may_grow(state: tuple[int, int]) -> bool:

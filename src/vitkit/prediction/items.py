@@ -4,6 +4,7 @@ An Item is made when it is asked for: of a million files only the names are kept
 """
 
 import glob
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,17 @@ import numpy as np
 
 from vitkit.data import DATA_SUFFIXES as DATA_SETS
 from vitkit.data import IMAGE_SUFFIXES as IMAGES
-from vitkit.data import BadImage, Names, RowRanges, Source, find_images, is_left_out, read_file
+from vitkit.data import (
+    BadImage,
+    Names,
+    RowRanges,
+    Source,
+    find_images,
+    is_hidden,
+    note_left_out,
+    read_file,
+)
+from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted_kind
 from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.addresses import MASK, shown_address, without_credentials_of
@@ -204,6 +215,8 @@ def _files_of_folder(name: str, leave_out: Sequence[Path]) -> list[str] | None:
     found, others = find_images(name)
     files = _outside([str(Path(name, file)) for file in found], leave_out)
     if files:
+        for note in note_left_out(others):
+            say(f"{path}: {note}")
         return files
     try:
         if not found:
@@ -226,14 +239,11 @@ def _files_of_pattern(pattern: str, leave_out: Sequence[Path]) -> list[str]:
     """The image files that a pattern matches; "**" stands for any folders."""
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 as the user wrote it, absolute or not
     files = [name for name in matches if suffix(name) in IMAGES and Path(name).is_file()]
-    typed = Path(pattern).parts
-    files = [
-        name
-        for name in files
-        if not any(is_left_out(part) for part in Path(name).parts[:-1] if part not in typed)
-    ]
-    outside = _outside(sorted(files), leave_out)
+    shown = [name for name in files if not _in_hidden_folder(name, pattern)]
+    outside = _outside(sorted(shown), leave_out)
     if outside:
+        for note in note_left_out(+Counter({"images in system folders": len(files) - len(shown)})):
+            say(f"{pattern}: {note}")
         return outside
     message = f"{pattern} matches no image"
     if files:
@@ -243,6 +253,13 @@ def _files_of_pattern(pattern: str, leave_out: Sequence[Path]) -> list[str]:
         if len(matches) > 1:
             message += f" and {len(matches) - 1:,} more that are none"
     raise BadData(f"{message}; '**/*.jpg' would find those in all folders below this one")
+
+
+def _in_hidden_folder(name: str, pattern: str) -> bool:
+    """Whether a file lies in a folder that is no part of a data set, and that the pattern does not name."""
+    return any(
+        is_hidden(folder) for folder in set(Path(name).parts[:-1]) - set(Path(pattern).parts)
+    )
 
 
 def _outside(files: list[str], folders: Sequence[Path]) -> list[str]:

@@ -29,6 +29,8 @@ from vitkit.evaluation import (
     Probing,
     balanced_weights,
     features,
+    learnable,
+    losses_of_known,
     several_probe,
     share_of_answers,
     with_probe,
@@ -76,7 +78,7 @@ def solved(
         return asked.fit("linear", learned, groups, products)
 
     # A class without an example is unlikely everywhere, by the rule of succession: 1 in N + 2
-    known = learned.y.any(0)
+    known = learnable(learned.y, groups)
     fitted = several_probe(learned.x, learned.y[:, known], groups, products)
     count = len(learned.x)
     weight = torch.zeros(len(known), fitted.weight.shape[1], dtype=torch.float64)
@@ -136,8 +138,7 @@ def _losses(kind: TargetKind, logits: Tensor, y: Tensor) -> np.ndarray:
     if kind == "class":
         losses = F.cross_entropy(logits, y, reduction="none")
     elif kind == "classes":
-        each = F.binary_cross_entropy_with_logits(logits, y.double(), reduction="none")  # (N, K)
-        losses = each.sum(1)
+        losses = losses_of_known(logits, y.double())
     else:
         losses = (logits[:, 0] - y.double()).square()
     return losses.numpy()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.data import is_elsewhere
+from vitkit.data import Source, is_elsewhere
 from vitkit.evaluation import (
     Features,
     Metric,
@@ -27,7 +27,7 @@ from vitkit.quick.candidates import (
     solved,
     with_head,
 )
-from vitkit.quick.folder import look_alikes
+from vitkit.quick.folder import Photographs, look_alikes
 from vitkit.quick.head_inputs import TOKEN, Reading
 from vitkit.quick.plan import Work, features_of, with_origin
 from vitkit.system.console.text import counted
@@ -80,7 +80,7 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
     seen = _of_last_token(bare, learned)
     sentences = [NOBODY_KNOWS]
     if whole.known.any():
-        sentences = left_out_sentences(asked, left_out, seen, groups)
+        sentences = left_out_sentences(asked, left_out, seen, photographs.learned)
     for sentence in sentences:
         work.say(sentence)
     if asked.kind == "class":
@@ -96,7 +96,7 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
         test_logits = whole.logits(torch.tensor(given.x))
         groups_of_test = photographs.test.groups
         test = main_metric(asked, photographs.test_name, test_logits, given.y, groups_of_test)
-        for sentence in test_sentences(asked, test, seen, _of_last_token(bare, given)):
+        for sentence in test_sentences(asked, test, seen, _of_last_token(bare, given), photographs):
             work.say(sentence)
 
     # How good it is on the held-out images, each by a fit without it; and the head that has learned
@@ -154,10 +154,11 @@ MEANS = {"classes": "mean average precision", "number": "mean error"}
 
 
 def left_out_sentences(
-    asked: Probing, metric: Metric, learned: Features, groups: np.ndarray | None = None
+    asked: Probing, metric: Metric, learned: Features, source: Source
 ) -> list[str]:
-    """How good the solved head is by fits without each image, or without its group, by its number
-    (N,); and what makes it look better than it is."""
+    """How good the solved head is by fits without each image, or without its group; and what makes it look
+    better than it is. source: the images that it has learned from."""
+    groups = source.groups
     if asked.balanced:
         how_good = f"fits without each image have a {BALANCED} of {metric.text()}"
     elif asked.kind == "class":
@@ -173,16 +174,29 @@ def left_out_sentences(
             f"that is not clearly better than a guess ({blind.words}): the features of these weights "
             "hardly know the classes"
         )
-    repeated = 0
     if len(learned.x) <= COMPARED:
-        repeated = int(look_alikes(learned.x, groups=groups).sum())
-    if repeated:
-        sentences.append(
-            f"to the model, {counted(repeated, 'image')} to learn from {'looks' if repeated == 1 else 'look'} "
-            "exactly like another one: if these are copies, the accuracy above is too high (vitkit data stats "
-            "lists copies, and those with two labels)"
-        )
+        alike = look_alikes(learned.x, groups=groups)
+        sentences += _about_alike("to learn from", alike, source, source, "this is too good")
     return sentences
+
+
+def _about_alike(
+    what: str, alike: np.ndarray, looked_at: Source, learned: Source, consequence: str
+) -> list[str]:
+    """A sentence about images that look the same as others, by number, -1 for none, as `look_alikes` has
+    them; none if there are no such. what: what the images are for."""
+    repeated = np.flatnonzero(alike >= 0)
+    if not len(repeated):
+        return []
+    i = int(repeated[0])
+    pair = f"{looked_at.name(i)} and {learned.name(int(alike[i]))}"
+    look = "looks"
+    if len(repeated) > 1:
+        look = "look"
+    return [
+        f"to the model {counted(len(repeated), 'image')} {what} {look} the same as another that it learns "
+        f"from, such as {pair}: if these show one thing, {consequence}"
+    ]
 
 
 def _of_few(counts: np.ndarray) -> str:
@@ -199,7 +213,13 @@ def _of_few(counts: np.ndarray) -> str:
     return ""
 
 
-def test_sentences(asked: Probing, metric: Metric, learned: Features, given: Features) -> list[str]:
+def test_sentences(
+    asked: Probing,
+    metric: Metric,
+    learned: Features,
+    given: Features,
+    photographs: Photographs,
+) -> list[str]:
     """How good the solved head is on images to test on, and how many of those are also learned from,
     for all that the model can see."""
     count = len(given.y)
@@ -216,12 +236,11 @@ def test_sentences(asked: Probing, metric: Metric, learned: Features, given: Fea
     else:
         mean = MEANS[asked.kind]
         sentences = [f"on the {count:,} test images it has a {mean} of {metric.text()}"]
-    alike = int(look_alikes(learned.x, given.x).sum())
-    if alike:
-        sentences.append(
-            f"to the model, {counted(alike, 'image')} of these {'looks' if alike == 1 else 'look'} exactly like "
-            "one to learn from: if these are copies, this accuracy is too high (vitkit data stats lists copies)"
-        )
+    alike = look_alikes(learned.x, given.x)
+    of_these = "of these"
+    sentences += _about_alike(
+        of_these, alike, photographs.test, photographs.learned, "that is too good"
+    )
     return sentences
 
 

@@ -1,14 +1,19 @@
 """What a folder of photographs holds, and how it is divided: to learn from, to choose by, to test
 on."""
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from vitkit.data import (
+    Files,
     Source,
     check_images,
     fingerprint,
+    is_elsewhere,
     merge_parts,
     open_image,
     splits_at,
@@ -16,7 +21,7 @@ from vitkit.data import (
     without,
 )
 from vitkit.evaluation import unbalanced
-from vitkit.system.console.text import counted
+from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.machine import cpus
 from vitkit.system.processes.ranks import from_rank_0
@@ -25,6 +30,9 @@ from vitkit.training import Data, divide
 NAMED = 5  # classes whose names are said
 MEASURED = 32  # images whose size is looked at
 LOOK_ALIKE = 0.995  # cosine of features from which two images are the same to the eye
+READ_AGAIN = (
+    20_000  # images of shards and the like, up to which files are looked for that are there twice
+)
 COMPARED = 1 << 24  # similarities at once
 
 
@@ -108,7 +116,7 @@ def open_photographs(data: Data) -> Photographs:
             f"({notes[-1].removeprefix('left out: ')})"
         )
     _check_classes(sources["train"], data)
-    return Photographs(
+    photographs = Photographs(
         sources["train"],
         sources["held out"],
         sources[test_name],
@@ -121,6 +129,8 @@ def open_photographs(data: Data) -> Photographs:
         fingerprints,
         skipped,
     )
+    same = _same_files(photographs, data.source)
+    return replace(photographs, notes=(*photographs.notes, *same))
 
 
 def _check_classes(train: Source, data: Data) -> None:
@@ -143,6 +153,67 @@ def _intact(source: Source) -> tuple[Source, list[tuple[int, str]]]:
         return source, []
     intact = [i for i in range(len(source)) if i not in broken]
     return subset(source, intact), list(broken.items())
+
+
+def _same_files(photographs: Photographs, where: str) -> list[str]:
+    """Sentences about files that are there twice, to the byte: with different targets, and both to learn
+    from and to test on. where: the name of the data set."""
+    learned = photographs.learned
+    test = photographs.test
+    examples = [(learned, i) for i in range(len(learned))]
+    if test is not None:
+        examples += [(test, i) for i in range(len(test))]
+    is_packed = not isinstance(learned.store, Files)
+    if is_elsewhere(learned) or (is_packed and len(examples) > READ_AGAIN):
+        return []
+    differ = []
+    on_both_sides = []
+    for group in from_rank_0(lambda: _identical(examples)):
+        members = [examples[k] for k in group]
+        if len({source.answer(i) for source, i in members}) > 1:
+            differ.append(members)
+        if group[0] < len(learned) <= group[-1]:
+            on_both_sides.append([members[0], members[-1]])
+    sentences = []
+    if differ:
+        named = " and ".join(
+            f"{source.name(i)} ({source.answer(i)})" for source, i in differ[0][:2]
+        )
+        sentences.append(
+            f"{counted(len(differ), 'file')} with different labels, such as {named}: the files are the same "
+            f"to the byte, so one label is wrong; vitkit data review {as_word(where)} names all"
+        )
+    if on_both_sides:
+        named = " and ".join(source.name(i) for source, i in on_both_sides[0])
+        sentences.append(
+            f"{counted(len(on_both_sides), 'file')} both to learn from and to test on, such as {named}: what "
+            "is measured on the test images is too good"
+        )
+    return sentences
+
+
+def _identical(examples: Sequence[tuple[Source, int]]) -> list[list[int]]:
+    """Which of these images have the same bytes: groups of several, in order. Files of another size are
+    not read."""
+    by_size: dict[str, list[int]] = {}
+    for k, (source, i) in enumerate(examples):
+        by_size.setdefault(_size(source, i), []).append(k)
+    by_digest: dict[bytes, list[int]] = {}
+    for candidates in by_size.values():
+        if len(candidates) == 1:
+            continue
+        for k in candidates:
+            source, i = examples[k]
+            image = source.store.read(int(source.rows[i]))
+            by_digest.setdefault(hashlib.sha256(image).digest(), []).append(k)
+    return [group for group in by_digest.values() if len(group) > 1]
+
+
+def _size(source: Source, i: int) -> str:
+    """The bytes of a file, as text; empty for an image of another kind, whose size is not known."""
+    if not isinstance(source.store, Files):
+        return ""
+    return str(Path(source.name(i)).stat().st_size)
 
 
 def look(photographs: Photographs) -> list[str]:
@@ -208,23 +279,25 @@ def _named(label: str, count: int) -> str:
 def look_alikes(
     learned: np.ndarray, others: np.ndarray | None = None, groups: np.ndarray | None = None
 ) -> np.ndarray:
-    """Which images look the same as one that the model learns from.
+    """The image to learn from that each image looks the same as, by its number, int64; -1 if there is none.
 
     learned: the features of the images that it learns from, (N, D). others: those of the images that are
-    looked at, (M, D); returns bool (M,). Without others, each of the learned images is compared with those
-    before it that are not of its group; returns bool (N,). groups: the numbers of their groups, (N,).
+    looked at, (M, D); returns (M,). Without others, each of the learned images is compared with those
+    before it that are not of its group; returns (N,). groups: the numbers of their groups, (N,).
     """
     rows_of = _unit_rows(learned if others is None else others)
     learned = _unit_rows(learned)
     rows = max(1, COMPARED // max(len(learned), 1))
-    alike = np.zeros(len(rows_of), dtype=bool)
+    alike = np.full(len(rows_of), -1)
     for start in range(0, len(rows_of), rows):
         similarities = rows_of[start : start + rows] @ learned.T  # (rows, N)
         if others is None:
             similarities = np.tril(similarities, start - 1)
             if groups is not None:
                 similarities[groups[start : start + rows, None] == groups] = 0
-        alike[start : start + rows] = similarities.max(1) > LOOK_ALIKE
+        nearest = similarities.argmax(1)
+        is_alike = similarities.max(1) > LOOK_ALIKE
+        alike[start : start + rows] = np.where(is_alike, nearest, -1)
     return alike
 
 

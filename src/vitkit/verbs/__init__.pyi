@@ -558,9 +558,9 @@ def evaluate(
     columns__image: str | None = ...,
     columns__label: str | None = ...,
     columns__target: Literal['auto', 'class', 'classes', 'number', 'none'] = ...,
-    columns__separator: str | None = ...,
     columns__group: str | None = ...,
-    columns__level: int = ...,
+    columns__separator: str | None = ...,
+    columns__level: int | None = ...,
 ) -> Evaluation:
     """Measure how good a model is on images; every image counts exactly once. Under torchrun each
     process measures its share, and rank 0 has the results.
@@ -662,9 +662,9 @@ def features(
     columns__image: str | None = ...,
     columns__label: str | None = ...,
     columns__target: Literal['auto', 'class', 'classes', 'number', 'none'] = ...,
-    columns__separator: str | None = ...,
     columns__group: str | None = ...,
-    columns__level: int = ...,
+    columns__separator: str | None = ...,
+    columns__level: int | None = ...,
 ) -> WrittenFeatures:
     """Compute what the head of a model reads of every image, once, and write it to a file.
 
@@ -702,9 +702,9 @@ def fewshot(
     columns__image: str | None = ...,
     columns__label: str | None = ...,
     columns__target: Literal['auto', 'class', 'classes', 'number', 'none'] = ...,
-    columns__separator: str | None = ...,
     columns__group: str | None = ...,
-    columns__level: int = ...,
+    columns__separator: str | None = ...,
+    columns__level: int | None = ...,
 ) -> FewshotAccuracy:
     """Fit a linear layer to a few images of each class, in closed form, and measure it on the test
     images (Section 4.1): the mean over several draws. Every rank gets the same.
@@ -742,9 +742,9 @@ def fewshot(
     columns__image: str | None = ...,
     columns__label: str | None = ...,
     columns__target: Literal['auto', 'class', 'classes', 'number', 'none'] = ...,
-    columns__separator: str | None = ...,
     columns__group: str | None = ...,
-    columns__level: int = ...,
+    columns__separator: str | None = ...,
+    columns__level: int | None = ...,
 ) -> FewshotAccuracy:
     """Fit a linear layer to a few images of each class, in closed form, and measure it on the test
     images (Section 4.1): the mean over several draws. Every rank gets the same.
@@ -954,9 +954,9 @@ def pack(
     columns__image: str | None = ...,
     columns__label: str | None = ...,
     columns__target: Literal['auto', 'class', 'classes', 'number', 'none'] = ...,
-    columns__separator: str | None = ...,
     columns__group: str | None = ...,
-    columns__level: int = ...,
+    columns__separator: str | None = ...,
+    columns__level: int | None = ...,
 ) -> PackedData:
     """Write a data set as shards; the same call continues after an interruption.
 
@@ -1100,9 +1100,9 @@ def probe(
     columns__image: str | None = ...,
     columns__label: str | None = ...,
     columns__target: Literal['auto', 'class', 'classes', 'number', 'none'] = ...,
-    columns__separator: str | None = ...,
     columns__group: str | None = ...,
-    columns__level: int = ...,
+    columns__separator: str | None = ...,
+    columns__level: int | None = ...,
 ) -> Probed:
     """Fit a linear head to the features of images, in seconds and without training. Every image is also
     answered by a fit without it, which says how good the head is where no test image is left.
@@ -1179,9 +1179,9 @@ def review(
     columns__image: str | None = ...,
     columns__label: str | None = ...,
     columns__target: Literal['auto', 'class', 'classes', 'number', 'none'] = ...,
-    columns__separator: str | None = ...,
     columns__group: str | None = ...,
-    columns__level: int = ...,
+    columns__separator: str | None = ...,
+    columns__level: int | None = ...,
 ) -> Reviewed | Applied:
     """Look at every image: labels that are probably wrong, judged by a model of all other images;
     pictures that are there twice; images unlike all others. Nothing is trained, and nothing changed.
@@ -1355,9 +1355,9 @@ def stats(
     columns__image: str | None = ...,
     columns__label: str | None = ...,
     columns__target: Literal['auto', 'class', 'classes', 'number', 'none'] = ...,
-    columns__separator: str | None = ...,
     columns__group: str | None = ...,
-    columns__level: int = ...,
+    columns__separator: str | None = ...,
+    columns__level: int | None = ...,
 ) -> Statistics:
     """Look at every image of a data set once: sizes, classes, duplicates within and between its
     parts, broken images. Raises ValueError, before any image is read, if the data sets cannot be

@@ -1,6 +1,7 @@
 """Data sets of the Hugging Face hub, by name or from a directory that `datasets` wrote
 (memory-mapped, random access); and what its parquet files have in common with them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.data.formats.class_columns import ClassColumns, label_columns
 from vitkit.data.formats.manifest import relative_path
 from vitkit.data.images.pixels import BadImage
+from vitkit.data.sources.indicators import Flags, Indicators, named_columns
 from vitkit.data.sources.recorded import HUB
 from vitkit.data.sources.stores import RowRanges, Store, read_file
 from vitkit.data.sources.tables import (
     IMAGE,
     PARTS,
+    PATH,
     Columns,
     Table,
     group_column,
@@ -24,9 +26,10 @@ from vitkit.data.sources.tables import (
     note_unlabelled,
 )
 from vitkit.data.sources.targets import Lists, as_row_labels, concatenate_values
-from vitkit.system.errors import BadData
+from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.files import parse_json
 
+MOST_FLAGS = 5  # different values of a column of zeros and ones: with -1, NaN and null
 SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a directory
 
 
@@ -109,9 +112,9 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     features = first.features.to_dict()
     names = list(features)
     try:
-        image, label, of_classes = find_columns(names, features, columns)
+        image, label = find_columns(names, features, columns)
         group = group_column(columns, names)
-    except ValueError as error:
+    except VitkitError as error:
         raise BadData(f"{where}: {error}") from None
 
     # Images as they were stored.
@@ -128,28 +131,27 @@ def read_hub(where: str, columns: Columns) -> Table | None:
         values = [value for split in splits.values() for value in split[group][:]]
         groups = np.array([*values, None], dtype=object)[:-1]  # values may be lists
 
-    numbers = [name for name in of_classes if _is_number(features[name])]
-    classes = ClassColumns(numbers, columns, where)
-    if numbers:
-        rows = (row for split in splits.values() for row in split.select_columns(numbers))
-        for number, row in enumerate(rows):
-            classes.add(number, row)
-    if classes:
-        row_labels, note = classes.row_labels()
-        return Table(store, row_labels, part_of_row, None, (*notes, note), groups)
     if label is None:
-        label_column(columns, names)  # raises ValueError if labels were asked for
+        flags = Flags.among(columns, names, (image, group), where)
+        found = []
+        for split in splits.values():
+            arrow = split.with_format("arrow")
+            values = {}
+            for name in flags.columns:
+                column = arrow[name][:]
+                values[name] = column.to_pylist() if flags.are_named else flags_in(column)
+            found.append({name: column for name, column in values.items() if column is not None})
+        indicators = indicators_of(flags, found, columns.target)
+        if indicators is not None:
+            notes += indicators.notes
+            row_labels, class_labels, _ = indicators
+            return Table(store, row_labels, part_of_row, class_labels, notes, groups)
+        label_column(columns, names)
         notes += note_unlabelled(where, names, columns)
         return Table(store, None, part_of_row, None, notes, groups)
     values = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
     row_labels = as_row_labels(concatenate_values(values), where, columns.target, columns.separator)
     return Table(store, row_labels, part_of_row, class_names(features[label]), notes, groups)
-
-
-def _is_number(feature: Any) -> bool:
-    """Whether a column holds numbers or booleans, as `datasets` describes it."""
-    dtype = feature.get("dtype") if isinstance(feature, dict) else None
-    return str(dtype).startswith(("bool", "int", "uint", "float"))
 
 
 def _load(datasets, where: str) -> dict[str, Any]:
@@ -195,18 +197,48 @@ def _names_in(file: Path, key: str) -> list[str]:
 # Columns of arrow tables, and how `datasets` describes them: here and in parquet files
 
 
-def find_columns(
-    names: list[str], features: dict, columns: Columns
-) -> tuple[str, str | None, tuple[str, ...]]:
-    """The columns of the images and of the labels, the latter None if there is none; then those that may
-    be one for each class. Raises ValueError if they cannot be found.
+def find_columns(names: list[str], features: dict, columns: Columns) -> tuple[str, str | None]:
+    """The columns of the images and of the labels, the latter None if there is none, or one for each
+    class. Raises ValueError if the images cannot be found.
 
     features: how `datasets` describes some of the columns.
     """
     images = [name for name in names if _holds(features.get(name), "Image")]
     classes = [name for name in names if _holds(features.get(name), "ClassLabel")]
-    image = image_column(columns, names, IMAGE, images)
-    return image, *label_columns(columns, names, image, classes)
+    known = IMAGE
+    if not images and not any(name.lower() in IMAGE for name in names):
+        known = PATH
+    image = image_column(columns, names, known, images)
+    if named_columns(columns, names):
+        return image, None
+    return image, label_column(columns, names, classes, is_needed=False)
+
+
+def may_hold_flags(kind) -> bool:
+    """Whether a column of an arrow type may be one of zeros and ones without being named."""
+    import pyarrow.types as types
+
+    return types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
+
+
+def flags_in(column) -> list | None:
+    """The values of an arrow column that may be one of zeros and ones; None for another."""
+    import pyarrow.compute as pc
+
+    if not may_hold_flags(column.type) or len(pc.unique(column)) > MOST_FLAGS:
+        return None
+    return column.to_pylist()
+
+
+def indicators_of(flags: Flags, parts: Sequence[dict[str, list]], target: str) -> Indicators | None:
+    """What columns of zeros and ones say of a table in several parts, each {column: values}; None if there
+    are none. target: as Columns has it."""
+    names = [name for name in flags.columns if all(name in part for part in parts)]
+    flags.columns = {name: flags.columns[name] for name in names}
+    for part in parts:
+        for row in zip(*(part[name] for name in names), strict=True):
+            flags.add(dict(zip(names, row, strict=True)))
+    return flags.found(target)
 
 
 def column_labels(column) -> np.ndarray | Lists | list:

@@ -21,12 +21,11 @@ import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import Any
 
 import numpy as np
 
-from vitkit.data.formats.class_columns import ClassColumns, label_columns
-from vitkit.data.formats.folder import find_images
+from vitkit.data.formats.naming import existing_names
+from vitkit.data.sources.indicators import Flags, named_columns
 from vitkit.data.sources.recorded import refuse_recorded
 from vitkit.data.sources.stores import Files
 from vitkit.data.sources.tables import (
@@ -41,7 +40,7 @@ from vitkit.data.sources.tables import (
     note_unlabelled,
 )
 from vitkit.data.sources.targets import as_row_labels
-from vitkit.system.console.text import counted
+from vitkit.system.console.text import counted_kind
 from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.files import cache_dir, parse_json, write_whole
 from vitkit.system.storage.remote import is_pattern
@@ -75,7 +74,7 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
     try:
         json_lines = path.suffix.lower() in (".jsonl", ".ndjson")
         rows = _json_rows(path) if json_lines else _csv_rows(path)
-        return table_of_rows(path, rows, columns)
+        return _table(path, rows, columns)
     except UnicodeDecodeError as error:
         raise BadData(
             f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
@@ -84,10 +83,10 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
         raise BadData(f"{path} cannot be read: {error.strerror}") from error
 
 
-def table_of_rows(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
-    """The table of a manifest's rows, whose paths start from the manifest's folder.
+def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
+    """The table of a manifest's rows.
 
-    Of every row only path, labels, split and group stay in memory: dictionaries of millions of rows would
+    Of every row only path, label, split and group stay in memory: dictionaries of millions of rows would
     be gigabytes.
     """
     first = next(rows, None)
@@ -98,102 +97,118 @@ def table_of_rows(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     present = list(first)
     try:
         image = image_column(columns, present, PATH)
-        label, of_classes = label_columns(columns, present, image)
         group = group_column(columns, present)
+        split = next((name for name in present if name.lower() == "split"), None)
+        label = None
+        if not named_columns(columns, present):
+            label = label_column(columns, present, is_needed=False)
+        flags = Flags((), False, str(path))
+        if label is None:
+            flags = Flags.among(columns, present, (image, group, split), str(path))
+            if not flags.columns:
+                label_column(columns, present)  # which refuses what is needed and missing
     except VitkitError as error:
         raise BadData(f"{path}: {error}") from None
-    split = next((name for name in present if name.lower() == "split"), None)
 
     # What they hold.
     names = []
     values = []
     splits = []
     groups = []
-    classes = ClassColumns(of_classes, columns, str(path))
     for number, row in enumerate(chain([first], rows)):
         if image not in row or (label is not None and label not in row):
             raise BadData(
                 f"{path} row {number} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}"
             )
-        names.append(row[image])
+        names.append(relative_path(row[image], path.parent, f"{path} row {number}"))
+        flags.add(row)
         if label is not None:
             values.append(_interned(row[label]))
         if split is not None:
             splits.append(_interned(row.get(split)))
         if group is not None:
             groups.append(_interned(row.get(group)))
-        classes.add(number, row)
+    names = existing_names(path.parent, names)
+    if not Path(path.parent, names[0]).exists():
+        raise BadData(
+            f"{path} row 0 names {names[0]!r}, and there is no such file in {path.parent or '.'}; "
+            f"paths start there"
+        )
 
     # The files, their parts and their labels.
-    names, notes = _relative_paths(names, path)
-    files = Files.of(path.parent, names)
     parts = np.full(len(names), "", dtype=object)
     if split is not None:
         parts = as_parts(splits, str(path))
     row_groups = None
     if group is not None:
         row_groups = np.array(groups, dtype=object)
-    row_labels = None
-    if label is not None:
-        row_labels = as_row_labels(values, str(path), columns.target, columns.separator)
-        notes += _note_repeated(names, values)
-    elif classes:
-        row_labels, note = classes.row_labels()
-        notes += (note,)
-    else:
-        label_column(columns, present)  # raises ValueError if labels were asked for
-        notes += note_unlabelled(str(path), present, columns)
-    return Table(files, row_labels, parts, None, notes, row_groups)
-
-
-def _note_repeated(names: list[str], values: list) -> tuple[str, ...]:
-    """A note on images that have several rows with other labels."""
-    first: dict[str, Any] = {}
-    several = {
-        name
-        for name, value in zip(names, values, strict=True)
-        if first.setdefault(name, value) != value
-    }
-    if not several:
-        return ()
-    return (
-        f"{counted(len(several), 'image')} with several rows and other labels in each, such as "
-        f"{min(several)}: each row counts as an image of its own; if these images are of several classes, "
-        'put them into one row, as "cat;dog"',
-    )
-
-
-def _relative_paths(texts: list, path: Path) -> tuple[list[str], tuple[str, ...]]:
-    """The paths of a manifest's images from its folder. Those that another system wrote are looked for:
-    with its separators ("sub\\1.jpg") and with endings in other letters (".JPG")."""
-    notes = ()
-    folder = path.parent
-    first = next((text for text in texts if isinstance(text, str) and "\\" in text), None)
-    if first is not None and not (folder / first).exists():
-        texts = [text.replace("\\", "/") if isinstance(text, str) else text for text in texts]
-    names = [
-        relative_path(text, folder, f"{path} row {number}") for number, text in enumerate(texts)
-    ]
-    if (folder / names[0]).exists():
-        return names, notes
-    there, _ = find_images(folder)
-    by_letters: dict[str, list[str]] = {}
-    for name in there:
-        by_letters.setdefault(name.casefold(), []).append(name)
-    known = set(there)
-    changed = 0
-    for number, name in enumerate(names):
-        found = by_letters.get(name.casefold(), [])
-        if name not in known and len(found) == 1:
-            names[number] = found[0]
-            changed += 1
-    if not (folder / names[0]).exists():
-        raise BadData(
-            f"{path} row 0 names {names[0]!r}, and there is no such file in {folder or '.'}; paths start "
-            "there"
+    indicators = flags.found(columns.target)
+    if indicators is not None:
+        files = Files.of(path.parent, names)
+        return Table(
+            files, indicators.row_labels, parts, indicators.labels, indicators.notes, row_groups
         )
-    return names, (
-        f"{counted(changed, 'path')} found in other capital letters than in {path.name}",
+    if label is None:
+        label_column(columns, present)
+        notes = note_unlabelled(str(path), present, columns)
+        return Table(Files.of(path.parent, names), None, parts, None, notes, row_groups)
+
+    # Rows of one image, each with one of its classes
+    notes = ()
+    first_rows = _first_rows(names)
+    if first_rows is not None and columns.target == "classes":
+        _check_same(str(path), "split", parts, first_rows)
+        values = _joined(values, first_rows, str(path), columns)
+        kept = np.unique(first_rows)
+        names = [names[i] for i in kept.tolist()]
+        parts = parts[kept]
+        if row_groups is not None:
+            row_groups = row_groups[kept]
+    elif first_rows is not None:
+        notes = _about_repeated(names, values, first_rows)
+    row_labels = as_row_labels(values, str(path), columns.target, columns.separator)
+    return Table(Files.of(path.parent, names), row_labels, parts, None, notes, row_groups)
+
+
+def _first_rows(names: list[str]) -> np.ndarray | None:
+    """For each row the first one of the same image, int64 (N,); None if no image has several rows."""
+    if len(set(names)) == len(names):
+        return None
+    first: dict[str, int] = {}
+    return np.array([first.setdefault(name, row) for row, name in enumerate(names)], np.int64)
+
+
+def _check_same(where: str, column: str, values: np.ndarray, first_rows: np.ndarray) -> None:
+    """Raises ValueError if two rows of one image have different values."""
+    differ = np.flatnonzero(values != values[first_rows])
+    if len(differ):
+        raise BadData(
+            f"{where} rows {first_rows[differ[0]]} and {differ[0]} are of the same image, and have "
+            f"another {column}; an image belongs to one part"
+        )
+
+
+def _joined(values: list, first_rows: np.ndarray, where: str, columns: Columns) -> list[list]:
+    """The classes of each image, of all its rows."""
+    lists = as_row_labels(values, where, "classes", columns.separator)
+    joined: dict[int, dict] = {}
+    for row, first in enumerate(first_rows.tolist()):
+        joined.setdefault(first, {}).update(dict.fromkeys(lists.row(row).tolist()))
+    return [list(classes) for classes in joined.values()]
+
+
+def _about_repeated(names: list[str], values: list, first_rows: np.ndarray) -> tuple[str, ...]:
+    """A note on images that have several rows with different labels; none if there are no such."""
+    differ = [row for row, first in enumerate(first_rows.tolist()) if values[row] != values[first]]
+    if not differ:
+        return ()
+    images = len(set(first_rows[differ].tolist()))
+    row = differ[0]
+    first = first_rows[row]
+    return (
+        f"{counted_kind(images, 'images')} in several rows with different labels, such as {names[row]} "
+        f"({values[first]}, {values[row]}): if an image is of several classes, say "
+        "`data.columns.target='classes'`, which joins its rows",
     )
 
 
@@ -251,6 +266,8 @@ def relative_path(text, base: Path, where: str) -> str:
         return text
     if not isinstance(text, str) or not text or "\0" in text:
         raise BadData(f"{where} has no usable path: {text!r}")
+    if "\\" in text and not (base / text).exists():
+        text = text.replace("\\", "/")  # as Windows writes it
     folder = PurePath(os.path.normpath(base.absolute()))
     path = PurePath(os.path.normpath(folder / text))
     if not path.is_relative_to(folder):

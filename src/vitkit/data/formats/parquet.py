@@ -1,7 +1,7 @@
 """Parquet files of images, as Hugging Face's `datasets` writes and names them."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,12 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data.formats.class_columns import ClassColumns
-from vitkit.data.formats.hub import class_names, column_labels, find_columns
-from vitkit.data.formats.manifest import table_of_rows
+from vitkit.data.formats.hub import (
+    class_names,
+    column_labels,
+    find_columns,
+    flags_in,
+    indicators_of,
+    may_hold_flags,
+)
+from vitkit.data.formats.manifest import relative_path
 from vitkit.data.images.pixels import BadImage
 from vitkit.data.loading.workers import Crashed, in_child
-from vitkit.data.sources.stores import ChunkCache, RowRanges, titles
+from vitkit.data.sources.indicators import Flags
+from vitkit.data.sources.stores import ChunkCache, RowRanges, read_file, titles
 from vitkit.data.sources.tables import (
     Columns,
     Table,
@@ -59,15 +66,35 @@ class ParquetRows:
     """Arrow arrays by group."""
 
     def read(self, row: int) -> bytes:
-        """The image's bytes. Raises BadImage for a row that has none, or a file that is damaged
-        there."""
+        """The image's bytes: those in the row, or those of the file that it names. Raises BadImage for a
+        row that has none, or a file that is damaged there."""
         group, group_row = self.group_ranges.locate(row)
         data = self.cache.get(group, self._load)[group_row].as_py()
+        path = data
         if isinstance(data, dict):
+            path = data.get("path")
             data = data.get("bytes")
-        if not data:
-            raise BadImage(f"{self.name(row)} has no image: column {self.column!r} is empty there")
-        return data
+        if isinstance(data, bytes) and data:
+            return data
+        empty = f"{self.name(row)} has no image: column {self.column!r} is empty there"
+        if not path:
+            raise BadImage(empty)
+        return self._beside(row, path, empty)
+
+    def _beside(self, row: int, path: str, empty: str) -> bytes:
+        """The image at a path that starts from the folder of the row's file. Raises BadImage for one that
+        leads elsewhere, and if there is none."""
+        file, _ = self.file_ranges.locate(row)
+        if remote.is_address(self.files[file]):
+            raise BadImage(f"{empty}, but for a path, and paths are not read at an address")
+        folder = Path(self.files[file]).parent
+        try:
+            image = folder / relative_path(path, folder, self.name(row))
+        except ValueError as error:
+            raise BadImage(str(error)) from None
+        if not image.exists():
+            raise BadImage(f"{empty}, but for the path {path!r}, and there is no {image}")
+        return read_file(str(image))
 
     def name(self, row: int) -> str:
         file, file_row = self.file_ranges.locate(row)
@@ -124,8 +151,8 @@ class _File(NamedTuple):
     """All of them."""
     groups: list
     """What belongs together, of every row; empty without such a column."""
-    of_classes: list[dict]
-    """The columns that may be one for each class, of every row; empty with a column of labels."""
+    flags: dict[str, list]
+    """Columns that may be one of zeros and ones for each class; empty if there is a column of labels."""
 
 
 def read_parquet(files: dict[str, str], columns: Columns) -> Table:
@@ -137,11 +164,8 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     what is missing, malformed, or differs between files.
     """
     # What the files say, which must be the same of all.
+    opened = _open_all(list(files), columns)
     paths = list(map(Path, files))
-    try:
-        opened = _open_all(list(files), columns)
-    except HoldsPaths:
-        return _read_paths(files, columns)
     image, label, names = opened[0].schema
     for path, file in zip(files, opened, strict=True):
         if file.schema != opened[0].schema:
@@ -191,37 +215,20 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
         values = concatenate_values([file.labels for file in opened])
         row_labels = as_row_labels(values, title, columns.target, columns.separator)
         return Table(store, row_labels, parts, names, (), groups)
-    rows = [row for file in opened for row in file.of_classes]
-    classes = ClassColumns(list(rows[0]) if rows else (), columns, title)
-    for number, row in enumerate(rows):
-        classes.add(number, row)
-    if classes:
-        row_labels, note = classes.row_labels()
-        return Table(store, row_labels, parts, None, (note,), groups)
-    label_column(columns, opened[0].columns)  # raises ValueError if labels were asked for
+    flags = _flags(columns, opened[0].columns, image, title)
+    indicators = indicators_of(flags, [file.flags for file in opened], columns.target)
+    if indicators is not None:
+        row_labels, class_labels, notes = indicators
+        return Table(store, row_labels, parts, class_labels, notes, groups)
+    label_column(columns, opened[0].columns)
     notes = note_unlabelled(title, opened[0].columns, columns)
     return Table(store, None, parts, None, notes, groups)
 
 
-class HoldsPaths(ValueError):
-    """The images of a parquet file are paths, not bytes."""
-
-
-def _read_paths(files: dict[str, str], columns: Columns) -> Table:
-    """The table of parquet files whose images are paths, which start from their folder."""
-    import pyarrow.parquet as pq
-
-    def rows() -> Iterator[dict]:
-        for file, part in files.items():
-            for batch in pq.ParquetFile(file).iter_batches():
-                for row in batch.to_pylist():
-                    if isinstance(row.get(image), dict):
-                        row[image] = row[image].get("path")
-                    yield row | {"split": row.get("split", part)} if part else row
-
-    names = pq.ParquetFile(next(iter(files))).schema_arrow.names
-    image, *_ = find_columns(names, {}, columns)
-    return table_of_rows(Path(next(iter(files))), rows(), replace(columns, image=image))
+def _flags(columns: Columns, present: list[str], image: str, where: str) -> Flags:
+    """The columns that may be of zeros and ones, one for each class."""
+    others = [name for name in present if name.lower() == "split"]
+    return Flags.among(columns, present, (image, columns.group, *others), where)
 
 
 def _open_all(files: list[str], columns: Columns) -> list[_File]:
@@ -273,10 +280,8 @@ def _open(file: str, columns: Columns) -> _File:
         with remote.parquet_file(file) as opened:
             schema = opened.schema_arrow
             features = _features(schema.metadata or {})
-            image, label, of_classes = _columns(schema, features, columns)
+            image, label = _columns(schema, features, columns)
             groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
-            if not remote.is_address(file) and _has_paths(schema.field(image).type, groups, image):
-                raise HoldsPaths(f"column {image!r} holds paths")
             sizes = [_column_size(group, image) for group in groups]
             split = next((name for name in schema.names if name.lower() == "split"), None)
             group = group_column(columns, schema.names)
@@ -291,17 +296,19 @@ def _open(file: str, columns: Columns) -> _File:
             row_groups = []
             if group is not None:
                 row_groups = read.column(group).to_pylist()
-            of_classes = [name for name in of_classes if _may_be_a_class(schema.field(name).type)]
-            class_rows = []
-            if of_classes:
-                class_rows = opened.read(columns=of_classes).to_pylist()
+            flags = {}
+            if label is None:
+                asked = _flags(columns, schema.names, image, file)
+                for name in asked.columns:
+                    if asked.are_named:
+                        flags[name] = opened.read(columns=[name]).column(0).to_pylist()
+                    elif may_hold_flags(schema.field(name).type):
+                        flags[name] = flags_in(opened.read(columns=[name]).column(0))
     except (pa.ArrowException, OSError) as error:
         if remote.is_address(file) and isinstance(error, OSError):
             raise  # its message says all
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BadData(f"{file} is not a readable parquet file: {reason}") from None
-    except HoldsPaths:
-        raise
     except VitkitError as error:
         raise BadData(f"{file}: {error}") from None
     return _File(
@@ -312,7 +319,7 @@ def _open(file: str, columns: Columns) -> _File:
         group_sizes=sizes,
         columns=schema.names,
         groups=row_groups,
-        of_classes=class_rows,
+        flags={name: values for name, values in flags.items() if values is not None},
     )
 
 
@@ -348,44 +355,20 @@ def _features(metadata: dict[bytes, bytes]) -> dict:
         return {}
 
 
-def _has_paths(kind, groups: list, image: str) -> bool:
-    """Whether the images of a file are paths: text, or {bytes, path} without any bytes."""
+def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None]:
+    """The image and the label column. Raises ValueError if they cannot be found, or hold something
+    else."""
     import pyarrow.types as types
 
-    if types.is_string(kind) or types.is_large_string(kind):
-        return True
-    if not types.is_struct(kind) or kind.get_field_index("path") < 0:
-        return False
-    if types.is_null(kind.field("bytes").type):
-        return True
-    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
-    chunks = [chunk for chunk in chunks if chunk.path_in_schema == f"{image}.bytes"]
-    known = [chunk.statistics for chunk in chunks if chunk.statistics is not None]
-    if not chunks or len(known) < len(chunks):
-        return False
-    return all(each.num_values == 0 and each.null_count > 0 for each in known)
-
-
-def _may_be_a_class(kind) -> bool:
-    """Whether a column of this type may hold 0 and 1."""
-    import pyarrow.types as types
-
-    return types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
-
-
-def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None, tuple[str, ...]]:
-    """The image and the label column; without the latter, those that may be one for each class. Raises
-    ValueError if they cannot be found, or hold something else."""
-    import pyarrow.types as types
-
-    image, label, of_classes = find_columns(schema.names, features, columns)
+    image, label = find_columns(schema.names, features, columns)
     kind = schema.field(image).type
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type
-    is_text = types.is_string(kind) or types.is_large_string(kind)
-    if not (types.is_binary(kind) or types.is_large_binary(kind) or is_text or types.is_null(kind)):
+    is_bytes = types.is_binary(kind) or types.is_large_binary(kind)
+    is_path = types.is_string(kind) or types.is_large_string(kind)
+    if not is_bytes and not is_path:
         raise BadData(
             f"column {image!r} holds {schema.field(image).type}; "
-            f"expected the images' bytes, plain or as {{bytes, path}}"
+            f"expected the images' bytes, plain or as {{bytes, path}}, or their paths"
         )
-    return image, label, of_classes
+    return image, label

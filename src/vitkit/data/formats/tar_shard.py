@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from math import isfinite
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitkit.data.formats.folder import IMAGE_SUFFIXES
+from vitkit.data.formats.folder import IMAGE_SUFFIXES, is_hidden
 from vitkit.data.sources.stores import MAX_FILE, Names
 from vitkit.data.sources.tables import Columns, label_column
 from vitkit.system.errors import BadData
@@ -38,42 +38,23 @@ class Index(NamedTuple):
 
 
 def read_index(file: str, columns: Columns) -> Index:
-    """Read a shard from its beginning to its end. Raises ValueError.
-
-    Where no example has an image, names have dots of their own ("cat.v2.jpg"): their extension is what
-    follows the last one.
-    """
-    index = _read_index(file, columns, "first")
-    if index.labels or not index.left_out["examples without an image"]:
-        return index
-    by_last_dot = _read_index(file, columns, "last")
-    return by_last_dot if by_last_dot.labels else index
-
-
-def _read_index(file: str, columns: Columns, dot: Literal["first", "last"]) -> Index:
-    """The same, with extensions that begin at this dot of a name."""
+    """Read a shard from its beginning to its end. Raises ValueError."""
     offsets = []
     sizes = []
     names = []
     labels = []
     left_out = Counter()
-    by_key = groupby(_members(file, left_out, dot), key=lambda member: member.key)
-    for key, group in by_key:
-        members = {}
-        for member in group:
-            if member.extension in members:
-                raise BadData(
-                    f"{file} holds {member.name} twice; give every example a name of its own"
-                )
-            members[member.extension] = member
-        extension = _image_extension(members, columns, f"{file} {key}")
-        if extension is None:
-            left_out["examples without an image"] += 1
-            continue
-        offsets.append(members[extension].offset)
-        sizes.append(members[extension].size)
-        names.append(f"{key}.{extension}")
-        labels.append(json.dumps(_label(members, columns, f"{file} {key}")))
+    by_key = groupby(_members(file, left_out), key=lambda member: member.key)
+    for first_key, group in by_key:
+        for key, members in _examples(first_key, list(group), columns, file):
+            extension = _image_extension(members, columns, f"{file} {key}")
+            if extension is None:
+                left_out["examples without an image"] += 1
+                continue
+            offsets.append(members[extension].offset)
+            sizes.append(members[extension].size)
+            names.append(f"{key}.{extension}")
+            labels.append(json.dumps(_label(members, columns, f"{file} {key}")))
     return Index(
         offsets=np.array(offsets, np.int64),
         sizes=np.array(sizes, np.int64),
@@ -99,9 +80,36 @@ class _Member(NamedTuple):
     """What a small member holds that is not an image; empty for all others."""
 
 
-def _members(
-    file: str, left_out: Counter, dot: Literal["first", "last"] = "first"
-) -> Iterator[_Member]:
+def _examples(
+    key: str, group: list[_Member], columns: Columns, file: str
+) -> Iterator[tuple[str, dict[str, _Member]]]:
+    """The examples among members that are named alike up to the first dot: one of them, or, if it has no
+    image and all images have labels of their own, those that are named alike up to the last dot."""
+    members = _by_extension(group, file)
+    if columns.image is None and _image_extension(members, columns, f"{file} {key}") is None:
+        several: dict[str, list[_Member]] = {}
+        for member in group:
+            stem, _, extension = member.name.rpartition(".")
+            renamed = member._replace(key=stem, extension=extension.lower())
+            several.setdefault(stem, []).append(renamed)
+        examples = {stem: _by_extension(some, file) for stem, some in several.items()}
+        if all(any(f".{name}" in IMAGE_SUFFIXES for name in some) for some in examples.values()):
+            yield from examples.items()
+            return
+    yield key, members
+
+
+def _by_extension(group: list[_Member], file: str) -> dict[str, _Member]:
+    """The members of one example by their extensions. Raises ValueError if one is there twice."""
+    members: dict[str, _Member] = {}
+    for member in group:
+        if member.extension in members:
+            raise BadData(f"{file} holds {member.name} twice; give every example a name of its own")
+        members[member.extension] = member
+    return members
+
+
+def _members(file: str, left_out: Counter) -> Iterator[_Member]:
     """Each plain file, in the order of the shard. Raises ValueError for a damaged shard."""
     try:
         with (
@@ -114,13 +122,19 @@ def _members(
                     left_out["members other than plain files"] += not info.isdir()
                     continue
                 folder, _, name = info.name.rpartition("/")
-                stem, _, extension = name.partition(".") if dot == "first" else name.rpartition(".")
+                stem, _, extension = name.partition(".")
                 extension = extension.lower()
                 if name.startswith(".") or not extension:
                     left_out["hidden or suffixless members"] += 1
                     continue
+                if any(
+                    is_hidden(above) for above in folder.split("/") if above not in ("", ".", "..")
+                ):
+                    left_out["members in system folders"] += 1
+                    continue
                 content = b""
-                if info.size <= MAX_LABEL and f".{extension}" not in IMAGE_SUFFIXES:
+                last = name.rpartition(".")[2].lower()
+                if info.size <= MAX_LABEL and f".{last}" not in IMAGE_SUFFIXES:
                     content = shard.extractfile(info).read()
                 key = f"{folder}/{stem}" if folder else stem
                 yield _Member(key, extension, info.name, info.offset_data, info.size, content)
@@ -180,10 +194,10 @@ def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
 
 
 def is_label(value: Any) -> bool:
-    """Whether this is a number, a name, a list of them, or None."""
+    """Whether this is a number, true or false, a name, a list of them, or None."""
     if isinstance(value, int | float):
         try:
-            return not isinstance(value, bool) and isfinite(value)
+            return isfinite(value)
         except OverflowError:  # a whole number of hundreds of digits
             return False
     return isinstance(value, str | list | None)

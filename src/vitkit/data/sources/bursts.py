@@ -44,7 +44,7 @@ from vitkit.system.machine import cpus
 from vitkit.system.storage.files import cache_dir, whole
 
 MOST = 20_000  # images among which bursts are looked for
-VERSION = 2  # of what is found, for the cache
+VERSION = 3  # of what is found, for the cache
 
 # The order in which images were taken
 LAG = 2  # places apart that are compared
@@ -71,32 +71,41 @@ ABOVE_IN_ORDER = 8
 BY_CHANCE = 0.01  # of the neighbours that are called alike, at most
 
 
-def find_bursts(source: Source) -> np.ndarray:
-    """The group of each image, int64 (N,): those with the same number are of one burst, and most
-    images are alone. What was found is kept in the cache, by names and sizes."""
+class Bursts(NamedTuple):
+    """Which images are of one burst."""
+
+    groups: np.ndarray
+    """The group of each image, int64 (N,): those with the same number are of one burst, and most images
+    are alone."""
+    surest: int
+    """The number of the group whose images are the most alike: an example to show."""
+
+
+def find_bursts(source: Source) -> Bursts:
+    """Which images are of one burst. What was found is kept in the cache, by names and sizes."""
     name = source.name(0) if len(source) else ""
     key = f"{VERSION} {name} {fingerprint(source)}"
     digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
     path = cache_dir() / "bursts" / f"{digest}.npy"
     with suppress(OSError, ValueError):
-        groups = np.array(open_memmap(path, mode="r"))  # which never unpickles
-        if groups.shape == (len(source),):
-            return groups
-    groups = _find(source)
+        found = np.array(open_memmap(path, mode="r"))  # which never unpickles
+        if found.shape == (len(source) + 1,):
+            return Bursts(found[:-1], int(found[-1]))
+    bursts = _find(source)
     with suppress(OSError):  # a cache that cannot be written costs a little time
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole(path) as new, new.open("wb") as file:
-            np.save(file, groups)
-    return groups
+            np.save(file, np.append(bursts.groups, bursts.surest))
+    return bursts
 
 
-def _find(source: Source) -> np.ndarray:
+def _find(source: Source) -> Bursts:
     """The same, by a look at every image."""
     # Small grey images, and when each was taken
     thumbnails, times = _thumbnails(source)
     readable = np.flatnonzero(thumbnails.any((1, 2)))
     if len(readable) < 2:
-        return np.arange(len(source))
+        return Bursts(np.arange(len(source)), 0)
     classes = np.zeros(len(source), dtype=np.int64)
     if source.target_kind == "class":
         classes = source.targets
@@ -114,7 +123,8 @@ def _find(source: Source) -> np.ndarray:
     bar_in_order = _in_order(similar.of(neighbours), similar.of(usual), least)
     alike = [pair for pair in candidates if similar[pair] >= bar_anywhere]
     alike += [pair for pair in neighbours if similar[pair] >= min(bar_in_order, bar_anywhere)]
-    return _groups(len(source), alike, similar, least)
+    groups = _groups(len(source), alike, similar, least)
+    return Bursts(groups, _surest(groups, similar))
 
 
 # Thumbnails
@@ -356,6 +366,17 @@ def _in_order(neighbours: np.ndarray, usual: np.ndarray, least: float) -> float:
         if by_chance <= BY_CHANCE * (neighbours >= candidate).sum():
             found = candidate
     return float(found)
+
+
+def _surest(groups: np.ndarray, similar: _Similarities) -> int:
+    """The group whose least similar image is most like the one in its middle, which gives it its number;
+    0 if all are alone."""
+    least: dict[int, float] = {}
+    for i in np.flatnonzero(groups != np.arange(len(groups))).tolist():
+        middle = int(groups[i])
+        likeness = similar[min(i, middle), max(i, middle)]
+        least[middle] = min(likeness, least.get(middle, np.inf))
+    return max(least, key=least.__getitem__, default=0)
 
 
 def _groups(count: int, alike: Sequence[Pair], similar: _Similarities, least: float) -> np.ndarray:

@@ -21,7 +21,7 @@ from vitkit.data.images.pixels import BadImage
 from vitkit.data.sources.source import Source
 from vitkit.data.sources.stores import RowRanges, Store, read_file
 from vitkit.data.sources.tables import Table, numbered
-from vitkit.data.sources.targets import as_row_labels, concatenate_values
+from vitkit.data.sources.targets import PartlyKnown, as_row_labels, concatenate_values
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import BadData
 
@@ -79,7 +79,7 @@ def from_dataset(
 
     labels: names of the classes; without them those of `dataset.classes`, else their numbers.
     target: what a target is: "class", "classes" (a list of numbers or names, or a vector of zeros
-    and ones as floats or booleans), "number" or "none"; auto takes lists and vectors for several
+    and ones as floats or booleans, or NaN where nothing is known), "number" or "none"; auto takes lists and vectors for several
     classes and fractions for numbers.
     title: what errors call the data set.
 
@@ -173,13 +173,18 @@ def _target(dataset: Any, i: int) -> Any:
 
 def _as_python(value: Any) -> Any:
     """A target as a Python value; a vector of zeros and ones, as floats or booleans, as the list of
-    its classes."""
+    its classes, where NaN stands for what is unknown."""
     if is_tensor(value):
         value = value.detach().cpu().numpy()
     if not isinstance(value, np.ndarray | np.generic):
         return value
-    if value.ndim == 1 and value.dtype.kind in "bf" and np.isin(value, (0, 1)).all():
-        value = np.flatnonzero(value)
+    if value.ndim == 1 and value.dtype.kind in "bf":
+        unknown = value != value  # NaN
+        if (unknown | np.isin(value, (0, 1))).all():
+            classes = np.flatnonzero(value == 1).tolist()
+            if not unknown.any():
+                return classes
+            return PartlyKnown(classes, np.flatnonzero(unknown).tolist())
     return value.tolist()
 
 

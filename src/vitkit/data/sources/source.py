@@ -71,8 +71,8 @@ class Source:
         return None
 
     def targets_of(self, indices: np.ndarray) -> np.ndarray:
-        """The targets of a batch: int64 (B,) for a class; float32 (B, K), ones and zeros, for
-        several; float32 (B,) for a number; int64 (B,), all -1, if there are none."""
+        """The targets of a batch: int64 (B,) for a class; float32 (B, K), ones, zeros and NaN
+        for what is unknown, for several; float32 (B,) for a number; int64 (B,), all -1, if there are none."""
         targets = self.targets[indices]
         if isinstance(targets, Lists):
             return targets.multi_hot(len(self.labels))

@@ -15,7 +15,7 @@ unless their caller says that a person typed the name.
 
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from vitkit.data.sources.targets import TargetKind
 from vitkit.system.errors import BadData
 from vitkit.system.scripts import function_in
 from vitkit.system.storage.addresses import remember, showing_no_credentials
+
+if TYPE_CHECKING:
+    from vitkit.data.sources.bursts import Bursts
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,22 +251,23 @@ def _grouped(
     # Else photographs of one burst
     if not isinstance(everything.store, Files) and not is_whole:
         return sources, ()
-    groups, notes = _bursts(everything)
-    if groups is None:
+    bursts, notes = _bursts(everything)
+    if bursts is None:
         return sources, notes
+    groups = bursts.groups
     grouped = {}
     start = 0
     for name, part in sources.items():
         grouped[name] = replace(part, groups=groups[start : start + len(part)])
         start += len(part)
     everything = replace(everything, groups=groups)
-    notes = _about_groups(everything, "burst", "photographs")
+    notes = _about_groups(everything, "burst", "photographs", shown=bursts.surest)
     return grouped, (*notes, *_on_both_sides(grouped))
 
 
-def _bursts(source: Source) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """The group of each image, (N,), by photographs of one burst; None if each is alone, or if they were not
-    looked for, with a sentence that says why."""
+def _bursts(source: Source) -> "tuple[Bursts | None, tuple[str, ...]]":
+    """Which photographs are of one burst; None if each is alone, or if they were not looked for, with a
+    sentence that says why."""
     if not isinstance(source.store, Files):
         if not hasattr(source.store, "files"):
             return None, ()
@@ -280,10 +284,10 @@ def _bursts(source: Source) -> tuple[np.ndarray | None, tuple[str, ...]]:
             "column of a manifest may say which belong together (`groups=COLUMN`)"
         )
         return None, (note,)
-    groups = find_bursts(source)
-    if len(np.unique(groups)) == len(groups):
+    bursts = find_bursts(source)
+    if len(np.unique(bursts.groups)) == len(source):
         return None, ()
-    return groups, ()
+    return bursts, ()
 
 
 def grouped_to_measure(source: Source) -> tuple[Source, tuple[str, ...]]:
@@ -292,19 +296,20 @@ def grouped_to_measure(source: Source) -> tuple[Source, tuple[str, ...]]:
     dependent = "their answers are not independent"
     if source.groups is not None:
         return source, _about_groups(source, "group", "images", dependent)
-    groups, notes = _bursts(source)
-    if groups is None:
+    bursts, notes = _bursts(source)
+    if bursts is None:
         return source, notes
-    source = replace(source, groups=groups)
-    return source, _about_groups(source, "burst", "photographs", dependent)
+    source = replace(source, groups=bursts.groups)
+    return source, _about_groups(source, "burst", "photographs", dependent, bursts.surest)
 
 
 def _about_groups(
-    source: Source, group: str, images: str, consequence: str = ""
+    source: Source, group: str, images: str, consequence: str = "", shown: int | None = None
 ) -> tuple[str, ...]:
     """What belongs together, in a sentence; none if each image is alone. consequence: what follows; by
-    default, how the images are divided."""
-    _, group_of, sizes = np.unique(source.groups, return_inverse=True, return_counts=True)
+    default, how the images are divided. shown: the number of the group that is the example; by default the
+    largest."""
+    numbers, sizes = np.unique(source.groups, return_counts=True)
     several = sizes[sizes > 1]
     if not len(several):
         return ()
@@ -317,7 +322,9 @@ def _about_groups(
         stays = "each stays"
     if not consequence:
         consequence = f"{stays} on one side of every split"
-    names = [PurePath(source.name(i)).name for i in np.flatnonzero(group_of == sizes.argmax())]
+    if shown is None:
+        shown = numbers[sizes.argmax()]
+    names = [PurePath(source.name(i)).name for i in np.flatnonzero(source.groups == shown)]
     such_as = " and ".join(names[:2])
     if len(names) > 2:
         such_as = f"{names[0]}, {names[1]} and {len(names) - 2:,} more"

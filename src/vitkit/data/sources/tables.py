@@ -7,20 +7,21 @@ Legend: N examples, M classes of all examples together.
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from vitkit.data.sources.stores import Store
 from vitkit.data.sources.targets import (
+    COMMA,
     NO_TARGET,
     SEPARATORS,
     Lists,
     RowLabels,
     TargetKind,
     as_number,
-    separator_of_names,
+    nothing_for,
 )
 from vitkit.system.console.text import counted_kind, some
 from vitkit.system.errors import BadData
@@ -40,6 +41,8 @@ PARTS = {
     "testing": "test",
 }
 PART_NAMES = ("train", "val", "test")
+# What may stand between the classes of one image
+POSSIBLE_SEPARATORS = (COMMA, "/", "+", "&", " ", "_")
 MAX_CLASSES = 1_000_000
 
 
@@ -51,26 +54,22 @@ class Columns:
     image: str | None = None
     """Name of the column with the images, or in a manifest with their paths."""
     label: str | None = None
-    """Name of the column with the labels."""
+    """Name of the column with the labels; or the names of several columns of zeros and ones, one for
+    each class, with commas between."""
     target: Literal["auto", "class", "classes", "number", "none"] = "auto"
     """Meaning of a label: class, the name or number of one class; classes, several classes as a
-    list, as "cat|dog", "cat;dog", "cat, dog" or "['cat', 'dog']"; number, a number to predict; none,
-    labels are not read. auto reads lists as several classes, and text too if splitting it gives fewer
-    classes, and reads fractions as numbers to predict."""
-    separator: str | None = None
-    """What stands between several classes in a cell of text, such as "/" in "cat/dog"."""
+    list, as "cat|dog", "cat;dog" or "cat, dog"; number, a number to predict; none, labels are not read. auto
+    reads lists as several classes, and text too if splitting it gives fewer classes, and reads
+    fractions as numbers to predict."""
     group: str | None = None
     """Name of a column that says which images belong together, such as those of one plant or one
     patient: vitkit keeps them on the same side of every split that it makes."""
-    level: int = 0
-    """Of a folder of images: which folder is the class, 1 the first, as in cats/1.jpg, 2 the one below
-    it, as in 2022/cats/1.jpg and train/cats/1.jpg. 0 finds out from the names of the folders."""
-
-    def __post_init__(self):
-        if self.level < 0:
-            raise BadData(f"level is {self.level}; it is a number of folders, 1 or more, or 0")
-        if self.separator == "":
-            raise BadData("separator is empty; give what stands between classes, such as '/'")
+    separator: str | None = None
+    """What stands between the classes of one image in a cell, such as " " or "/". None: "|", ";" or, for
+    the target classes, ","."""
+    level: int | None = None
+    """How many folders down the class folders of a folder of images are: 1 for PHOTOS/CLASS/IMAGE, 2
+    for PHOTOS/2022/CLASS/IMAGE. None: it is seen from the tree."""
 
 
 class Table(NamedTuple):
@@ -103,17 +102,19 @@ def image_column(
     return name
 
 
-def label_column(columns: Columns, present: Sequence[str], typed: Sequence[str] = ()) -> str | None:
+def label_column(
+    columns: Columns, present: Sequence[str], typed: Sequence[str] = (), is_needed: bool = True
+) -> str | None:
     """The column that holds the labels: see `pick`.
 
     Returns None if there is none, and for target "none".
 
-    Raises ValueError if there is none and the user asked for a kind of target.
+    Raises ValueError if there is none, it is needed and the user asked for a kind of target.
     """
     if columns.target == "none":
         return None
     name = pick(columns.label, LABEL, present, "columns.label", typed)
-    if name is None and columns.target != "auto":
+    if name is None and columns.target != "auto" and is_needed:
         raise BadData(
             f"none of the columns {', '.join(present)} is called {', '.join(LABEL)}; "
             f"say which is meant with `data.columns.label`"
@@ -256,8 +257,18 @@ def numbered(table: Table) -> Numbered:
         no_targets = np.full(len(table.parts), NO_TARGET, np.int64)
         return Numbered("none", no_targets, ())
     if isinstance(row_labels, Lists):
-        classes = _number_classes(row_labels.values, row_labels.owners, table)
-        lists = Lists(classes.targets.astype(np.int32), row_labels.ends)
+        unknown = row_labels.unknown or nothing_for(len(row_labels))
+        values = row_labels.values
+        owners = row_labels.owners
+        if len(unknown.values):
+            values = np.concatenate([values, unknown.values])
+            owners = np.concatenate([owners, unknown.owners])
+        classes = _number_classes(values, owners, table)
+        numbers = classes.targets.astype(np.int32)
+        known = len(row_labels.values)
+        lists = Lists(numbers[:known], row_labels.ends)
+        if known < len(numbers):
+            lists = replace(lists, unknown=Lists(numbers[known:], unknown.ends))
         least = lists.counts.min()
         most = lists.counts.max()
         how_many = f"{least}"
@@ -266,6 +277,12 @@ def numbered(table: Table) -> Numbered:
         listed = some(classes.labels, 10)
         note = f"every image is of {how_many} of {len(classes.labels)} classes ({listed})"
         notes = (note, *classes.notes)
+        if lists.unknown is not None:
+            pairs = len(lists) * len(classes.labels)
+            notes += (
+                f"{len(numbers) - known:,} of {pairs:,} labels, one for each image and class, are unknown: "
+                "they take no part in losses and metrics",
+            )
         return classes._replace(target_kind="classes", targets=lists, notes=notes)
     if row_labels.dtype == np.float64:
         note = f"labels are numbers to predict, from {row_labels.min():g} to {row_labels.max():g}"
@@ -359,23 +376,48 @@ def _look_otherwise(values: np.ndarray) -> list[str]:
             f"classes are called {some(joined[:3], 10)}: if these are several each, say "
             "`data.columns.target='classes'`"
         )
-    separator = separator_of_names(names)
-    if separator is not None:
-        joined = [name for name in names if separator in name]
-        notes.append(
-            f"classes are called {some(joined[:3], 10)}, and their parts are classes of their own: if "
-            f"these are several each, say `data.columns.separator={separator!r}`"
-        )
-    by_letters: dict[str, list[str]] = {}
-    for name in names:
-        by_letters.setdefault(name.casefold(), []).append(name)
-    alike = [" and ".join(spellings) for spellings in by_letters.values() if len(spellings) > 1]
-    if alike:
-        notes.append(
-            f"classes differ in capital letters alone, and are read as different ones: {some(alike)}; if "
-            "they are one, give it one name"
-        )
+    notes += _about_parts(names)
+    notes += _about_spellings(names)
     return notes
+
+
+def _about_parts(names: list[str]) -> list[str]:
+    """A note on classes such as "cat, dog" whose parts are classes too; none if there are no such."""
+    known = set(names)
+    for separator in POSSIBLE_SEPARATORS:
+        compound = []
+        for name in names:
+            parts = [part.strip() for part in name.split(separator) if part.strip()]
+            if len(parts) > 1 and known.issuperset(parts):
+                compound.append(repr(name))
+        if compound:
+            setting = "`data.columns.target='classes'`"
+            if separator != COMMA:
+                setting = f"`data.columns.separator={separator!r}`"
+            return [
+                f"classes are called {some(compound, 3)}: their parts are classes too: if they are several "
+                f"each, say {setting}"
+            ]
+    return []
+
+
+def _about_spellings(names: list[str]) -> list[str]:
+    """A note on classes whose names differ in the case of letters, spaces or dashes only; none if there
+    are no such."""
+    spellings: dict[str, list[str]] = {}
+    for name in names:
+        plain = " ".join(name.casefold().replace("_", " ").replace("-", " ").split())
+        spellings.setdefault(plain, []).append(name)
+    alike = [some_names for some_names in spellings.values() if len(some_names) > 1]
+    if not alike:
+        return []
+    listed = "; ".join(" and ".join(some_names) for some_names in alike[:3])
+    if len(alike) > 3:
+        listed += "; ..."
+    return [
+        f"{listed} are classes of their own, and their names hardly differ: if they are one class, give "
+        "their folders, or their rows of the table, one name"
+    ]
 
 
 def _composed(names: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -6,10 +6,9 @@ Legend: N examples, B batch, K classes, M classes of all examples together.
 """
 
 import re
-from ast import literal_eval
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -19,16 +18,10 @@ from vitkit.system.storage.files import parse_json
 TargetKind = Literal["class", "classes", "number", "none"]
 NO_TARGET = -1  # what a batch holds for an example without a target: no class has this number
 LARGEST = float(np.finfo(np.float32).max)  # number that a batch can hold
-SEPARATORS = ("|", ";", ",")  # between the classes of one image in a cell of a manifest
-OTHER_SEPARATORS = (
-    "/",
-    "+",
-    "&",
-    " ",
-)  # which are in the names of classes too: only if somebody says so
-LONGEST_LIST = 10_000  # characters of a cell that is a list as Python writes it
+SEPARATORS = ("|", ";")  # between the classes of one image in a cell of a manifest
+COMMA = ","  # the same, if somebody says that there are several classes: names have commas too
 
-
+_QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -44,6 +37,9 @@ class Lists:
     """(M,): the lists of all examples, one after the other."""
     ends: np.ndarray
     """int64 (N,): where the list of each example ends."""
+    unknown: "Lists | None" = None
+    """For each example, the classes of which it is not known whether the example has them: they take
+    no part in losses and metrics. None if everything is known."""
 
     @classmethod
     def of(cls, lists: Sequence[Sequence]) -> "Lists":
@@ -67,7 +63,10 @@ class Lists:
         new_starts = ends - counts
         # Value j of the result, which is of list i, was value j - new_starts[i] + old_starts[i].
         shift = np.repeat(old_starts - new_starts, counts)
-        return Lists(self.values[np.arange(counts.sum()) + shift], ends)
+        unknown = None
+        if self.unknown is not None:
+            unknown = self.unknown[rows]
+        return Lists(self.values[np.arange(counts.sum()) + shift], ends, unknown)
 
     @property
     def counts(self) -> np.ndarray:
@@ -85,14 +84,28 @@ class Lists:
         return self.values[start : int(self.ends[i])]
 
     def multi_hot(self, classes: int) -> np.ndarray:
-        """float32 (N, K): 1 where an example is of a class."""
+        """float32 (N, K): 1 where an example is of a class, NaN where that is unknown, else 0."""
         rows = np.zeros((len(self), classes), dtype=np.float32)
         rows[self.owners, self.values] = 1
+        if self.unknown is not None:
+            rows[self.unknown.owners, self.unknown.values] = np.nan
         return rows
 
     def tobytes(self) -> bytes:
         """The bytes that tell these lists from others, for a digest."""
-        return self.ends.tobytes() + self.values.tobytes()
+        known = self.ends.tobytes() + self.values.tobytes()
+        if self.unknown is None:
+            return known
+        return known + self.unknown.tobytes()
+
+
+class PartlyKnown(NamedTuple):
+    """Several classes of one example, of some of which nothing is known."""
+
+    classes: list
+    """Those that it has."""
+    unknown: list
+    """Those that it may have or not."""
 
 
 def concatenate(several: Sequence[np.ndarray] | Sequence[Lists]) -> np.ndarray | Lists:
@@ -101,7 +114,15 @@ def concatenate(several: Sequence[np.ndarray] | Sequence[Lists]) -> np.ndarray |
         return np.concatenate(several)
     counts = np.concatenate([lists.counts for lists in several])
     values = np.concatenate([lists.values for lists in several])
-    return Lists(values, np.cumsum(counts, dtype=np.int64))
+    unknown = None
+    if any(lists.unknown is not None for lists in several):
+        unknown = concatenate([lists.unknown or nothing_for(len(lists)) for lists in several])
+    return Lists(values, np.cumsum(counts, dtype=np.int64), unknown)
+
+
+def nothing_for(count: int) -> Lists:
+    """An empty list for each of so many examples."""
+    return Lists(np.zeros(0, np.int64), np.zeros(count, np.int64))
 
 
 # Labels of rows
@@ -120,22 +141,20 @@ def as_row_labels(
     """The label of each row, all of one kind, from the values of a table.
 
     where: what errors call the file that they come from.
-    target: which kind, as Columns.target has it.
-    separator: what stands between several classes in a cell of text, as Columns.separator has it.
+    target, separator: as Columns has them.
     Raises ValueError, with the row, for a label that is missing or of another kind.
     """
     if target == "none":
         return None
+    if separator is not None and target == "auto":
+        target = "classes"
     if isinstance(values, np.ndarray):
         if values.dtype != object and (values == values.round()).all():
             values = values.astype(np.int64)
         else:
             values = values.tolist()
-    if isinstance(values, list) and all(isinstance(value, bool) for value in values):
-        values = [str(value) for value in values]  # as CSV has them
     # Text is a list if somebody says so, or if nothing else explains it
-    is_split = target == "classes" or (target == "auto" and separator is not None)
-    if is_split or (target == "auto" and (_are_lists(values) or _recurs(values, SEPARATORS))):
+    if target == "classes" or (target == "auto" and (_are_lists(values) or _recurs(values))):
         values = _split_cells(values, separator)
     kind = target
     if kind == "auto":
@@ -182,6 +201,8 @@ def _classes(values: Values, where: str) -> np.ndarray:
         return values
     if isinstance(values, Lists):
         values = _as_lists(values)  # each of which will be refused
+    if values and all(isinstance(value, bool) for value in values):
+        values = list(map(str, values))  # "False" and "True", as a CSV has them, not 0 and 1
     for row, value in enumerate(values):
         _check_class(value, where, row)
         if isinstance(value, str) != isinstance(values[0], str):
@@ -241,17 +262,7 @@ def _numbers(values: Values, where: str) -> np.ndarray:
     return np.array(numbers, dtype=np.float64)
 
 
-def _are_lists(values: Values) -> bool:
-    """Whether all cells of text are lists as JSON or Python writes them, or empty."""
-    if isinstance(values, Lists | np.ndarray) or not len(values):
-        return False
-    if not all(isinstance(value, str) for value in values):
-        return False
-    cells = set(values) - {""}
-    return bool(cells) and all(isinstance(_as_list(cell), list) for cell in cells)
-
-
-def _recurs(values: Values, separators: Sequence[str]) -> bool:
+def _recurs(values: Values) -> bool:
     """Whether cells of text are lists of classes: taken apart, as in "cat;dog", "dog" and
     "cat;cow", there are fewer classes than different cells."""
     if isinstance(values, Lists | np.ndarray):
@@ -259,40 +270,42 @@ def _recurs(values: Values, separators: Sequence[str]) -> bool:
     if not all(isinstance(value, str) for value in values):
         return False
     cells = set(values)
-    separator = _separator(cells, separators)
+    separator = _separator(cells)
     if separator is None:
         return False
     classes = {name for cell in cells for name in _split_cell(cell, separator)}
     return len(classes) < len(cells)
 
 
-def separator_of_names(names: Sequence[str]) -> str | None:
-    """What seems to stand between several classes in the names of classes, of OTHER_SEPARATORS, as in
-    "cat/dog", "cat" and "dog": of some names all parts are classes of their own. None if nothing does."""
-    known = set(names)
-    for separator in OTHER_SEPARATORS:
-        parts = [_split_cell(name, separator) for name in names if separator in name]
-        if parts and all(known.issuperset(each) for each in parts):
-            return separator
-    return None
+def _are_lists(values: Values) -> bool:
+    """Whether all cells of text that are not empty are written as lists: ["cat", "dog"] of JSON,
+    ['cat', 'dog'] of Python."""
+    if isinstance(values, Lists | np.ndarray):
+        return False
+    if not all(isinstance(value, str) for value in values):
+        return False
+    cells = {value.strip() for value in values} - {""}
+    return bool(cells) and all(isinstance(_listed(cell), list) for cell in cells)
 
 
 def _separator(cells: Iterable[str], separators: Sequence[str] = SEPARATORS) -> str | None:
-    """What separates the classes in cells of text: the first of the separators that occurs; None if
-    none does."""
+    """What separates the classes in cells of text: the first of the separators that occurs outside of
+    written lists; None if none does."""
+    cells = [cell for cell in cells if _listed(cell) is None]
     for separator in separators:
         if any(separator in cell for cell in cells):
             return separator
     return None
 
 
-def _split_cells(values: Values, separator: str | None = None) -> Sequence | Lists:
+def _split_cells(values: Values, separator: str | None) -> Sequence | Lists:
     """Cells like "cat|dog", "cat;dog", "cat, dog" and '["cat", "dog"]' as lists; an empty cell is an
-    empty list."""
+    empty list. separator: what stands between classes, if somebody says it."""
     if isinstance(values, Lists):
         return values
     if separator is None:
-        separator = _separator({value for value in values if isinstance(value, str)})
+        cells = {value for value in values if isinstance(value, str)}
+        separator = _separator(cells, (*SEPARATORS, COMMA))
     lists: dict[str, list] = {}  # by text: a cell that comes a million times is split once
     result = []
     for value in values:
@@ -306,7 +319,7 @@ def _split_cells(values: Values, separator: str | None = None) -> Sequence | Lis
 
 
 def _split_cell(text: str, separator: str | None) -> list:
-    listed = _as_list(text)
+    listed = _listed(text)
     if listed is not None:
         return listed
     names = [text]
@@ -315,22 +328,21 @@ def _split_cell(text: str, separator: str | None) -> list:
     return [name.strip() for name in names if name.strip()]
 
 
-def _as_list(text: str) -> list | None:
-    """The list that a text is as JSON or Python writes it; None for anything else, such as a name that
-    begins with a bracket."""
-    if not text.strip().startswith("["):
+def _listed(text: str) -> list | None:
+    """What a list holds that is written as JSON, as Python or as NumPy does; None for other text, such as
+    a name that begins with a bracket."""
+    text = text.strip()
+    if not (text.startswith("[") and text.endswith("]")):
         return None
     try:
         return parse_json(text)
     except ValueError:
         pass
-    if len(text) > LONGEST_LIST:
-        return None
-    try:
-        value = literal_eval(text.strip())
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
-    return value if isinstance(value, list) else None
+    names = [single or double for single, double in _QUOTED.findall(text)]
+    between = _QUOTED.sub("", text[1:-1])
+    if names and not between.strip(", \n"):
+        return names
+    return None
 
 
 def _lists(values: Values, where: str) -> Lists:
@@ -339,16 +351,30 @@ def _lists(values: Values, where: str) -> Lists:
     if not isinstance(values, Lists):
         flat = []
         ends = []
+        unknown = []
+        unknown_ends = []
         for row, value in enumerate(values):
+            if isinstance(value, PartlyKnown):
+                unknown += value.unknown
+                value = value.classes
             classes = value if isinstance(value, list | tuple) else [value]
             for name in classes:
                 _check_class(name, where, row)
+                if isinstance(name, bool) and classes is value:
+                    raise BadData(
+                        f"{where} row {row} has the label {value!r}; several classes are the list of "
+                        "their names or numbers, not of true and false"
+                    )
             flat += classes
             ends.append(len(flat))
+            unknown_ends.append(len(unknown))
         kinds = {isinstance(name, str) for name in flat}
         if len(kinds) > 1:
             raise BadData(f"{where} has numbers and names as labels; choose one kind")
         lists = Lists(_as_array(flat, where), np.array(ends, dtype=np.int64))
+        if unknown:
+            nothing_known = Lists(np.array(unknown, np.int64), np.array(unknown_ends, np.int64))
+            lists = replace(lists, unknown=nothing_known)
     _refuse_repetitions(lists, where)
     return lists
 

@@ -61,8 +61,8 @@ class MeanAveragePrecision:
             logits = classifier.logits(batch.images)  # (B, classes of the model)
             probabilities = classifier.probabilities(logits)[:, classes]  # (B, K)
             logits = logits[:, classes]
-            losses = F.binary_cross_entropy_with_logits(logits, batch.targets, reduction="none")
-            return logits, probabilities, batch.targets, losses.sum(-1), batch.indices
+            losses = losses_of_known(logits, batch.targets)
+            return logits, probabilities, batch.targets, losses, batch.indices
 
         rows = collect(classifier.model, part.batches, read, classifier.device)
         logits, probabilities, targets, losses, indices = concatenated(rows)
@@ -70,6 +70,13 @@ class MeanAveragePrecision:
         yield from several(logits, probabilities > YES, targets, groups)
         yield Metric("loss", losses.double().mean().item(), NATS)
         yield Metric("seen", len(losses), COUNT)
+
+
+def losses_of_known(logits: Tensor, targets: Tensor) -> Tensor:
+    """Logits, and targets that are ones, zeros, or NaN where unknown, (N, K) each -> the sigmoid's
+    cross-entropy of each image, summed over what is known of it: (N,)."""
+    losses = F.binary_cross_entropy_with_logits(logits, targets.nan_to_num(0), reduction="none")
+    return (losses * ~targets.isnan()).sum(1)
 
 
 def _groups_of(source: Source, indices: Tensor) -> np.ndarray | None:
@@ -90,8 +97,9 @@ def several(
     F1 over all pairs of an image and a class; with intervals. NaN if no image has a class, or a score
     is not finite.
 
-    Scores, whether each class is answered with yes, and targets that are ones or zeros, (N, K) each.
-    Means are over the classes that any image has.
+    Scores, whether each class is answered with yes, and targets that are ones, zeros, or NaN where it is
+    unknown, (N, K) each: an image takes no part in the figures of a class that is unknown for it. Means are
+    over the classes that any image has.
 
     groups, fewer: as `with_intervals` takes them.
     """
@@ -111,7 +119,10 @@ def _figures(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """A function that computes the FIGURES of some of the images, by their rows; of (N, K) each."""
     count = len(targets)
-    ranking = Ranking(scores, targets)
+    known = ~np.isnan(targets)
+    targets = np.where(known, targets, 0)
+    yes = yes * known
+    ranking = Ranking(scores, targets, known)
     right = yes * targets
 
     def figures(rows: np.ndarray) -> np.ndarray:
@@ -132,10 +143,11 @@ def _figures(
 class Ranking:
     """Images sorted once by their scores for each class: average precision of any multiset."""
 
-    def __init__(self, scores: np.ndarray, targets: np.ndarray):
-        """Scores, and targets that are ones or zeros, (N, K) each."""
+    def __init__(self, scores: np.ndarray, targets: np.ndarray, known: np.ndarray):
+        """Scores, targets that are ones or zeros, and whether these are known, (N, K) each."""
         self.order = np.argsort(-scores, axis=0, kind="stable")  # (N, K)
         self.targets = np.take_along_axis(targets, self.order, 0)
+        self.known = np.take_along_axis(known, self.order, 0)
         ordered = np.take_along_axis(scores, self.order, 0)
         # Equal scores are one threshold: what counts is where each run of them ends
         last = np.ones(scores.shape, dtype=bool)
@@ -150,7 +162,7 @@ class Ranking:
         The sum over thresholds of precision times the rise of recall, as scikit-learn computes it:
         each image of the class adds the precision at the end of its run.
         """
-        weights = times[self.order]  # (N, K)
+        weights = times[self.order] * self.known  # (N, K)
         of_class = weights * self.targets
         found = np.cumsum(of_class, 0)
         precision = found / np.maximum(np.cumsum(weights, 0), 1)

@@ -342,7 +342,11 @@ def _labels(source: Source, rows: range) -> dict:
     targets = source.targets
     if isinstance(targets, Lists):
         names = [[as_text(source.labels[number]) for number in targets.row(i)] for i in rows]
-        return {"classes": pa.array(names, pa.list_(pa.string()))}
+        columns = {"classes": pa.array(names, pa.list_(pa.string()))}
+        if targets.unknown is not None:
+            unknown = [[as_text(source.labels[k]) for k in targets.unknown.row(i)] for i in rows]
+            columns["unknown"] = pa.array(unknown, pa.list_(pa.string()))
+        return columns
     if source.target_kind == "none":
         return {}
     columns = {"label": pa.array(targets[rows.start : rows.stop])}

@@ -42,6 +42,7 @@ EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
 AT_ONCE = 1 << 22  # numbers of the rows that are left out at once
 TOGETHER = 1 << 16  # numbers of the rows of all l2 that are computed together; a cache holds them
 FEW = 500  # examples, up to which l2 is chosen without those that are answered by it,
+LEAST_KNOWN = 2  # folds with a target for an output, that a fit may be without one
 PARTS = 5  # a fifth of the folds at a time
 
 
@@ -289,6 +290,68 @@ class LeaveOut:
         return eigenvalues, rows, asked
 
 
+class LeaveOutKnown:
+    """The fits of several outputs, each to the examples whose target is known for it, as one LeaveOut.
+
+    Outputs that are known for the same examples have a fit together, in which the others weigh nothing.
+    """
+
+    def __init__(self, fits: Sequence[tuple[Tensor, LeaveOut]], targets: Tensor, folds: Folds):
+        """fits: the outputs of each, (k,), and the fit. targets: (N, K). folds: of all examples."""
+        self.fits = fits
+        self.targets = targets
+        self.folds = folds
+
+    @classmethod
+    def of_targets(
+        cls, x: Tensor, targets: Tensor, folds: Folds, products: Tensor | None = None
+    ) -> "LeaveOutKnown":
+        """Features (N, D), and targets (N, K), NaN where unknown. The other arguments are those of
+        LeaveOut."""
+        patterns, pattern_of = targets.isnan().mT.unique(dim=0, return_inverse=True)
+        targets = targets.nan_to_num(0)
+        fits = []
+        for number, unknown in enumerate(patterns):
+            outputs = torch.where(pattern_of == number)[0]
+            fit = LeaveOut(x, targets[:, outputs], folds, (~unknown).double(), products=products)
+            if fit._is_wide:
+                products = fit.products  # computed once for all
+            fits.append((outputs, fit))
+        return cls(fits, targets, folds)
+
+    @property
+    def scale(self) -> float:
+        """The mean of the fits' scales."""
+        return sum(fit.scale for _, fit in self.fits) / len(self.fits)
+
+    def scores_by(self, l2s: Sequence[float]) -> Iterator[Tensor]:
+        """The scores of each example by the fits without its fold, (N, K), by each l2 in turn."""
+        for scores in zip(*(fit.scores_by(l2s) for _, fit in self.fits), strict=True):
+            together = torch.empty_like(self.targets)
+            for (outputs, _), some in zip(self.fits, scores, strict=True):
+                together[:, outputs] = some
+            yield together
+
+    def head(self, l2: float) -> tuple[Tensor, Tensor]:
+        """The weights (K, D) and the bias (K,) of the fits to all that is known."""
+        heads = [fit.head(l2) for _, fit in self.fits]
+        order = torch.cat([outputs for outputs, _ in self.fits]).argsort()
+        weights = torch.cat([weight for weight, _ in heads])
+        biases = torch.cat([bias for _, bias in heads])
+        return weights[order], biases[order]
+
+    def of(self, examples: Tensor) -> "LeaveOutKnown":
+        """The same for some of the examples, (n,), whole folds. An output that hardly any of them has a
+        target for is answered with what is there for it: nothing."""
+        fits = []
+        for outputs, fit in self.fits:
+            some = fit.of(examples)
+            if len(some.folds.fold[some.weights > 0].unique()) < LEAST_KNOWN:
+                some.weights = torch.ones_like(some.weights)
+            fits.append((outputs, some))
+        return LeaveOutKnown(fits, self.targets[examples], self.folds.of(examples))
+
+
 # The l2 whose left-out answers are the best
 
 
@@ -307,7 +370,7 @@ Judge = Callable[[Tensor, Tensor], Judged]
 """Judges left-out scores (n, K) of the examples with these numbers (n,)."""
 
 
-def best_left_out(fit: LeaveOut, judge: Judge) -> tuple[float, Judged]:
+def best_left_out(fit: LeaveOut | LeaveOutKnown, judge: Judge) -> tuple[float, Judged]:
     """The l2 whose leave-one-out answers have the lowest loss; and these answers, judged.
 
     No answer has a say in the l2 that it is given by, or it would be too good: of few examples, those of
@@ -342,7 +405,7 @@ def best_left_out(fit: LeaveOut, judge: Judge) -> tuple[float, Judged]:
     return STRENGTHS[chosen] * fit.scale, Judged(own_losses, answers, scales[chosen])
 
 
-def _losses(fit: LeaveOut, judge: Judge, examples: Tensor) -> tuple[Tensor, list]:
+def _losses(fit: LeaveOut | LeaveOutKnown, judge: Judge, examples: Tensor) -> tuple[Tensor, list]:
     """The loss of each left-out answer by each l2, (L, N), and what brought the scores there."""
     losses = []
     scales = []
@@ -353,7 +416,7 @@ def _losses(fit: LeaveOut, judge: Judge, examples: Tensor) -> tuple[Tensor, list
     return torch.stack(losses), scales
 
 
-def _scores_by(fit: LeaveOut, numbers: Iterable[int]) -> Iterator[Tensor]:
+def _scores_by(fit: LeaveOut | LeaveOutKnown, numbers: Iterable[int]) -> Iterator[Tensor]:
     """The scores (N, K) by each of the l2 with these numbers."""
     return fit.scores_by([STRENGTHS[number] * fit.scale for number in numbers])
 
@@ -416,15 +479,19 @@ def variance_of_fits(independent: int) -> float:
 
 def means_without(y: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """The mean of all targets but those of each one's fold: of targets (N,) or (N, K) and folds, (N,).
+    Targets that are NaN are unknown and take no part.
 
     A fit without an example begins at this mean, which is the lower the larger the example's target is. So
     left-out answers that know nothing are ordered the wrong way round.
     """
     number = np.unique(fold, return_inverse=True)[1]
+    known = ~np.isnan(y)
+    y = np.where(known, y, 0)
     sums = np.zeros((number.max() + 1, *y.shape[1:]))
+    counts = np.zeros_like(sums)
     np.add.at(sums, number, y)
-    counts = np.bincount(number)[number].reshape(-1, *(1,) * (y.ndim - 1))
-    return (y.sum(0) - sums[number]) / np.maximum(len(y) - counts, 1)
+    np.add.at(counts, number, known)
+    return (y.sum(0) - sums[number]) / np.maximum(known.sum(0) - counts[number], 1)
 
 
 def share_of_left_out(

@@ -18,12 +18,14 @@ from torch import Tensor
 from vitkit.data import Lists, Source, TargetKind
 from vitkit.evaluation.metrics.classification import unbalanced
 from vitkit.evaluation.metrics.metric import Metric, group_count
-from vitkit.evaluation.metrics.other_targets import YES, errors, several
+from vitkit.evaluation.metrics.other_targets import YES, errors, losses_of_known, several
 from vitkit.evaluation.probes.features import Features
 from vitkit.evaluation.probes.folds import Folds, folds_of
 from vitkit.evaluation.probes.left_out import (
+    LEAST_KNOWN,
     Judged,
     LeaveOut,
+    LeaveOutKnown,
     best_left_out,
     means_without,
     variance_of_fits,
@@ -103,7 +105,8 @@ class Probing:
 
     def targets(self, source: Source, found: Features) -> Features:
         """Features of the source's images, with targets as the head has its outputs: for one class
-        each its number, -1 for an unknown one; for several, ones and zeros (N, K); or the numbers."""
+        each its number, -1 for an unknown one; for several, ones, zeros, and NaN where nothing is known
+        (N, K); or the numbers."""
         if self.kind == "class":
             number = np.full(len(source.labels), -1)
             number[self.known] = np.arange(len(self.known))
@@ -237,6 +240,16 @@ class Probing:
         return chance_sentences(fitted, learned.y, groups, logits)
 
 
+def learnable(y: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
+    """Which classes a fit without some example can know: those that an example has, and that are known of
+    all examples, or of two groups, (N,), at least; of ones, zeros and NaN (N, K): bool (K,)."""
+    if groups is None:
+        groups = np.arange(len(y))
+    known = ~np.isnan(y)
+    known_of = [len(np.unique(groups[some])) for some in known.T]
+    return (y == 1).any(0) & (known.all(0) | (np.array(known_of) >= LEAST_KNOWN))
+
+
 # Several classes an image, and numbers: least squares in closed form, as for one class each
 
 
@@ -246,34 +259,44 @@ def several_probe(
     groups: np.ndarray | None = None,
     products: Tensor | None = None,
 ) -> Probe:
-    """A head of yes-or-no questions, for a sigmoid: features (N, D), and ones and zeros (N, K). l2 is
-    the one whose left-out answers have the least cross-entropy. Examples of one group, by its number
-    (N,), are left out together. `products`: of each two rows, if they were computed (`row_products`).
+    """A head of yes-or-no questions, for a sigmoid: features (N, D), and ones and zeros (N, K), or NaN
+    where it is unknown: an example takes no part in the fit of such a class. l2 is the one whose left-out
+    answers have the least cross-entropy. Examples of one group, by its number (N,), are left out together.
+    `products`: of each two rows, if they were computed (`row_products`).
 
-    Raises ValueError for a class without an example, for no class at all, if all examples have all
-    classes, and for features that are not finite.
+    Raises ValueError for a class without an example, for one that is known of one group only, for no class
+    at all, if all examples have all classes, and for features that are not finite.
     """
     refuse_broken(x)
     if not len(y) or not y.shape[1]:
         examples = counted(len(y), "example")
         raise BadData(f"{examples} of {y.shape[-1]} classes teach no classifier")
-    empty = np.flatnonzero(~y.any(0))
+    empty = np.flatnonzero(~(y == 1).any(0))
     if len(empty):
         raise BadData(f"of {y.shape[1]} classes {len(empty)} have no example")
-    if y.all():
+    alone = np.flatnonzero(~learnable(y, groups))
+    if len(alone):
+        raise BadData(
+            f"of {y.shape[1]} classes {len(alone)} are known of one example only, or of one group of them"
+        )
+    if (y != 0).all():
         raise BadData(
             f"all {len(y):,} examples have all {y.shape[1]} classes, so nothing tells what has them not"
         )
     truth = torch.tensor(y, dtype=torch.float64)
     folds = _each(len(y), groups)
-    fit = LeaveOut(torch.tensor(x), 2 * truth - 1, folds, products=products)
+    fit: LeaveOut | LeaveOutKnown
+    if truth.isnan().any():
+        fit = LeaveOutKnown.of_targets(torch.tensor(x), 2 * truth - 1, folds, products)
+    else:
+        fit = LeaveOut(torch.tensor(x), 2 * truth - 1, folds, products=products)
 
     def judge(scores: Tensor, examples: Tensor) -> Judged:
         own = truth[examples]
-        platt = fit_platt(scores, own)
+        known = ~own.isnan()
+        platt = fit_platt(scores[known], own[known])
         logits = platt.logits(scores)
-        losses = F.binary_cross_entropy_with_logits(logits, own, reduction="none").sum(1)
-        return Judged(losses, logits, platt)
+        return Judged(losses_of_known(logits, own), logits, platt)
 
     l2, judged = best_left_out(fit, judge)
     platt = judged.scale
@@ -337,7 +360,7 @@ class Platt(NamedTuple):
 
 
 def fit_platt(scores: Tensor, truth: Tensor) -> Platt:
-    """The line by which the sigmoid of scores fits ones and zeros best, (N, K) each, float64.
+    """The line by which the sigmoid of scores fits ones and zeros best, of one shape, float64.
 
     The cross-entropy is convex in both numbers. As Platt did, a yes counts (P + 1) / (P + 2) of P and
     a no 1 / (Q + 2) of Q: otherwise the slope has no bound if all answers are right. Scores that order

@@ -13,7 +13,7 @@ from textwrap import wrap
 
 from vitkit.system.storage.addresses import without_credentials
 
-NOUNS = r"\b(file|folder|image|example|member)s\b"
+NOUNS = r"\b(file|folder|image|example|member|link)s\b"
 LONGEST = 2000  # characters of a sentence
 LONGEST_NAME = 200  # characters of the name of a class or a file
 CONTROL = ("Cc", "Cs", "Zl", "Zp")  # Unicode's categories: control, surrogates, separators of lines

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vitkit.data import Source, find_images, heading_of_list, splits_at
+from vitkit.data import Source, find_images, heading_of_list, note_left_out, splits_at
 from vitkit.evaluation import Finding
 from vitkit.labelling import (
     Check,
@@ -181,8 +181,11 @@ def label(settings: Label) -> Labelled | Checked:
     _check(settings)
     root = Path(tidied(settings.photographs))
     folder = settings.workdir or folder_of_sitting(root, "check" if settings.check else "labels")
-    if not find_images(root)[0]:
+    names, left_out = find_images(root)
+    if not names:
         raise BadSettings(f"{root} holds no photographs")
+    for note in note_left_out(left_out):
+        say(f"{root}: {note}")
 
     def find() -> list[str]:
         return _photographs(root, (folder, RUNS, settings.sort_into))

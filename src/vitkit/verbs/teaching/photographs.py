@@ -8,7 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data import IMAGE_SUFFIXES, Files, Source, find_images, merge_parts, parts_at, subset
+from vitkit.data import (
+    IMAGE_SUFFIXES,
+    Files,
+    Source,
+    find_images,
+    merge_parts,
+    note_left_out,
+    parts_at,
+    subset,
+)
 from vitkit.evaluation import Memory, NewExamples, digest_of, features, last_token, rounded
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable_name
@@ -58,17 +67,17 @@ def photographs_of(word: str, memory: Memory) -> Batch:
                 f"`add={word!r}`: {path} is neither a photograph nor a folder of them; a data set says "
                 "itself which classes it has"
             )
-        names, _ = find_images(path)
+        names, left_out = find_images(path)
         if not names:
             raise BadSettings(f"`add={word!r}`: {path} holds no images")
-        return Batch(_files(path, names, label))
+        return Batch(_files(path, names, label), note_left_out(left_out))
 
     # A data set, or a folder that is one class
     sources, notes, _ = parts_at(word, typed=True)
     kind = next(iter(sources.values())).target_kind
     if kind == "none" and path.is_dir():
-        names, _ = find_images(path)
-        return Batch(_files(path, names, path.resolve().name))
+        names, left_out = find_images(path)
+        return Batch(_files(path, names, path.resolve().name), note_left_out(left_out))
     if kind != "class":
         raise BadSettings(
             f"`add={word!r}`: a taught model answers with one class, and the targets of {word} are of "

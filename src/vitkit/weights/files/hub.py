@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from urllib.request import getproxies
 
-from vitkit.system.errors import BadWeights, Unavailable, Unsupported, VitkitError
-from vitkit.system.storage.download import Missing, download
+from vitkit.system.errors import BadWeights, NotThere, Unavailable, Unsupported, VitkitError
+from vitkit.system.storage.download import download
 from vitkit.system.storage.files import cache_dir, nearest
 from vitkit.system.storage.private import paths_of_this_machine
 from vitkit.weights.files.directory import PROCESSOR_FILE, UNKNOWN
@@ -79,7 +79,7 @@ def from_google(name: str) -> Path:
     url = f"{ENDPOINT}/{name.replace('+', '%2B')}"
     try:
         return download(url, cache_dir() / "google" / name)
-    except Missing as error:
+    except NotThere as error:
         names = "https://github.com/google-research/vision_transformer"
         raise BadWeights(f"{error}; the names are listed at {names}") from error
 

@@ -1,0 +1,276 @@
+"""Which folders of a tree are the classes, and which are parts or say nothing about an image.
+
+Trees are seldom ambiguous. Where one is, its user is asked: a wrong table of classes would train without a
+complaint.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vitkit.data.sources.tables import PARTS
+from vitkit.system.console.text import some
+from vitkit.system.errors import BadData
+
+Folders = tuple[str, ...]
+"""The names of the folders that an image lies in, from the one above."""
+
+# Folders that hold the images of a data set, or of a part, and are no class of it.
+CONTAINERS = frozenset(
+    "data dataset datasets files image images img imgs jpeg jpegimages jpeg_images jpg photo photos "
+    "pic pics picture pictures png raw rgb".split()
+)
+STRAY = 0.1  # share of the images that may lie beside the folders that hold the others
+# Other names of parts, as in training_set, test-images, seg_train and val2017. A class may be called so
+# ("bullet train"): these count only where there is a part to train on and one to measure on.
+_LONG_PART = re.compile(
+    rf"(?:.*[-_ ])?(?P<part>{'|'.join(PARTS)}|eval|evaluation)"
+    r"(?:[-_ ]?(?:set|data|dataset|images|imgs|img|photos|split))?[-_ ]?\d*",
+    re.IGNORECASE,
+)
+
+
+class Layout(NamedTuple):
+    """What the folders of N images are."""
+
+    labels: list[str | None]
+    """The class of each image; None for one that lies in no class folder."""
+    parts: list[str | None]
+    """The part of each image: "train", "val" or "test"; "" if there are no parts; None for an image outside
+    every part."""
+    class_folders: set[Folders]
+    """Where the class folders are, from the root; empty if images have no class."""
+    notes: tuple[str, ...]
+    """What the user should know."""
+
+
+def layout_of(root: Path, paths: Sequence[Folders], labelled: bool, level: int | None) -> Layout:
+    """What the folders are, as the names say it; with a `level`, as it says.
+
+    labelled: whether folders may be classes.
+    level: how many folders down the class folders are, counted from `root`; None to see it from the tree.
+
+    Raises ValueError for a tree that may be meant in several ways, with what to type for each, and for a
+    level that no image lies at.
+    """
+    if level is not None and labelled:
+        return _at_level(root, paths, level)
+    rest = _without_containers(root.resolve().name, paths)
+    notes = []
+    swapped = False
+    divided = _divided(rest, labelled)
+    if not divided and labelled and _classes_of_parts(rest):
+        _refuse_several_data_sets(root, rest, paths)
+        swapped = True
+        rest = [(path[1], path[0], *path[2:]) if len(path) > 1 else path for path in rest]
+        divided = {path[0]: PARTS[path[0].lower()] for path in rest if len(path) > 1}
+        notes.append("parts are the folders inside the class folders")
+    parts: list[str | None] = [""] * len(paths)
+    if divided:
+        _check_parts(root, rest, divided)
+        parts = [divided.get(path[0]) if path else None for path in rest]
+        rest = _within_parts(rest)
+
+    if not labelled or not any(rest):
+        return Layout([None] * len(paths), parts, set(), tuple(notes))
+    if _lie_deeper(rest):
+        _refuse_another_level(root, paths, rest)
+        notes += _about_deeper(rest)
+    labels = [path[0] if path else None for path in rest]
+    class_folders = set()
+    for path, below in zip(paths, rest, strict=True):
+        if below:
+            place = len(path) - len(below) - swapped
+            class_folders.add(path[: place + 1])
+    return Layout(labels, parts, class_folders, tuple(notes))
+
+
+def _at_level(root: Path, paths: Sequence[Folders], level: int) -> Layout:
+    """The class folders at this level; a folder above that says the part of all images is a part."""
+    if not isinstance(level, int) or level < 1:
+        raise BadData(f"columns.level is {level!r}; it is 1 for {root.name}/CLASS/IMAGE, or more")
+    inside = [path for path in paths if len(path) >= level]
+    if not inside:
+        deepest = max(map(len, paths))
+        raise BadData(
+            f"no image of {root} lies {level} folders down, and the deepest lies {deepest} down; "
+            "correct `data.columns.level`"
+        )
+    part_at = None
+    for place in range(level - 1):
+        if all(path[place].lower() in PARTS for path in inside):
+            part_at = place
+    labels: list[str | None] = []
+    parts: list[str | None] = []
+    for path in paths:
+        is_inside = len(path) >= level
+        labels.append(path[level - 1] if is_inside else None)
+        part = ""
+        if part_at is not None:
+            part = PARTS[path[part_at].lower()] if is_inside else None
+        parts.append(part)
+    return Layout(labels, parts, {path[:level] for path in inside}, ())
+
+
+# Folders that say nothing
+
+
+def _without_containers(parent: str, paths: Sequence[Folders]) -> list[Folders]:
+    """The folders below those that hold all images, as far as these say nothing: data/images/cat is cat.
+    Images outside of them lie in no folder."""
+    inside = [path for path in paths if path]
+    tops = {path[0] for path in inside}
+    if len(tops) != 1:
+        return list(paths)
+    top = tops.pop()
+    below = [path[1:] for path in inside]
+    is_copy = top.casefold() == parent.casefold() and any(below)  # training_set/training_set/cat
+    has_parts = len(_divided(below, labelled=True)) > 1
+    if top.casefold() not in CONTAINERS and not is_copy and not has_parts:
+        return list(paths)
+    return _without_containers(top, [path[1:] for path in paths])
+
+
+def _within_parts(paths: Sequence[Folders]) -> list[Folders]:
+    """The folders of each image below its part, without those that say nothing."""
+    rest: list[Folders] = [()] * len(paths)
+    for part in {path[0] for path in paths if path}:
+        members = [i for i, path in enumerate(paths) if path and path[0] == part]
+        below = _without_containers(part, [paths[i][1:] for i in members])
+        for i, folders in zip(members, below, strict=True):
+            rest[i] = folders
+    return rest
+
+
+# Parts
+
+
+def _divided(paths: Sequence[Folders], labelled: bool) -> dict[str, str]:
+    """The part that each of the first folders stands for; {} if the first folders are not parts."""
+    tops = sorted({path[0] for path in paths if path})
+    deep = {path[0] for path in paths if len(path) > 1}
+    plain = {top: PARTS[top.lower()] for top in tops if top.lower() in PARTS}
+    if plain and (len(plain) == len(tops) or not labelled or any(top in deep for top in plain)):
+        return plain
+    found = {}
+    for top in tops:
+        match = _LONG_PART.fullmatch(top)
+        if match:
+            found[top] = PARTS.get(match["part"].lower(), "val")
+    if "train" in found.values() and len(set(found.values())) > 1:
+        return found
+    return {}
+
+
+def _check_parts(root: Path, paths: Sequence[Folders], divided: dict[str, str]) -> None:
+    """Raises ValueError for folders beside train, val and test that are none of them, and for one part
+    under two names."""
+    others = sorted({path[0] for path in paths if path} - divided.keys())
+    if others:
+        known = some(sorted(divided))
+        raise BadData(
+            f"{root} is divided into parts, but {some(others)} is none of "
+            f"{', '.join(PARTS)}; move the images in it elsewhere, or give a folder that holds classes "
+            f"only; if {known} is a class as well: `data.columns.level=1`"
+        )
+    for part in sorted(set(divided.values())):
+        names = [name for name in divided if divided[name] == part]
+        if len(names) > 1:
+            raise BadData(
+                f"{root} holds the same part under two names ({', '.join(sorted(divided))}); merge or "
+                "rename them"
+            )
+
+
+def _classes_of_parts(paths: Sequence[Folders]) -> bool:
+    """Whether below each of the first folders there are parts and nothing else: cat/train, cat/test."""
+    inside = [path for path in paths if path]
+    if not inside or any(len(path) == 1 for path in inside):
+        return False
+    parts = {path[1].lower() for path in inside}
+    return parts <= PARTS.keys() and len(parts) > 1
+
+
+def _refuse_several_data_sets(
+    root: Path, paths: Sequence[Folders], whole: Sequence[Folders]
+) -> None:
+    """Raises ValueError if the first folders are data sets with parts of their own, as folds are."""
+    deep = [i for i, path in enumerate(paths) if len(path) > 2]
+    if not deep:
+        return
+    tops = sorted({paths[i][0] for i in deep})
+    parts = sorted({paths[i][1] for i in deep})
+    above = _above(whole[deep[0]], paths[deep[0]])
+    raise BadData(
+        f"{root} holds {some(tops)}, each with parts of its own ({some(parts)}); give one of them, such "
+        f"as {root.joinpath(*above, tops[0])}"
+    )
+
+
+# Classes
+
+
+def _lie_deeper(rest: Sequence[Folders]) -> bool:
+    """Whether hardly any image lies in its class folder itself."""
+    inside = [len(path) for path in rest if path]
+    return inside.count(1) < STRAY * len(inside)
+
+
+def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[Folders]) -> None:
+    """Raises ValueError if the folders below the first ones may be the classes: if there is a single
+    first folder with several below, or if below most first folders there are the same names.
+
+    paths: all folders of each image. rest: those of them from the class on.
+    """
+    inside = [i for i, path in enumerate(rest) if len(path) > 1]
+    below: dict[str, set[str]] = {}
+    for i in inside:
+        below.setdefault(rest[i][0], set()).add(rest[i][1])
+    tops = sorted(below)
+    spellings = sorted({name for inner in below.values() for name in inner}, reverse=True)
+    names = {name.casefold(): name for name in spellings}
+    times = dict.fromkeys(names, 0)
+    for inner in below.values():
+        for name in {name.casefold() for name in inner}:
+            times[name] += 1
+    telling = sorted(names.keys() - CONTAINERS)
+    again = [names[name] for name in telling if times[name] > 1]
+
+    # What to type for each meaning
+    first = inside[0]
+    level = len(paths[first]) - len(rest[first]) + 1
+    if len(tops) == 1 and len(telling) > 1:
+        listed = some([names[name] for name in telling])
+        folder = root.joinpath(*_above(paths[first], rest[first]), tops[0])
+        given = f"give {folder}"
+        if level > 1:
+            given = f"`data.columns.level={level + 1}`"
+        raise BadData(
+            f"{root} holds one folder, {tops[0]}, and below it {listed}: if these are the classes, "
+            f"{given}; if {tops[0]} is the only class, `data.columns.level={level}`"
+        )
+    if len(tops) > 1 and 2 * len(again) >= len(telling) > 0:
+        raise BadData(
+            f"{root} holds {some(tops)}, with folders of the same names below ({some(again)}): if "
+            f"these are the classes, `data.columns.level={level + 1}`; if {some(tops)} are, "
+            f"`data.columns.level={level}`"
+        )
+
+
+def _about_deeper(rest: Sequence[Folders]) -> list[str]:
+    """A note on images that lie deeper than in their class folder."""
+    inside = [path for path in rest if len(path) > 1]
+    tops = sorted({path[0] for path in inside})
+    inner = sorted({path[1] for path in inside if path[1].casefold() not in CONTAINERS})
+    if not inner:
+        return []
+    return [
+        f"classes are {some(tops)}; the folders inside ({some(inner)}) are not: `data.columns.level` "
+        "says another level"
+    ]
+
+
+def _above(path: Folders, rest: Folders) -> Folders:
+    """The folders of an image above those that are left."""
+    return path[: len(path) - len(rest)]

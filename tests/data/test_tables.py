@@ -1,0 +1,283 @@
+"""Tables as people have them: several classes an image, partly unknown labels, paths of other systems."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pictures import encoded, photograph
+
+from vitkit.data import BadImage, Columns, from_dataset, open_parts, open_source, subset
+from vitkit.data.sources.source import fingerprint, merge_parts
+
+IMAGES = {f"{i}.jpg": 8 for i in range(6)}
+
+
+@pytest.fixture
+def listed(folder):
+    """listed(text): a manifest of this text beside six images."""
+
+    def make(text: str, name: str = "list.csv") -> str:
+        path = folder(IMAGES) / name
+        path.write_text(text)
+        return str(path)
+
+    return make
+
+
+def rows_of(header: str, cells: list[str]) -> str:
+    lines = [f'{i}.jpg\t"{cell}"' for i, cell in enumerate(cells)]
+    return "\n".join([f"image\t{header}", *lines])
+
+
+def notes_of(where: str, columns: Columns | None = None) -> str:
+    return " / ".join(open_parts(where, columns).notes)
+
+
+def answers(where: str, columns: Columns | None = None) -> list[str]:
+    source = open_source(where, columns)
+    return [source.answer(i) for i in range(len(source))]
+
+
+# Cells with several classes
+
+
+@pytest.mark.parametrize(("cells", "columns"), [
+    (["cat|dog", "dog", "cat"], Columns(target="classes")),
+    (["cat, dog", "dog", "cat"], Columns(target="classes")),
+    (["cat,dog", "dog", "cat"], Columns(target="classes")),
+    (["cat dog", "dog", "cat"], Columns(separator=" ")),
+    (["cat/dog", "dog", "cat"], Columns(separator="/")),
+    (["cat / dog", "dog", "cat"], Columns(target="classes", separator="/")),
+    (["['cat', 'dog']", "['dog']", "['cat']"], Columns()),
+    (["['cat' 'dog']", "['dog']", "['cat']"], Columns()),
+    (['[""cat"", ""dog""]', '[""dog""]', '[""cat""]'], Columns()),
+    (["['cat', 'dog']", "dog", "cat"], Columns(target="classes")),
+])  # fmt: skip
+def test_cells_with_several_classes(listed, cells, columns):
+    where = listed(rows_of("label", cells), "list.tsv")
+    source = open_source(where, columns)
+    assert source.target_kind == "classes" and source.labels == ("cat", "dog")
+    assert answers(where, columns) == ["cat, dog", "dog", "cat"]
+
+
+def test_python_lists_keep_what_is_in_quotes(listed):
+    cells = ['[\'sea, calm\', ""men\'s""]', "[]", "['it\\'s']"]
+    where = listed(rows_of("label", cells), "list.tsv")
+    assert open_source(where).labels == ("it\\'s", "men's", "sea, calm")
+    assert answers(where)[1] == ""
+
+
+@pytest.mark.parametrize(("cells", "said"), [
+    (["cat, dog", "dog", "cat"], "parts are classes too: if they are several each, say --data.columns.target classes"),
+    (["cat dog", "dog", "cat"], "--data.columns.separator ' '"),
+    (["cat/dog", "dog", "cat"], "--data.columns.separator '/'"),
+    (["cat+dog", "dog", "cat"], "--data.columns.separator '+'"),
+])  # fmt: skip
+def test_one_class_whose_parts_are_classes_is_said(listed, cells, said):
+    where = listed(rows_of("label", cells), "list.tsv")
+    assert open_source(where).target_kind == "class" and said in notes_of(where)
+    usual = listed(rows_of("label", ["tench, Tinca", "great white shark", "ray/skate"]), "list.tsv")
+    assert "parts" not in notes_of(usual)
+
+
+def test_an_image_with_a_row_for_each_label(listed):
+    text = "image,label,split\n0.jpg,cat,train\n1.jpg,dog,train\n0.jpg,dog,train\n2.jpg,cat|dog,test\n0.jpg,cat,train\n"
+    where = listed(text)
+    assert "1 image in several rows with different labels, such as 0.jpg (cat, dog)" in notes_of(
+        where
+    )
+    parts = open_parts(where, Columns(target="classes")).sources
+    train = parts["train"]
+    assert [train.answer(i) for i in range(len(train))] == ["cat, dog", "dog"]
+    assert len(parts["test"]) == 1 and parts["test"].answer(0) == "cat, dog"
+    with pytest.raises(
+        ValueError, match="rows 0 and 1 are of the same image, and have another split"
+    ):
+        open_parts(
+            listed("image,label,split\n0.jpg,a,train\n0.jpg,b,test\n"), Columns(target="classes")
+        )
+
+
+# Columns of zeros and ones
+
+
+def test_a_column_for_each_class(listed):
+    text = "image,patient,cat,dog,emu\n0.jpg,7,1,0,1\n1.jpg,8,0,0,0\n2.jpg,9,1,1,0\n"
+    where = listed(text)
+    source = open_source(where)
+    assert source.labels == ("cat", "dog", "emu") and source.target_kind == "classes"
+    assert source.targets_of(np.arange(3)).tolist() == [[1, 0, 1], [0, 0, 0], [1, 1, 0]]
+    assert "classes are the columns of zeros and ones: cat, dog, emu" in notes_of(where)
+    named = open_source(where, Columns(label="emu,cat"))
+    assert named.labels == ("emu", "cat")
+    assert named.targets_of(np.arange(3)).tolist() == [[1, 1], [0, 0], [0, 1]]
+
+
+def test_columns_of_which_one_is_chosen_in_each_row(listed):
+    where = listed("image,healthy,rust\n0.jpg,1,0\n1.jpg,0.0,1.0\n2.jpg,True,False\n")
+    source = open_source(where)
+    assert source.target_kind == "class" and source.targets.tolist() == [0, 1, 0]
+    assert source.labels == ("healthy", "rust")
+    assert open_source(where, Columns(target="classes")).target_kind == "classes"
+    several = listed("image,healthy,rust\n0.jpg,1,0\n1.jpg,1,1\n")
+    with pytest.raises(ValueError, match="row 1 has not exactly one class among healthy, rust"):
+        open_source(several, Columns(target="class"))
+
+
+UNKNOWN = "image,cat,dog\n0.jpg,1,\n1.jpg,0,1\n2.jpg,?,0\n3.jpg,-1,1\n4.jpg,NaN,N/A\n"
+NAN = float("nan")
+PARTLY = [[1, NAN], [0, 1], [NAN, 0], [NAN, 1], [NAN, NAN]]
+
+
+def test_labels_that_are_partly_unknown(listed):
+    where = listed(UNKNOWN)
+    source = open_source(where)
+    np.testing.assert_equal(source.targets_of(np.arange(5)), np.float32(PARTLY))
+    assert "5 of 10 labels, one for each image and class, are unknown" in notes_of(where)
+    assert source.answer(0) == "cat" and source.answer(4) == ""
+
+    # Of parts and of subsets
+    some = subset(source, [3, 0])
+    np.testing.assert_equal(some.targets_of(np.arange(2)), np.float32(PARTLY)[[3, 0]])
+    joined = merge_parts(some, subset(source, [1]))
+    np.testing.assert_equal(joined.targets_of(np.arange(3)), np.float32(PARTLY)[[3, 0, 1]])
+    known = subset(open_source(listed(UNKNOWN.replace("?", "0"))), np.arange(5))
+    assert fingerprint(known) != fingerprint(source)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("image,cat,dog\n0.jpg,1,0\n1.jpg,2,0\n", "row 1 has '2' in column 'cat'; a column of a class holds 0 and 1"),
+    ("image,cat,emu\n0.jpg,1,0\n", "there is no column 'dog'; the columns are image, cat, emu"),
+])  # fmt: skip
+def test_columns_that_are_named_and_are_none(listed, text, message):
+    with pytest.raises(ValueError, match=message):
+        open_source(listed(text), Columns(label="cat,dog"))
+
+
+def test_a_single_column_of_zeros_and_ones_is_not_taken_for_a_class(listed):
+    where = listed("image,fold,checked\n0.jpg,0,1\n1.jpg,1,0\n")
+    assert open_source(where).target_kind == "none" and "is unlabelled" in notes_of(where)
+
+
+def test_columns_in_json_lines_and_parquet(listed, tmp_path):
+    rows = [
+        {"image": f"{i}.jpg", "cat": cat, "dog": dog, "age": 30 + i}
+        for i, (cat, dog) in enumerate([(True, False), (None, True), (False, False)])
+    ]
+    where = listed("\n".join(map(json.dumps, rows)), "list.jsonl")
+    expected = np.float32([[1, 0], [NAN, 1], [0, 0]])
+    np.testing.assert_equal(open_source(where).targets_of(np.arange(3)), expected)
+    path = tmp_path / "photos" / "x.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    source = open_source(str(path))
+    np.testing.assert_equal(source.targets_of(np.arange(3)), expected)
+    assert source.labels == ("cat", "dog")
+    assert source[2][0] == (tmp_path / "photos" / "2.jpg").read_bytes()
+
+
+def test_vectors_with_nan_in_a_data_set_of_ones_own():
+    image = photograph(8, 8)
+    items = [(image, np.array(row, float)) for row in PARTLY]
+    source = from_dataset(items, ("cat", "dog"))
+    np.testing.assert_equal(source.targets_of(np.arange(5)), np.float32(PARTLY))
+
+
+# Booleans
+
+
+def test_booleans_are_named(listed, tmp_path):
+    rows = [{"image": f"{i}.jpg", "label": i % 2 == 0} for i in range(3)]
+    where = listed("\n".join(map(json.dumps, rows)), "list.jsonl")
+    assert answers(where) == ["True", "False", "True"]
+    path = tmp_path / "photos" / "x.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    assert answers(str(path)) == ["True", "False", "True"]
+    vectors = json.dumps({"image": "0.jpg", "label": [True, False]})
+    with pytest.raises(ValueError, match="row 0 has the label .*, not of true and false"):
+        open_source(listed(vectors, "list.jsonl"))
+
+
+# Paths
+
+
+@pytest.mark.parametrize(("written", "name"), [
+    ("sub\\000.png", "sub/000.png"),
+    (".\\sub\\000.png", "sub/000.png"),
+    ("SUB/000.PNG", "sub/000.png"),
+    ("sub/000", "sub/000.png"),
+    ("Sub\\000.Png", "sub/000.png"),
+    ("two/a.jpg", "two/a.jpg"),
+    ("two/a.Jpg", "two/a.Jpg"),  # a.jpg or a.JPG: it is not resolved
+    ("odd\\name.png", "odd\\name.png"),
+])  # fmt: skip
+def test_paths_of_other_systems(folder, written, name):
+    root = folder({"sub/000.png": 8, "two/a.jpg": 8, "two/a.JPG": 8, "odd\\name.png": 8})
+    (root / "list.csv").write_text(f"image,label\nsub/000.png,x\n{written},y\n")
+    assert open_source(str(root / "list.csv")).name(1) == f"{root}/{name}"
+
+
+def test_windows_separators_lead_out_of_no_folder(folder):
+    root = folder({"sub/000.png": 8})
+    (root / "list.csv").write_text("image,label\n..\\..\\x.png,y\n")
+    with pytest.raises(ValueError, match="which leads out of"):
+        open_source(str(root / "list.csv"))
+
+
+def test_parquet_rows_with_a_path(folder, tmp_path):
+    root = folder({"sub/1.png": 8, "secret.png": 8})
+    images = [
+        {"bytes": None, "path": "1.png"},
+        {"bytes": encoded(photograph(8, 8)), "path": "1.png"},
+    ]
+    images += [{"bytes": None, "path": "../secret.png"}, {"bytes": None, "path": "2.png"}]
+    pq.write_table(pa.table({"image": images, "label": [0, 1, 0, 1]}), root / "sub" / "x.parquet")
+    source = open_source(str(root / "sub" / "x.parquet"))
+    assert source[0][0] == (root / "sub" / "1.png").read_bytes() != source[1][0]
+    with pytest.raises(BadImage, match=r"names '\.\./secret\.png', which leads out of"):
+        source[2]
+    with pytest.raises(
+        BadImage, match=r"x.parquet row 3 has no image: .* path '2.png', and there is no"
+    ):
+        source[3]
+
+
+# Tar members
+
+
+def shard(tmp_path, *names: str) -> str:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as file:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            data = b"1" if name.endswith(".cls") else name.encode()
+            info.size = len(data)
+            file.addfile(info, io.BytesIO(data))
+    return str(path)
+
+
+@pytest.mark.parametrize(("names", "images"), [
+    (["IMG.2022.01.jpg", "IMG.2022.01.cls", "IMG.2022.02.jpg", "IMG.2022.02.cls"], ["IMG.2022.01.jpg", "IMG.2022.02.jpg"]),
+    (["a/v1.5/x.y.JPG", "a/v1.5/x.y.cls"], ["a/v1.5/x.y.JPG"]),
+    (["1.jpg", "1.seg.png", "1.cls"], ["1.jpg"]),
+    (["__MACOSX/1.jpg", "@eaDir/1.jpg", "1.jpg", "1.cls"], ["1.jpg"]),
+    (["1.left.jpg", "1.right.jpg", "1.cls", "2.jpg", "2.cls"], ["2.jpg"]),
+])  # fmt: skip
+def test_tar_members_with_dots_in_their_names(tmp_path, names, images):
+    source = open_source(shard(tmp_path, *names))
+    assert [source[i][0].decode() for i in range(len(source))] == images
+    assert set(source.targets.tolist()) == {1}
+
+
+# Names that people take for one
+
+
+@pytest.mark.parametrize("names", [("Glas", "glas"), ("traffic light", "traffic_light")])
+def test_classes_that_differ_hardly(folder, names):
+    root = folder({f"{name}/{i}.jpg": 8 for name in (*names, "wood") for i in range(3)})
+    said = f"{names[0]} and {names[1]} are classes of their own, and their names hardly differ: if they"
+    assert said in notes_of(str(root))
+    assert "hardly differ" not in notes_of(str(folder({"a/1.jpg": 8, "b/1.jpg": 8}, "other")))
