@@ -246,7 +246,7 @@ def copied(data: str, how: str | int) -> dict[str, float]:
                 copy.save(path, quality=int(random.integers(75, 95)))
                 truth[str(path)] = index
         parts = open_parts(folder).sources
-        whole = replace(parts[""], groups=find_bursts(parts[""]))
+        whole = replace(parts[""], groups=find_bursts(parts[""]).groups)
         return {key: round(value, 1) for key, value in found(whole, truth).items()}
 
 

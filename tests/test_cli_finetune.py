@@ -108,7 +108,7 @@ def test_several_classes_an_image_and_numbers(kind, model, here, capsys):
 
     # Solved, fine-tuned, and the better one kept, as for one class each
     words = {"classes": "a mean average precision of", "number": "a mean error of"}[kind]
-    assert f"fits without each image have {words}" in out
+    assert f"in cross-validation it has {words}" in out
     metric = {"classes": "held_out/map", "number": "held_out/mae"}[kind]
     answer = json.loads((here / "run" / "answer.json").read_text())
     assert list(answer["candidates"]) == ["closed form", "fine-tuned", "average of both"]

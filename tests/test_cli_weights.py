@@ -129,8 +129,8 @@ def test_compare_ends_with_1_where_two_models_differ(model, photographs, tmp_pat
     assert comparison["images"] == 3
     assert not comparison["same"]
     layers = comparison["layers"]
-    assert layers["block 0"]["largest"] == 0
-    assert layers["block 1"]["largest"] > 0
+    assert layers["block 1"]["largest"] == 0
+    assert layers["block 2"]["largest"] > 0
 
 
 @pytest.mark.slow

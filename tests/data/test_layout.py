@@ -94,15 +94,15 @@ YEARS = ("2022", "2023")
     (["cam1/cat/0.jpg", "cam1/dog/0.jpg", "cam2/Cat/0.jpg"], r"holds cam1, cam2, .*\(Cat\)", 2, 1),
     (tree("images/{y}/{a}", y=YEARS, a=ANIMALS), r"holds 2022, 2023, with folders", 3, 2),
     (tree("{p}/{y}/{a}", p=PARTS, y=YEARS, a=ANIMALS), r"holds 2022, 2023, with folders", 3, 2),
-    (tree("{p}/animals/{a}", p=PARTS, a=ANIMALS), r"one folder, animals, and below it cat, dog: .*level 3; if", 3, 2),
+    (tree("{p}/animals/{a}", p=PARTS, a=ANIMALS), r"one folder, animals, and below it cat, dog: .*level=3`; if", 3, 2),
     (tree("{a}/{k}", a=ANIMALS, k=("images", "masks")), r"same names below \(masks\)", 2, 1),
 ])  # fmt: skip
 def test_what_may_be_the_class_is_asked(plant, files, message, inner, outer):
     root = plant(files)
     with pytest.raises(ValueError, match=message) as caught:
         found(root)
-    assert f"--data.columns.level {inner}" in str(caught.value)
-    assert f"--data.columns.level {outer}" in str(caught.value)
+    assert f"`data.columns.level={inner}`" in str(caught.value)
+    assert f"`data.columns.level={outer}`" in str(caught.value)
     below = {file.split("/")[inner - 1] for file in files if file.count("/") >= inner}
     above = {file.split("/")[outer - 1] for file in files if file.count("/") >= outer}
     assert set(found(root, inner)[0]) == below
@@ -119,7 +119,7 @@ def test_a_folder_above_the_classes_is_said(plant):
     ) as caught:
         found(root)
     assert found(root / "kaggle") == found(root, 2) == (ANIMALS, {"": 4})
-    assert found(root, 1) == (("kaggle",), {"": 4}) and "level 1" in str(caught.value)
+    assert found(root, 1) == (("kaggle",), {"": 4}) and "level=1" in str(caught.value)
 
 
 def test_folds_with_parts_of_their_own_are_asked(plant):
@@ -131,7 +131,7 @@ def test_folds_with_parts_of_their_own_are_asked(plant):
 
 def test_a_class_called_train(plant):
     root = plant(["bus/1.jpg", "car/2.jpg", "train/steam/3.jpg", "train/steam/4.jpg"])
-    with pytest.raises(ValueError, match=r"if train is a class as well: --data.columns.level 1"):
+    with pytest.raises(ValueError, match=r"if train is a class as well: `data.columns.level=1`"):
         found(root)
     assert found(root, 1) == (("bus", "car", "train"), {"": 4})
 

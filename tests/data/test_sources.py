@@ -168,9 +168,9 @@ def test_of_a_manifest_only_paths_and_labels_are_kept(folder):
 @pytest.mark.parametrize(("text", "message"), [
     ("", "has no rows"),
     ("image,label\n", "has no rows"),
-    ("photo,label\nx,1\n", "none of the columns photo, label is called image, img, .*--data.columns.image"),
+    ("photo,label\nx,1\n", "none of the columns photo, label is called image, img, .*`data.columns.image`"),
     ("image,path,label\nx,y,1\n", r"several columns may be meant: image, path \(of image, path, label\)"),
-    ("image,label,target\nx,y,1\n", r"several columns may be meant: label, target .*--data.columns.label"),
+    ("image,label,target\nx,y,1\n", r"several columns may be meant: label, target .*`data.columns.label`"),
     ("image,image\nx,y\n", "names a column twice: image, image"),
     ("image,label\ncat/1.jpg,a,b\n", "line 2 has 3 fields, the first line 2"),
     ('image,label\ncat/1.jpg,"a\n', "line . is malformed: unexpected end of data"),
@@ -223,7 +223,7 @@ def test_a_column_is_found_or_the_columns_are_named(present, asked):
         chosen = pick(asked, LABEL, present, "columns.label")
         assert chosen in present or not {name.lower() for name in present} & {*LABEL}
     except ValueError as error:
-        assert all(name in str(error) for name in present) and "--data.columns.label" in str(error)
+        assert all(name in str(error) for name in present) and "`data.columns.label`" in str(error)
 
 
 # Parquet
@@ -348,7 +348,7 @@ def test_columns_are_found_by_the_header_and_by_order(write):
     assert open_source(write("x.parquet", content)).labels == ("a", "b")
     bare = write("y.parquet", table(pictures(2), [1, 0], "foto", "art", header=False))
     with pytest.raises(
-        ValueError, match=r"y.parquet: none of the columns foto, art .*--data.columns.image"
+        ValueError, match=r"y.parquet: none of the columns foto, art .*`data.columns.image`"
     ):
         open_source(bare)
     assert len(open_source(bare, Columns(image="foto", label="art"))) == 2

@@ -72,10 +72,10 @@ def test_python_lists_keep_what_is_in_quotes(listed):
 
 
 @pytest.mark.parametrize(("cells", "said"), [
-    (["cat, dog", "dog", "cat"], "parts are classes too: if they are several each, say --data.columns.target classes"),
-    (["cat dog", "dog", "cat"], "--data.columns.separator ' '"),
-    (["cat/dog", "dog", "cat"], "--data.columns.separator '/'"),
-    (["cat+dog", "dog", "cat"], "--data.columns.separator '+'"),
+    (["cat, dog", "dog", "cat"], "parts are classes too: if they are several each, say `data.columns.target='classes'`"),
+    (["cat dog", "dog", "cat"], "`data.columns.separator=' '`"),
+    (["cat/dog", "dog", "cat"], "`data.columns.separator='/'`"),
+    (["cat+dog", "dog", "cat"], "`data.columns.separator='+'`"),
 ])  # fmt: skip
 def test_one_class_whose_parts_are_classes_is_said(listed, cells, said):
     where = listed(rows_of("label", cells), "list.tsv")

@@ -3,6 +3,7 @@ saved model."""
 
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -383,8 +384,17 @@ def test_the_table_has_the_classes_that_are_left_open(capsys):
     possible = [seen.labels[:1], seen.labels[:2], seen.labels]
     table.print([replace(seen, unknown=False, possible=several) for several in possible])
     table.print([replace(seen, unknown=True, possible=())])
-    answers = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()[2:]]
-    assert answers == ["cat", "cat or dog", "cat or dog or 1 more", "unknown (cat?)"]
+    rare = replace(seen, probabilities=(0.99, 0.008, 0.002), unknown=False, possible=seen.labels)
+    table.print([rare, replace(rare, labels=("cat",), probabilities=(0.99,))])
+    rows = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(row[0], row[-1]) for row in rows] == [
+        ("cat", "dog 30.0%, cow 20.0%"),
+        ("cat", "or dog 30.0%, cow 20.0%"),
+        ("cat", "or dog 30.0%, or cow 20.0%"),
+        ("unknown (cat?)", "dog 30.0%, cow 20.0%"),
+        ("cat", "dog 0.8%, cow 0.2%, or 2 more"),  # below 1 %, and not dropped without a word
+        ("cat", "or 2 more"),
+    ]
 
 
 def test_predict_says_that_an_image_is_unknown(photographs, tmp_path, monkeypatch, capsys):

@@ -23,6 +23,7 @@ from vitkit.data import Preprocessing, open_image
 from vitkit.evaluation import fit_unknown
 from vitkit.exporting import Export, check, exporting, find_web_runtime
 from vitkit.exporting.browser import GLUE, PARTS, PROGRAM, WASM, page, tall_by_columns
+from vitkit.exporting.exporting import _subject
 from vitkit.exporting.graph import Graph
 from vitkit.inspection import over_image, rollout
 from vitkit.models import create, vit
@@ -181,7 +182,9 @@ def test_onnxruntime_web_is_found_or_asked_for(package, tmp_path, monkeypatch):
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
     if not any((folder / "node_modules").exists() for folder in tmp_path.parents):
-        with pytest.raises(ValueError, match="type: npm install onnxruntime-web$"):
+        with pytest.raises(
+            ValueError, match="type: npm install onnxruntime-web .npm comes with Node.js"
+        ):
             find_web_runtime()
     found = package("1.31.2", folder="node_modules/onnxruntime-web")
     assert find_web_runtime().folder == found
@@ -435,3 +438,16 @@ def test_the_policy_keeps_the_network_out(tab):
           const address = "https://example.org/a.png";
         """
         assert tab.evaluate(f"new Promise({script} {attempt} }})") == directive
+
+
+@pytest.mark.parametrize(
+    ("labels", "title"),
+    [
+        (("ants", "bees"), "ants or bees"),
+        (("a", "b", "c"), "a, b or c"),
+        (("a", "b", "c", "d"), "a, b, c and 1 more"),
+        (("only",), "only"),
+    ],
+)
+def test_a_page_is_titled_by_its_classes(labels, title):
+    assert _subject(labels) == title

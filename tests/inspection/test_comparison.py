@@ -45,7 +45,7 @@ def test_a_model_is_the_same_as_itself_in_every_layer(config, pictures):
     first = classifier(config)
     comparison = compare(first, first, pictures, batch=2)
     names = [layer.name for layer in comparison.layers]
-    blocks = [f"block {i}" for i in range(len(first.model.blocks))]
+    blocks = [f"block {i + 1}" for i in range(len(first.model.blocks))]
     assert names == ["embedding", *blocks, "features", "logits"]
     assert all(layer.largest == 0 and layer.scale > 0 for layer in comparison.layers)
     assert (comparison.images, comparison.same_top) == (5, 5)
@@ -58,8 +58,8 @@ def test_the_first_layer_that_differs_is_seen(pictures):
         second.model.blocks[1].mlp.contract.bias += 1
     comparison = compare(first, second, iter(pictures))
     differ = {layer.name: layer.largest for layer in comparison.layers}
-    assert differ["embedding"] == differ["block 0"] == 0
-    assert differ["block 1"] == pytest.approx(1, abs=1e-5)  # of every token, not of the class token
+    assert differ["embedding"] == differ["block 1"] == 0
+    assert differ["block 2"] == pytest.approx(1, abs=1e-5)  # of every token, not of the class token
     assert differ["logits"] > 0
 
 

@@ -313,6 +313,6 @@ def test_a_journal_names_no_file_outside_of_the_photographs(tmp_path):
 @pytest.mark.parametrize("classes", [("cat", "cat"), ("cat,dog", "Cat")])
 def test_two_classes_of_one_name_are_refused(tmp_path, classes):
     with pytest.raises(
-        ValueError, match=r"--classes names 'cat' and '[cC]at', which are one class"
+        ValueError, match=r"`classes` names 'cat' and '[cC]at', which are one class"
     ):
         Sitting(["1.jpg"], tmp_path, classes)

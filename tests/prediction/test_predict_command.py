@@ -52,7 +52,7 @@ def run(model, capsys):
 def test_a_table_when_piped_has_all_text_and_one_heading(run, photos):
     status, out, err = run(photos)
     heading, ruler, *rows, after = out.splitlines()
-    assert status == 3 and heading.split() == ["prediction", "probability", "image", "next"]
+    assert status == 3 and heading.split() == ["class", "probability", "image", "other", "classes"]
     assert set(ruler) == set("- ") and len(rows) == 3 and after.startswith("next: ")
     assert {row.index(f"{photos}/") for row in rows} == {heading.index("image")}
     assert any(LABELS[2] in row for row in rows) and "\x1b" not in out
@@ -63,7 +63,7 @@ def test_a_table_when_piped_has_all_text_and_one_heading(run, photos):
 def test_rows_go_into_a_file_instead(run, photos, tmp_path):
     for suffix in ("csv", "jsonl", "parquet"):
         status, out, _ = run(photos, "--to", tmp_path / f"a.{suffix}", "--top", 2)
-        assert status == 3 and f"a.{suffix}: 4 rows" in out and "prediction" not in out
+        assert status == 3 and f"a.{suffix}: 4 rows" in out and "probability" not in out
     with (tmp_path / "a.csv").open() as file:
         rows = list(csv.DictReader(file))
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
@@ -242,7 +242,7 @@ def test_a_table_on_a_terminal_fits_it_and_has_pages(monkeypatch):
     rows = [Prediction(name, LABELS[::-1], (0.5, 0.25, 0.25)) for name in names]
     table.print(rows)
     lines = terminal.getvalue().splitlines()
-    assert len(lines) == 8 and sum(line.startswith("prediction ") for line in lines) == 2
+    assert len(lines) == 8 and sum(line.startswith("class ") for line in lines) == 2
     assert max(answer_table.cell_len(line) for line in lines) <= 70
     assert lines[-1].count("...") >= 2 and "name.jpg" in lines[-1]
 

@@ -1,6 +1,7 @@
 """Suites on tiny images: what runs, what is missing, what a mean is called."""
 
 import contextlib
+import io
 import json
 import re
 from dataclasses import replace
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 from canaries import Canaries
 from pictures import encoded
+from rich.console import Console
 
 from vitkit import cli
 from vitkit.data import Preprocessing, open_parts
 from vitkit.evaluation import Fewshot, Part, Subject
-from vitkit.evaluation.metrics.metric import share_right
+from vitkit.evaluation.metrics.metric import SHARE, Metric, share_right
 from vitkit.models import create, vit
 from vitkit.recipes.table_4 import TASKS
 from vitkit.suites import VTAB, Outcome, Suite, Task, read_suite, run_suite
@@ -22,6 +24,7 @@ from vitkit.suites.measurements import Frozen
 from vitkit.suites.running import LIGHT, PAPER, FineTuning
 from vitkit.suites.table import cell, lines, markdown, mean, over_seeds
 from vitkit.suites.vtab import clevr_count, clevr_distance, dsprites_class, kitti_distance
+from vitkit.verbs.grids.suite import _table
 from vitkit.weights import Classifier, load, save
 from vitkit.weights.hints import Hints
 
@@ -76,6 +79,22 @@ def results(folder):
 def test_a_lopsided_interval_is_a_range():
     assert cell(share_right("top1", np.arange(10) < 10)) == "100.0 (72.2 to 100.0)"
     assert cell(share_right("top1", np.arange(1000) < 724)) == "72.4 ± 2.8"
+
+
+def test_no_number_of_a_narrow_table_is_cut():
+    """At 80 columns 61.8 ± 15.5 was 61.8 ± 1."""
+    names = ("linear", "left_out", "5-shot", "10-shot", "neighbours")
+    share = Metric("", 0.618, SHARE, (0.463, 0.773))
+    by_column = [[replace(share, name=name)] for name in names]
+    task = Task("a task with a very long name that a person may have given it")
+    suite = Suite("own", (task,))
+    outcome = Outcome(suite, {task.name: by_column}, {}, {})
+    for width in (60, 80, 100):
+        console = Console(file=io.StringIO(), width=width)
+        console.print(_table(outcome))
+        printed = console.file.getvalue()
+        assert printed.count("61.8") == printed.count("15.5") == 2 * len(names), printed
+        assert max(map(len, printed.splitlines())) <= width
 
 
 @pytest.mark.slow

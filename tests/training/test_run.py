@@ -37,6 +37,7 @@ from vitkit.objectives import MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
 from vitkit.system.span import Span
 from vitkit.training import Interrupted, Optim, Tune, last_metrics, read_run, resolve, train
+from vitkit.training.recipe import Facts
 from vitkit.training.state.checkpoints import checkpoints, step_of
 from vitkit.training.state.state import trained
 from vitkit.training.step import _seed, clip_gradient, gradient, keys_of, update
@@ -113,6 +114,40 @@ def test_stopped_and_continued_is_as_if_nothing_happened(short, undisturbed, qui
         train(short, tmp_path, "cpu", quiet)
     train(short, tmp_path, "cpu", quiet)
     assert_same_run(tmp_path, undisturbed)
+
+
+def test_a_stop_does_not_wait_for_the_other_micro_batches(short, quiet, tmp_path):
+    """The step that was begun is computed anew, to the same bits."""
+    recipe = replace(
+        short, micro_batch=10, length=Span(6), evaluate_every=Span(6), save_every=Span(6)
+    )
+    train(recipe, tmp_path / "undisturbed", "cpu", quiet)
+    with events(stop=[3]), pytest.raises(Interrupted):
+        train(recipe, tmp_path / "stopped", "cpu", quiet)
+    assert checkpoint_steps(tmp_path / "stopped")[0] == 3  # the newest, and not 4
+    train(recipe, tmp_path / "stopped", "cpu", quiet)
+    assert_same_run(tmp_path / "stopped", tmp_path / "undisturbed")
+
+
+def test_a_batch_is_no_larger_than_an_epoch(tiny):
+    """256 of 81 images were one step in two epochs, and the recipe's own warm-up as long as the run."""
+    facts = Facts(81, tuple("0123456789"))
+    optim = replace(tiny.optim, schedule="cosine", warmup=Span(0.1, "epochs"))
+    recipe = replace(tiny, batch=256, length=Span(2, "epochs"), optim=optim)
+    resolved = resolve(recipe, facts)
+    assert (resolved.batch, resolved.length.n, resolved.optim.warmup.n) == (80, 2, 1)
+    assert resolve(resolved, facts) == resolved
+    in_steps = resolve(replace(recipe, length=Span(4)), facts)  # which asks for so many images
+    assert in_steps.batch == 256
+
+    # The warm-up of a run of one step; but one that is really longer is refused
+    once = resolve(replace(recipe, length=Span(1, "epochs")), facts)
+    assert (once.length.n, once.optim.warmup.n) == (1, 0)
+    longer = replace(recipe, optim=replace(optim, warmup=Span(3, "epochs")))
+    with pytest.raises(
+        ValueError, match="a warm-up of 3 epochs leaves nothing of the run's 2 steps"
+    ):
+        resolve(longer, facts)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from runs import read_json, same, weights
 
 from vitkit.system.errors import Interrupted
 from vitkit.system.processes.signals import leaving_signals
-from vitkit.training import loop, train
+from vitkit.training import loop, schedule, train
 from vitkit.training.optim import Optim
 from vitkit.training.record.metrics import read_metrics
 from vitkit.training.schedule import SCHEDULE, Deadline, Ends, Plan, Schedule, stoppable
@@ -176,6 +176,19 @@ def test_a_schedulers_signals_ask_a_run_to_stop(handlers, name):
         signal.raise_signal(number)  # SLURM's second one, while the run returns its status
         others = {getattr(signal, other) for other in SCHEDULERS} - {number}
         assert {signal.getsignal(other) for other in others} == {signal.SIG_DFL}
+
+
+@needs_them
+def test_a_stop_that_waits_says_so(handlers, monkeypatch, capsys):
+    monkeypatch.setattr(schedule, "PATIENT", 0.01)
+    with stoppable():
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(0.1)  # the step
+    assert capsys.readouterr().err == f"{schedule.STOPPING}\n"
+    with stoppable():
+        signal.raise_signal(signal.SIGTERM)
+    time.sleep(0.05)
+    assert capsys.readouterr().err == ""
 
 
 @needs_them

@@ -20,7 +20,7 @@ import vitkit
 from vitkit.commands import COMMANDS
 from vitkit.system.console.messages import Progress, heard_by, progress_of, say
 from vitkit.verbs import result, verb
-from vitkit.verbs.definition import alone
+from vitkit.verbs.definition import alone, calls_for_commands
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,27 @@ def test_what_is_told_goes_to_whoever_listens(capsys):
     with heard_by(told.append):
         count("m")
     assert len(told) == 4
+
+
+@pytest.mark.parametrize(
+    ("sentence", "code"),
+    [
+        ("next: vitkit predict runs/a IMAGE... --to answers.csv",
+         "next: vitkit.predict('runs/a', images, to='answers.csv')"),
+        ("next: vitkit predict 'a b/ü' IMAGE..., or vitkit evaluate 'a b/ü' DATA",
+         "next: vitkit.predict('a b/ü', images), or vitkit.evaluate('a b/ü', data)"),
+        ("next: vitkit teach MODEL --undo", "next: vitkit.teach(model, undo=True)"),
+        ("  vitkit data review photos runs/a   labels that may be wrong",
+         "  vitkit.review('photos', 'runs/a')   labels that may be wrong"),
+        ("next: vitkit train digits, or vitkit models --published, the weights",
+         "next: vitkit.train('digits'), or vitkit.list_models(published=True), the weights"),
+        ("next: torchrun --nproc-per-node 2 -m vitkit train RECIPE",
+         "next: torchrun --nproc-per-node 2 -m vitkit train RECIPE"),
+        ("next: open report.html", "next: open report.html"),
+    ],
+)  # fmt: skip
+def test_what_is_next_is_a_call_in_python(sentence, code):
+    assert calls_for_commands(sentence) == code
 
 
 def test_help_shows_every_setting():

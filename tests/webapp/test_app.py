@@ -118,7 +118,7 @@ def test_doubts_are_those_of_predict_and_are_said(payload, tmp_path, limit):
         named = [
             label for label, probability in current.answers[0].classes if probability >= LIKELY
         ]
-        assert f"It leaves open: {', '.join(named)}." in shown
+        assert f"It may also be: {', '.join(named)}." in shown
 
 
 def test_maps_are_those_of_inspection(payload):

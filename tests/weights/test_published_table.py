@@ -133,7 +133,7 @@ def test_the_verb_lists_families_then_each_with_what_is_in_the_cache(tmp_path, m
         "Google); apache-2.0; here",
     ]
     assert "Google: README of" in str(listed) and listed.rows()[0]["here"] is True
-    assert f"next: vitkit finetune {google.name} photos/" in str(listed)
+    assert f"next: vitkit.finetune('{google.name}', 'photos/')" in str(listed)
     with pytest.raises(ValueError, match="'dinov22'.*did you mean|'dinov22'.*lists the families"):
         list_models("dinov22", published=True)
 
@@ -147,8 +147,8 @@ def test_the_verb_lists_families_then_each_with_what_is_in_the_cache(tmp_path, m
             "did you mean timm/vit_tiny_patch16_224.augreg_in21k",
         ),
         ("deit-tiny-patch16-224", "did you mean facebook/deit-tiny-patch16-224"),
-        ("dinov2", r"list_models lists \d+ published ones \(`published='dinov2'`\)"),
-        ("patch16", r"list_models lists \d+ published ones \(`published='patch16'`\)"),
+        ("dinov2", r"the list of models has \d+ published ones called so"),
+        ("patch16", r"the list of models has \d+ published ones called so"),
         ("atch16", "it is not the name of a model"),  # in the middle of a word
         ("vi", "it is not the name of a model"),
     ],

@@ -248,8 +248,8 @@ class Agreement:
             )
         if self.same_unknown is not None:
             text += (
-                f"; {self.unknown:.1%} are unknown to it, {self.models_unknown:.1%} to the model, and "
-                f"of {self.same_unknown:.1%} both say the same"
+                f"; it calls {self.unknown:.1%} of them unknown, the model {self.models_unknown:.1%}, and they "
+                f"agree on {self.same_unknown:.1%}"
             )
         return text
 

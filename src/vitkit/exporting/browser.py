@@ -90,7 +90,8 @@ def find_web_runtime(named: Path | None = None) -> WebRuntime:
     if named is not None:
         where = f"in {named}"
     raise Unsupported(
-        f"a page needs {PACKAGE}, and there is none {where}; type: npm install {PACKAGE}"
+        f"a page needs {PACKAGE}, and there is none {where}; type: npm install {PACKAGE} "
+        "(npm comes with Node.js, nodejs.org)"
     )
 
 

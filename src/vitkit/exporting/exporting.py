@@ -7,7 +7,7 @@ is removed, and what was there before stays.
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -77,6 +77,7 @@ To = Literal["onnx", "openvino", "torch", "page"]
 ENDINGS = {kind: ending for ending, kind in FILES.items()} | {"page": ".html"}
 
 # What each format has, beside float32, and why not the others
+TITLED = 3  # classes in the title of a page
 PRECISIONS = {
     "onnx": ("float32", "float16", "bfloat16", "int8"),
     "openvino": ("float32", "float16", "bfloat16", "int8"),
@@ -280,7 +281,13 @@ def export(
             raise BadSettings(sentence)
         if wanted.to == "page":
             about = _about(classifier, exported, agreement)
-            text = page(path.stem, exported, network.read_bytes(), wanted.web_runtime, about)
+            text = page(
+                _subject(classifier.labels),
+                exported,
+                network.read_bytes(),
+                wanted.web_runtime,
+                about,
+            )
             new.write_text(text, "utf-8")
             network.unlink()
         write_json(folder / f"{path.name}.json", report(classifier, wanted, agreement, new, least))
@@ -359,6 +366,13 @@ def shows_attention(classifier: Classifier, wanted: Export) -> bool:
     except VitkitError:
         return False
     return True
+
+
+def _subject(labels: Sequence[str]) -> str:
+    """What a page tells apart, as its title: "ants, bees or wasps", or the first classes of many."""
+    if len(labels) > TITLED:
+        return f"{', '.join(labels[:TITLED])} and {len(labels) - TITLED:,} more"
+    return " or ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
 
 
 def _about(

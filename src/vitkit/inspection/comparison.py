@@ -19,7 +19,7 @@ class Layer(NamedTuple):
     """How much a layer of one model differs from the same layer of another, over all images."""
 
     name: str
-    """"embedding", "block 0", ..., "features" or "logits"."""
+    """"embedding", "block 1", ..., "features" or "logits"."""
     largest: float
     """The largest difference between two numbers."""
     scale: float
@@ -117,8 +117,8 @@ def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tens
     with recording(classifier.model, attention=False) as record:
         logits = classifier.logits(images)
     states = {"embedding": record.embedding}
-    for i, state in enumerate(record.states):
-        states[f"block {i}"] = state
+    for number, state in enumerate(record.states, 1):
+        states[f"block {number}"] = state
     states["features"] = record.features
     states["logits"] = logits
     return {name: state.float().cpu() for name, state in states.items()}

@@ -160,11 +160,11 @@ def left_out_sentences(
     better than it is. source: the images that it has learned from."""
     groups = source.groups
     if asked.balanced:
-        how_good = f"fits without each image have a {BALANCED} of {metric.text()}"
+        how_good = f"in cross-validation it has a {BALANCED} of {metric.text()}"
     elif asked.kind == "class":
-        how_good = f"{metric.text()} of the images are classified correctly by fits without them"
+        how_good = f"in cross-validation {metric.text()} of the images are classified correctly"
     else:
-        how_good = f"fits without each image have a {MEANS[asked.kind]} of {metric.text()}"
+        how_good = f"in cross-validation it has a {MEANS[asked.kind]} of {metric.text()}"
     sentences = [f"its head is computed in closed form, not trained: {how_good}"]
     if asked.kind == "class":
         sentences[0] += _of_few(np.bincount(learned.y))
@@ -205,11 +205,14 @@ def _of_few(counts: np.ndarray) -> str:
     least = counts[counts > 1].min()
     if least < VERY_FEW:
         return (
-            "; they have one image of each class less, and of so few that is much: the head itself may be "
-            "ten points better"
+            "; each fit leaves out one image of each class, which is much of so few: the model itself, which "
+            "has them all, may be ten points better"
         )
     if least < FEW:
-        return ", which have one image of each class less, so it is a little better itself"
+        return (
+            "; each fit leaves out one image of each class, so the model itself, which has them all, is a "
+            "little better"
+        )
     return ""
 
 

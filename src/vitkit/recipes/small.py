@@ -59,7 +59,7 @@ def cifar10() -> Recipe:
         length=Span(300, "epochs"),
         batch=512,
         average=0.9998,
-        precision="bfloat16",
+        precision="auto",
         evaluate_every=Span(10, "epochs"),
         save_every=Span(10, "epochs"),
     )
@@ -87,7 +87,7 @@ def cifar10_laptop() -> Recipe:
         length=Span(20, "epochs"),
         batch=128,
         average=0.999,
-        precision="bfloat16",
+        precision="auto",
         evaluate_every=Span(2, "epochs"),
         save_every=Span(1, "epochs"),
     )
@@ -126,7 +126,7 @@ def tiny_imagenet() -> Recipe:
         length=Span(200, "epochs"),
         batch=512,
         average=0.9998,
-        precision="bfloat16",
+        precision="auto",
         evaluate_every=Span(10, "epochs"),
         save_every=Span(5, "epochs"),
     )
@@ -150,5 +150,5 @@ def scratch() -> Recipe:
         length=Span(90, "epochs"),
         batch=256,
         micro_batch=64,
-        precision="bfloat16",
+        precision="auto",
     )

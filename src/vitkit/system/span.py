@@ -22,11 +22,15 @@ class Span(NamedTuple):
 
         Rounded to whole steps; at least one, unless the span is zero.
         """
-        steps_a_unit = {"steps": 1, "epochs": examples / batch, "images": 1 / batch}
-        exact = self.n * steps_a_unit[self.unit]
+        exact = self.exact_steps(batch, examples)
         if exact <= 0:
             return 0
         return max(round(exact), 1)
+
+    def exact_steps(self, batch: int, examples: int) -> float:
+        """The same without rounding."""
+        steps_a_unit = {"steps": 1, "epochs": examples / batch, "images": 1 / batch}
+        return self.n * steps_a_unit[self.unit]
 
     def __str__(self) -> str:
         if self.n == round(self.n):  # all digits of a whole number: 1000000 images, not 1e+06

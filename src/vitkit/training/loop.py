@@ -91,7 +91,13 @@ def _train(
     recipe = with_channels(recipe, say)
     recipe = as_decided(recipe, run_dir)
     data = open_data(recipe.data, recipe.evals, run_dir, say)
+    asked_batch = recipe.batch
     recipe = resolve(recipe, data.facts)
+    if recipe.batch < asked_batch:
+        say(
+            f"a batch of {asked_batch} is more than the {counted(data.facts.examples, 'training image')}, so "
+            f"it is {recipe.batch}"
+        )
     _refuse(recipe, data, run_dir)
     recipe = with_precision(recipe, run_dir, device, say)
     recipe = with_augmentation(recipe, data, device, say)
@@ -207,7 +213,11 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
         position = schedule.position(state.step)
         rate = set_rates(recipe, state, position)
         state.learner.before(position, recipe.length.n)
-        outcome = gradient(recipe, state, batch, run.stop)
+        try:
+            outcome = gradient(recipe, state, batch, run.stop)
+        except Interrupted:
+            look(run, outcomes, lag=0)
+            raise
         state.step += 1
 
         # The update, unless the step is not finite

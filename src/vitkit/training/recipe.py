@@ -17,6 +17,7 @@ from vitkit.models import ModelConfig
 from vitkit.objectives import Objective, Supervised
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.machine import PrecisionChoice
+from vitkit.system.processes.ranks import world
 from vitkit.system.span import Span
 from vitkit.system.storage.addresses import shown_address
 from vitkit.training.optim import Optim, Tune
@@ -188,10 +189,14 @@ class Facts(NamedTuple):
 def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     """The recipe with every span in steps and every open setting filled in: the one that runs.
 
+    A run whose length is given in epochs has no more images in a batch than in an epoch.
+
     Raises ValueError if the recipe cannot run. A resolved recipe resolves to itself.
     """
     check_numbers(recipe)
     _check_images(recipe, facts)
+    if recipe.length.unit == "epochs" and recipe.batch > facts.examples:
+        recipe = replace(recipe, batch=_batch_of_all(facts.examples))
 
     def in_steps(node):
         """The same recipe, or part of one, with its own spans in steps; its parts stay as they
@@ -210,10 +215,17 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
             "longer one"
         )
     if optim.schedule != "constant" and optim.warmup.n >= resolved.length.n:
-        raise BadSettings(
-            f"a warm-up of {recipe.optim.warmup} leaves nothing of the run's {resolved.length}; "
-            "choose a shorter one (`optim.warmup`)"
-        )
+        exact = [
+            span.exact_steps(recipe.batch, facts.examples)
+            for span in (recipe.optim.warmup, recipe.length)
+        ]
+        if exact[0] >= exact[1]:
+            raise BadSettings(
+                f"a warm-up of {recipe.optim.warmup} leaves nothing of the run's {resolved.length}; "
+                "choose a shorter one (`optim.warmup`)"
+            )
+        # A part of a very short run, which rounding to whole steps made as long as the run
+        optim = replace(optim, warmup=Span(resolved.length.n - 1))
 
     # Evaluators are the objective's if the recipe names none; each has a span and a name of its own
     evals = recipe.evals or tuple(map(Eval, recipe.objective.evaluators(facts.target_kind)))
@@ -242,6 +254,12 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
         evals=tuple(resolved_evals),
         micro_batch=min(recipe.micro_batch or recipe.batch, recipe.batch),
     )
+
+
+def _batch_of_all(examples: int) -> int:
+    """The largest batch without an image twice: of pairs, which some objectives mix, for each process."""
+    pairs = 2 * world().world_size
+    return max(examples // pairs * pairs, world().world_size)
 
 
 def _outputs(recipe: Recipe, facts: Facts) -> int:

@@ -12,8 +12,10 @@ step by step, and ends with the same bits. A run that is asked to stop does so b
 that it can be continued.
 """
 
+import contextvars
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,8 +23,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from vitkit.system.console.messages import say
 from vitkit.system.errors import Interrupted
-from vitkit.system.processes.ranks import any_rank, from_rank_0, world
+from vitkit.system.processes.ranks import any_rank, from_rank_0, on_rank_0, world
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.system.processes.watchdog import watchdog
 from vitkit.training.record.log import Say
@@ -33,6 +36,8 @@ TIMES = 20  # that a run looks at its pace, beside those at its beginning
 BEFORE_THE_END = ("SIGUSR1", "SIGUSR2")  # what schedulers send before they end a job
 CHANGE = 0.05  # share of the remaining steps by which a new plan differs at least,
 FEWEST = 2  # and steps
+PATIENT = 2.0  # seconds that a stop may take before a sentence says that the run waits for its step
+STOPPING = "asked to stop: this step is computed to its end, then the run saves itself and stops"
 REPEATED = 5.0  # seconds after a run has stopped in which a scheduler's signal may come once more
 T = TypeVar("T")
 
@@ -203,7 +208,14 @@ def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
     handlers_before = {}
     received = set()
 
+    # A step may take minutes on a small machine: say that the signal was heard
+    context = contextvars.copy_context()
+    waiting = threading.Timer(PATIENT, lambda: context.run(say, STOPPING))
+    waiting.daemon = True
+
     def note(number, frame):
+        if not stop.asked and on_rank_0():
+            waiting.start()
         stop.asked = True
         received.add(number)
         stop.by_a_person = number == signal.SIGINT
@@ -219,6 +231,7 @@ def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
     try:
         yield stop
     finally:
+        waiting.cancel()
         for number, handler in handlers_before.items():
             if number in received and number != signal.SIGINT:
                 handler = _AfterAWhile(handler)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitkit.data import Batch
 from vitkit.objectives import Learner
+from vitkit.system.errors import Interrupted
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import (
     local_tensor,
@@ -69,7 +70,8 @@ def gradient(recipe: Recipe, state: State, batch: Batch, stop: Stop | None = Non
     (seed, step, first row of the micro-batch): the same on any number of ranks that can keep the
     recipe's micro-batches.
 
-    The learner must be in training mode.
+    The learner must be in training mode. Raises Interrupted between two micro-batches of a single
+    process that was asked to stop.
     """
     learner = state.learner
     device = state.device
@@ -89,6 +91,8 @@ def gradient(recipe: Recipe, state: State, batch: Batch, stop: Stop | None = Non
     # Their gradients add up on the parameters, and over the ranks with the last
     loss = torch.zeros((), device=device)
     for number, (images, targets, keys) in enumerate(micro_batches, 1):
+        if stop is not None and stop.asked and world_size == 1:
+            raise Interrupted  # the step is begun again when the run continues
         # (m, C, H, W) uint8, (m,) or (m, K), (m,)
         sum_gradients(learner, now=number == len(micro_batches))
         _seed(device, recipe.seed * SEED_STRIDE + state.step + first_row * ROW_STRIDE)

@@ -12,6 +12,8 @@ notebook, and is a table.
 
 import inspect
 import random
+import re
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -219,6 +221,51 @@ def _without_credentials() -> Iterator[None]:
         raise
 
 
+# Commands in a sentence, as calls
+
+COMMAND = re.compile(r"""(?<!-m )vitkit ((?:data )?[a-z]+)((?: (?:'[^']*'|"[^"]*"|[^\s,;'"])+)*)""")
+"""A command, and the words that follow it up to a comma, a semicolon or two blanks."""
+
+
+def calls_for_commands(sentence: str) -> str:
+    """A sentence with calls in place of commands: "vitkit predict runs/a IMAGE... --top 3" becomes
+    "vitkit.predict('runs/a', images, top=3)"."""
+    return COMMAND.sub(_as_call, sentence)
+
+
+def _as_call(match: re.Match) -> str:
+    from vitkit import verbs
+
+    name = {"models": "list_models"}.get(match[1].split()[-1], match[1].split()[-1])
+    verb = getattr(verbs, name, None)
+    if not isinstance(verb, Verb):
+        return match.group()
+    named = {option.name: option for option in options(verb.settings) if not option.is_word}
+    arguments = []
+    words = shlex.split(match[2])
+    while words:
+        word = words.pop(0)
+        option = named.get(word.removeprefix("--"))
+        if not word.startswith("--"):
+            arguments.append(_in_code(word))
+        elif option is None:
+            return match.group()
+        elif option.kind is bool:
+            arguments.append(f"{option.argument}=True")
+        else:
+            arguments.append(f"{option.argument}={_in_code(words.pop(0)) if words else '...'}")
+    return f"vitkit.{name}({', '.join(arguments)})"
+
+
+def _in_code(word: str) -> str:
+    """A word of a command as an argument: IMAGE... is images, 3 is 3, and others are text."""
+    if word.endswith("..."):
+        return f"{word.removesuffix('...').lower()}s"
+    if word.isupper() or word.replace(".", "", 1).isdigit():
+        return word.lower()
+    return repr(word)
+
+
 # What a verb returns
 
 
@@ -236,11 +283,11 @@ def result(kind: type) -> type:
 
 
 def as_text(value: Any) -> str:
-    """The output of a command, without colours."""
+    """The output of a command, without colours, and with the words of a program."""
     from rich.console import Console
 
     console = Console(file=StringIO(), width=WIDTH)
-    print_result(value, console)
+    print_result(value, console, _in_python)
     return console.file.getvalue().rstrip("\n")
 
 
@@ -249,7 +296,7 @@ def as_html(value: Any) -> str:
     from rich.console import Console
 
     console = Console(file=StringIO(), width=WIDTH, record=True, force_jupyter=False)
-    print_result(value, console)
+    print_result(value, console, _in_python)
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
@@ -275,6 +322,13 @@ def print_result(
             console.print(part, highlight=False, markup=False, soft_wrap=True)
         else:
             console.print(part)
+
+
+def _in_python(sentence: str) -> str:
+    """A sentence of a result, if it is on what to do next, with calls in place of commands."""
+    if sentence.startswith(("next:", "  vitkit ")):
+        return calls_for_commands(sentence)
+    return sentence
 
 
 def to_frame(value: Any) -> "pandas.DataFrame":

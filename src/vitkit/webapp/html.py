@@ -101,7 +101,7 @@ def _doubt(answer: Answer) -> list[Block]:
     possible = likely(labels, probabilities, answer.doubt.possible)
     if len(possible) > 1:
         names = ", ".join(map(printable_name, possible))
-        return [tag("p", f"It leaves open: {names}.", "faint")]
+        return [tag("p", f"It may also be: {names}.", "faint")]
     return []
 
 

@@ -174,9 +174,8 @@ def _notes(given: Answers, source: Source) -> list[str]:
     count = len(given.present)
     if count < len(given.labels):
         notes.append(
-            f"the images have {count:,} of the {len(given.labels):,} classes that the model may "
-            "answer: top1 counts every other answer as wrong, top1_of_data lets the model choose "
-            "among these alone"
+            f"the images are of {count:,} of the model's {len(given.labels):,} classes: top1 is its accuracy "
+            f"among all {len(given.labels):,}, and top1_of_data its accuracy if it may answer only these {count:,}"
         )
     if count == 1:
         notes.append(

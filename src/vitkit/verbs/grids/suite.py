@@ -51,8 +51,6 @@ from vitkit.verbs.arguments import (
 from vitkit.verbs.definition import alone, result, verb
 from vitkit.weights import Hints
 
-TASK_WIDTH = 16  # characters of a task's name that a narrow terminal leaves
-
 
 @dataclass(frozen=True)
 class RunSuite:
@@ -313,10 +311,14 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
 def _table(outcome: Outcome) -> Table:
     """A row for each task, below the name of its group, and for each mean."""
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("task", overflow="fold", min_width=TASK_WIDTH)
+    table.add_column("task", overflow="fold")
     names = columns(outcome)
-    for name in names:
-        table.add_column(name, justify="right", overflow="fold")
+    widths = [1] * len(names)  # a number that is cut, "61.8 ± 1" of 15.5, would be another
+    for line in lines(outcome):
+        longest = [max(map(len, text.split()), default=0) for text in cells(line, len(names))]
+        widths = list(map(max, widths, longest))
+    for name, width in zip(names, widths, strict=True):
+        table.add_column(name, justify="right", overflow="fold", min_width=width)
     group = ""
     in_means = False
     for line in lines(outcome):
@@ -339,7 +341,7 @@ def _table(outcome: Outcome) -> Table:
 def _compared(comparison: SuiteComparison) -> Table:
     """A row for each mean, with the figures of all models."""
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("", overflow="fold", min_width=TASK_WIDTH)
+    table.add_column("", overflow="fold", min_width=16)
     for model in comparison.models:
         table.add_column(escape(printable(model)), justify="right", overflow="fold")
     for row in comparison.rows:

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 
-from vitkit.prediction import Prediction, likely
+from vitkit.prediction import LIKELY, Prediction
 from vitkit.system.console.messages import bars_are_shown, progress_of
 from vitkit.system.console.progress import PATIENCE
 from vitkit.system.console.text import counted, printable, terminal_width
@@ -19,7 +19,7 @@ WIDEST = 28  # columns of a class's name on a terminal
 WIDEST_ELSEWHERE = 80  # columns of a name that the others are aligned with
 LEAST = 0.001  # probability of another class that is named
 UNKNOWN = "unknown ({}?)"  # an image that is, with the class that is the least unlikely
-NAMED = 2  # classes that an answer leaves open
+OTHERS = "other classes"
 GAP = "  "
 DOTS = "..."
 
@@ -40,7 +40,7 @@ class AnswerTable:
         # Among thousands of names of classes, one may be very long
         longest = max((cell_len(_line(label)) for label in labels), default=0)
         widest = WIDEST if self.on_terminal else WIDEST_ELSEWHERE
-        self.first_width = max(len("prediction"), min(longest, widest))
+        self.first_width = max(len("class"), min(longest, widest))
         self.image_width = 0  # is known with the first images
 
     def print(self, predictions: Sequence[Prediction]) -> None:
@@ -74,23 +74,35 @@ class AnswerTable:
         number = "probability"
         if self.activation == "none":
             number = "value"
-        texts = self._aligned("prediction", number, "image", "next")
-        ruler = self._aligned(
-            "-" * self.first_width, "-" * len("probability"), "-" * self.image_width, "----"
-        )
+        texts = self._aligned("class", number, "image", OTHERS)
+        widths = (self.first_width, len("probability"), self.image_width, len(OTHERS))
+        ruler = self._aligned(*("-" * width for width in widths))
         if self.rows:
             return ["", texts, ruler]
         return [texts, ruler]
 
     def _row(self, prediction: Prediction) -> str:
-        """A line: the answer, its probability, the image, and the most likely other classes."""
-        name = _answer(prediction)
+        """A line: the class, its probability, the image, and the most likely other classes. Those that the
+        image may be as well begin with "or"."""
+        name = prediction.labels[0]
+        if prediction.unknown:
+            name = UNKNOWN.format(name)
         if prediction.truth not in (None, prediction.labels[0]):
             name += f" (is {prediction.truth})"
+        unnamed = set(prediction.possible or ()) - {prediction.labels[0]}
         others = []
         for label, value in zip(prediction.labels[1:], prediction.probabilities[1:], strict=True):
-            if self.activation == "none" or value >= LEAST:
-                others.append(f"{_line(label)} {number(value, self.activation)}")
+            if self.activation != "none" and value < LEAST:
+                continue
+            other = f"{_line(label)} {number(value, self.activation)}"
+            if label in unnamed and value >= LIKELY:
+                unnamed.remove(label)
+                other = f"or {other}"
+            others.append(other)
+        if (
+            unnamed
+        ):  # open because few images of them were learned from, or beyond those that are listed
+            others.append(f"or {len(unnamed):,} more")
         probability = number(prediction.probabilities[0], self.activation)
         image = _line(prediction.name)
         return self._aligned(_line(name), probability, image, ", ".join(others))
@@ -123,19 +135,6 @@ def number(value: float, activation: Activation) -> str:
     if activation == "none":
         return f"{value:.4g}"
     return f"{value:.1%}"
-
-
-def _answer(prediction: Prediction) -> str:
-    """The most likely class; the two most likely, if the answer leaves several open; or that the image is
-    unknown. Of these the listed ones count that are likely at all."""
-    first = prediction.labels[0]
-    if prediction.unknown:
-        return UNKNOWN.format(first)
-    possible = likely(prediction.labels, prediction.probabilities, prediction.possible)
-    answer = " or ".join(possible[:NAMED])
-    if len(possible) > NAMED:
-        answer += f" or {len(possible) - NAMED} more"
-    return answer
 
 
 def _line(text: str) -> str:

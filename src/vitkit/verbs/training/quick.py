@@ -209,15 +209,16 @@ def _candidates(reached: Answer) -> Iterator[str | Table]:
     columns = [first, f"{len(held_out):,} held out"]
     if reached.test:
         columns.append(f"{len(reached.photographs.test):,} of {reached.photographs.test_name}")
-    table = Table(*columns, "")
+    if len(reached.candidates) > 1:
+        columns.append("")  # which is kept
+    table = Table(*columns)
     for each in reached.candidates:
         row = [each.name, short(each.held_out)]
         if reached.test:
             row.append(short(reached.test.get(each.name)))
-        remark = ""
-        if each.name == reached.chosen and len(reached.candidates) > 1:
-            remark = "kept"
-        table.add_row(*row, remark)
+        if len(reached.candidates) > 1:
+            row.append("kept" if each.name == reached.chosen else "")
+        table.add_row(*row)
     yield table
     if len(reached.candidates) > 1:
         yield _why(reached)
@@ -331,7 +332,7 @@ def _next(finetuned: Finetuned) -> Iterator[str]:
     yield "next:"
     yield f"  vitkit predict {word} IMAGE...   what it says of other photographs"
     if reached.photographs.target_kind == "class":
-        yield f"  vitkit data review {data} --model {word}   labels that may be wrong"
+        yield f"  vitkit data review {data} {word}   labels that may be wrong"
     if reached.photographs.held_out is not None:  # else nothing is fine-tuned, however long
         changes = f"--minutes {reached.minutes:g}"
         if finetuned.settings.workdir is not None:

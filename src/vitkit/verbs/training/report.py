@@ -66,12 +66,12 @@ class WrittenReport:
         first = as_word(self.runs[0].run_dir)
         if len(self.runs) == 1:
             yield f"wrote {self.path}"
-            yield f"next: vitkit report {first} OTHER sets another run beside it"
+            yield f"next: vitkit report {first} OTHER, with another run beside it"
             return
         yield from side_by_side(self.runs)
         yield from map(printable, self.notes)
         yield f"wrote {self.path}"
-        yield f"next: vitkit report {first} is about one of them alone"
+        yield f"next: vitkit report {first}, about one of them alone"
 
 
 @verb
