@@ -66,7 +66,7 @@ def test_images_end_early_if_that_is_asked_for(classifier, tmp_path, capsys):
         output = capsys.readouterr()
         answers.append(json.loads(output.out))
         if words:
-            assert f"--{words[0][2:]} {words[1]} --data DATA says how much" in output.err
+            assert f"with --{words[0][2:]} {words[1]} and --data DATA says how much" in output.err
     assert answers[1] == answers[0]  # no image is as sure as that
     assert answers[2]["probabilities"] != answers[0]["probabilities"]
 
