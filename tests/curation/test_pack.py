@@ -155,6 +155,14 @@ def test_a_shard_that_was_lost_is_noticed_and_written_again(photos, tmp_path):
     assert len(open_source(str(first))) == 3  # one that is asked for alone is all there is
 
 
+def test_labels_that_are_unknown_are_refused_before_anything_is_written(folder, tmp_path):
+    table = folder({"0.png": 9, "1.png": 9}) / "list.csv"
+    table.write_text("image,cat,dog\n0.png,1,\n1.png,1,1\n")
+    with pytest.raises(ValueError, match="some labels are unknown, which shards cannot say"):
+        pack(open_parts(str(table)).sources, tmp_path / "out", Packing(), 0)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", ["a\u2028b", "a\rb", "a\x0cb", "caf\udce9"])
 def test_class_names_that_no_list_can_hold_are_refused_before_anything_is_written(
     folder, tmp_path, name

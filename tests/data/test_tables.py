@@ -149,6 +149,19 @@ def test_labels_that_are_partly_unknown(listed):
     assert fingerprint(known) != fingerprint(source)
 
 
+def test_a_table_of_a_multi_label_export(listed):
+    """Spaces after the commas of the header, a row for each image of a part."""
+    where = listed("filename, cat, dog\n0.jpg, 1, 0\n1.jpg, 1, 1\n", "_classes.csv")
+    assert answers(where) == ["cat", "cat, dog"]
+
+
+def test_classes_that_may_stand_for_no_label_are_said(listed):
+    where = listed("image,label\n0.jpg,cat\n1.jpg,?\n2.jpg,NaN\n3.jpg,dog\n")
+    assert "classes are called '?', 'NaN': if that says that the label is unknown" in notes_of(
+        where
+    )
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("image,cat,dog\n0.jpg,1,0\n1.jpg,2,0\n", "row 1 has '2' in column 'cat'; a column of a class holds 0 and 1"),
     ("image,cat,emu\n0.jpg,1,0\n", "there is no column 'dog'; the columns are image, cat, emu"),

@@ -93,7 +93,7 @@ def test_unknown_labels_are_left_out_of_the_fit_of_their_class(shape):
     assert fitted.left_out.isfinite().all()
 
     # Left-out answers: an example alone, by fits to the others that are known
-    for i in (0, 4, 7):
+    for i in (0, 4):
         errors = []
         for factor in 2.0 ** np.arange(-24, 26, 2):
             scores = []

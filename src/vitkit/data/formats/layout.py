@@ -240,9 +240,9 @@ def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[F
     # What to type for each meaning
     first = inside[0]
     level = len(paths[first]) - len(rest[first]) + 1
+    folder = root.joinpath(*_above(paths[first], rest[first]), tops[0])
     if len(tops) == 1 and len(telling) > 1:
         listed = some([names[name] for name in telling])
-        folder = root.joinpath(*_above(paths[first], rest[first]), tops[0])
         given = f"give {folder}"
         if level > 1:
             given = f"`data.columns.level={level + 1}`"
@@ -253,8 +253,8 @@ def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[F
     if len(tops) > 1 and 2 * len(again) >= len(telling) > 0:
         raise BadData(
             f"{root} holds {some(tops)}, with folders of the same names below ({some(again)}): if "
-            f"these are the classes, `data.columns.level={level + 1}`; if {some(tops)} are, "
-            f"`data.columns.level={level}`"
+            f"these are the classes, `data.columns.level={level + 1}`, or give one folder, such as "
+            f"{folder}; if {some(tops)} are, `data.columns.level={level}`"
         )
 
 

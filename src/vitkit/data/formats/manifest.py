@@ -25,6 +25,7 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from vitkit.data.formats.naming import existing_names
+from vitkit.data.formats.repeated_rows import about_repeated, check_same, first_rows_of, joined_rows
 from vitkit.data.sources.indicators import Flags, named_columns
 from vitkit.data.sources.recorded import refuse_recorded
 from vitkit.data.sources.stores import Files
@@ -40,7 +41,6 @@ from vitkit.data.sources.tables import (
     note_unlabelled,
 )
 from vitkit.data.sources.targets import as_row_labels
-from vitkit.system.console.text import counted_kind
 from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.files import cache_dir, parse_json, write_whole
 from vitkit.system.storage.remote import is_pattern
@@ -155,61 +155,19 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
 
     # Rows of one image, each with one of its classes
     notes = ()
-    first_rows = _first_rows(names)
+    first_rows = first_rows_of(names)
     if first_rows is not None and columns.target == "classes":
-        _check_same(str(path), "split", parts, first_rows)
-        values = _joined(values, first_rows, str(path), columns)
+        check_same(str(path), "split", parts, first_rows)
+        values = joined_rows(values, first_rows, str(path), columns)
         kept = np.unique(first_rows)
         names = [names[i] for i in kept.tolist()]
         parts = parts[kept]
         if row_groups is not None:
             row_groups = row_groups[kept]
     elif first_rows is not None:
-        notes = _about_repeated(names, values, first_rows)
+        notes = about_repeated(names, values, first_rows)
     row_labels = as_row_labels(values, str(path), columns.target, columns.separator)
     return Table(Files.of(path.parent, names), row_labels, parts, None, notes, row_groups)
-
-
-def _first_rows(names: list[str]) -> np.ndarray | None:
-    """For each row the first one of the same image, int64 (N,); None if no image has several rows."""
-    if len(set(names)) == len(names):
-        return None
-    first: dict[str, int] = {}
-    return np.array([first.setdefault(name, row) for row, name in enumerate(names)], np.int64)
-
-
-def _check_same(where: str, column: str, values: np.ndarray, first_rows: np.ndarray) -> None:
-    """Raises ValueError if two rows of one image have different values."""
-    differ = np.flatnonzero(values != values[first_rows])
-    if len(differ):
-        raise BadData(
-            f"{where} rows {first_rows[differ[0]]} and {differ[0]} are of the same image, and have "
-            f"another {column}; an image belongs to one part"
-        )
-
-
-def _joined(values: list, first_rows: np.ndarray, where: str, columns: Columns) -> list[list]:
-    """The classes of each image, of all its rows."""
-    lists = as_row_labels(values, where, "classes", columns.separator)
-    joined: dict[int, dict] = {}
-    for row, first in enumerate(first_rows.tolist()):
-        joined.setdefault(first, {}).update(dict.fromkeys(lists.row(row).tolist()))
-    return [list(classes) for classes in joined.values()]
-
-
-def _about_repeated(names: list[str], values: list, first_rows: np.ndarray) -> tuple[str, ...]:
-    """A note on images that have several rows with different labels; none if there are no such."""
-    differ = [row for row, first in enumerate(first_rows.tolist()) if values[row] != values[first]]
-    if not differ:
-        return ()
-    images = len(set(first_rows[differ].tolist()))
-    row = differ[0]
-    first = first_rows[row]
-    return (
-        f"{counted_kind(images, 'images')} in several rows with different labels, such as {names[row]} "
-        f"({values[first]}, {values[row]}): if an image is of several classes, say "
-        "`data.columns.target='classes'`, which joins its rows",
-    )
 
 
 def _interned(value):

@@ -11,16 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from vitkit.data.sources.tables import Columns
-from vitkit.data.sources.targets import Lists, RowLabels, as_number
+from vitkit.data.sources.targets import UNKNOWN_WORDS, Lists, RowLabels, as_number
 from vitkit.system.console.text import some
 from vitkit.system.errors import BadData
 
 NO, YES, UNKNOWN = 0, 1, 2
-WORDS = {
-    "false": NO,
-    "true": YES,
-    **dict.fromkeys(("", "?", "na", "n/a", "nan", "none", "null", "unknown", "<na>"), UNKNOWN),
-}
+WORDS = {"false": NO, "true": YES, **dict.fromkeys(UNKNOWN_WORDS, UNKNOWN)}
 # Columns that are no class, although they may hold zeros and ones only.
 NO_CLASSES = frozenset(
     "fold folds group id idx index kfold row split subset unnamed: 0 width height".split()

@@ -20,6 +20,8 @@ NO_TARGET = -1  # what a batch holds for an example without a target: no class h
 LARGEST = float(np.finfo(np.float32).max)  # number that a batch can hold
 SEPARATORS = ("|", ";")  # between the classes of one image in a cell of a manifest
 COMMA = ","  # the same, if somebody says that there are several classes: names have commas too
+# What people write where a label is unknown, in small letters
+UNKNOWN_WORDS = frozenset(("", "?", "-1", "na", "n/a", "nan", "none", "null", "unknown", "<na>"))
 
 _QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

@@ -1,0 +1,53 @@
+"""Tables with several rows of one image: one for each of its classes, or a mistake.
+
+Legend: N rows.
+"""
+
+import numpy as np
+
+from vitkit.data.sources.tables import Columns
+from vitkit.data.sources.targets import as_row_labels
+from vitkit.system.console.text import counted_kind
+from vitkit.system.errors import BadData
+
+
+def first_rows_of(names: list[str]) -> np.ndarray | None:
+    """For each row the first one of the same image, int64 (N,); None if no image has several rows."""
+    if len(set(names)) == len(names):
+        return None
+    first: dict[str, int] = {}
+    return np.array([first.setdefault(name, row) for row, name in enumerate(names)], np.int64)
+
+
+def check_same(where: str, column: str, values: np.ndarray, first_rows: np.ndarray) -> None:
+    """Raises ValueError if two rows of one image have different values."""
+    differ = np.flatnonzero(values != values[first_rows])
+    if len(differ):
+        raise BadData(
+            f"{where} rows {first_rows[differ[0]]} and {differ[0]} are of the same image, and have "
+            f"another {column}; an image belongs to one part"
+        )
+
+
+def joined_rows(values: list, first_rows: np.ndarray, where: str, columns: Columns) -> list[list]:
+    """The classes of each image, of all its rows."""
+    lists = as_row_labels(values, where, "classes", columns.separator)
+    joined: dict[int, dict] = {}
+    for row, first in enumerate(first_rows.tolist()):
+        joined.setdefault(first, {}).update(dict.fromkeys(lists.row(row).tolist()))
+    return [list(classes) for classes in joined.values()]
+
+
+def about_repeated(names: list[str], values: list, first_rows: np.ndarray) -> tuple[str, ...]:
+    """A note on images that have several rows with different labels; none if there are no such."""
+    differ = [row for row, first in enumerate(first_rows.tolist()) if values[row] != values[first]]
+    if not differ:
+        return ()
+    images = len(set(first_rows[differ].tolist()))
+    row = differ[0]
+    first = first_rows[row]
+    return (
+        f"{counted_kind(images, 'images')} in several rows with different labels, such as {names[row]} "
+        f"({values[first]}, {values[row]}): if an image is of several classes, say "
+        "`data.columns.target='classes'`, which joins its rows",
+    )
