@@ -1,6 +1,7 @@
 """What holds for the processes of the tests. Their fixtures are in shared_fixtures.py."""
 
 import gc
+import logging
 
 # A million objects come with PyTorch and stay. To search them for garbage, again and again while it is
 # imported and while tests run, takes a tenth of the suite's time
@@ -55,3 +56,12 @@ def pytest_sessionfinish():
     """Garbage is looked for once at the end: pytest does it twice, and Python when it ends."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def no_handlers_of_closed_streams():
+    """Libraries give the root logger handlers of a test's captured output, which is closed afterwards."""
+    root = logging.getLogger()
+    for handler in root.handlers:
+        if getattr(getattr(handler, "stream", None), "closed", False):
+            root.removeHandler(handler)

@@ -192,7 +192,7 @@ def test_a_head_reads_the_quarters_where_the_class_is_a_place(places, tmp_path):
     portable = answer(quick, tmp_path / "other", 1, CPU, said.append, portable=True)
     assert portable.classifier.model.config.pool == "token"
     cost = f"{short(portable.left_out)} instead of "
-    assert f"as in other libraries (--portable): {cost}" in " ".join(said)
+    assert f"as in other libraries (`portable`): {cost}" in " ".join(said)
     with pytest.raises(Occupied, match="portable: True, now False"):
         answer(quick, tmp_path / "other", 1, CPU, said.append)
 
@@ -246,7 +246,7 @@ def test_ctrl_c_ends_the_fine_tuning_and_keeps_the_best(recipe, tmp_path, monkey
     stop_at(monkeypatch, 6, signal.SIGINT)
     reached = answer(recipe, tmp_path / "run", 1, CPU, lambda text: None)
     assert [each.name for each in reached.candidates] == [CLOSED_FORM, FINE_TUNED]
-    assert vitkit.load(tmp_path / "run" / "fine-tuned", quiet=True).origin["steps"] == 7
+    assert vitkit.load(tmp_path / "run" / "fine-tuned", quiet=True).origin["steps"] == 6
 
 
 def stop_at(monkeypatch, step: int, number: int) -> None:
@@ -274,7 +274,7 @@ def test_where_the_time_is_too_short_nothing_is_fine_tuned(recipe, tmp_path, ste
     by_time = replace(recipe, length=Span(0, "steps"))
     said = []
     answer(by_time, tmp_path / "short", 0.3, CPU, said.append)
-    assert "too long for 18 seconds: --minutes 4 would do" in " ".join(said)
+    assert "too long for 18 seconds: `minutes=4` would do" in " ".join(said)
     assert not (tmp_path / "short" / "fine-tuned").exists()
 
 

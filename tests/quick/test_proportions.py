@@ -81,7 +81,7 @@ def test_they_are_read_whole_where_the_crop_cuts_the_class_off(weights, tmp_path
     at_least(reached.left_out.value, 0.9)
     assert (
         "about 48 of 48 images are not square, so they are read whole" in said
-        and "--crop centre" in said
+        and "`crop='centre'`" in said
     )
     assert not reached.candidates[1].classifier.preprocessing.is_native  # trained on one size
     assert read_plan(tmp_path / "run").native is True

@@ -89,7 +89,7 @@ def test_the_best_validation_accuracy_is_chosen_by_and_the_test_part_is_not(reci
     best = max(lines, key=lambda metrics: metrics["val/top1"].value)
     assert outcome.runs[0] == best["test/top1"]
     with pytest.raises(
-        ValueError, match="--best test/top1 looks at the test part.*--best val/top1"
+        ValueError, match="`best='test/top1'` looks at the test part.*`best='val/top1'`"
     ):
         transfer(replace(recipe, best="test/top1"), tmp_path / "t", (1e-3,), device="cpu")
 
