@@ -205,7 +205,7 @@ def test_a_run_whose_images_are_gone_takes_others(place, tmp_path, capsys):
         (run_dir / name).write_text(text.replace(str(place / "photos"), str(tmp_path / "gone")))
     own = load(run_dir, quiet=True)
     with pytest.raises(
-        ValueError, match=r"no folder.*name images that it has not learned from with --data"
+        ValueError, match=r"no folder.*name images that it has not learned from with `data`"
     ):
         of_run(own, run_dir)
     capsys.readouterr()

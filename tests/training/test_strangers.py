@@ -222,7 +222,7 @@ def test_so_does_a_quick_one(own, capsys):
     assert main(["report", "mine", "--data", "own.py:make"]) == 0 and own()
     run = read_run(Path("mine"), ("own.py:make",))
     assert len(open_learned(run)) and own()
-    with pytest.raises(ValueError, match="type that name after --data"):
+    with pytest.raises(ValueError, match="give that name as `data`"):
         of_run(load("mine", quiet=True), Path("mine"))
     assert of_run(load("mine", quiet=True), Path("mine"), ("own.py:make",)) and own()
 
