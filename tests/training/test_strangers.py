@@ -196,7 +196,7 @@ def test_a_run_on_a_function_of_one_s_own_goes_on_working(own, capsys):
 
     assert main(["report", "mine"]) == 0 and not own()
     page = Path("mine/report.html").read_text()
-    assert "names the Python function own.py:make" in page and "type that name after --data" in page
+    assert "names the Python function own.py:make" in page and "give that name as" in page
     assert main(["report", "mine", "--data", "own.py:make"]) == 0 and own()
     page = Path("mine/report.html").read_text()
     assert "that a file names" not in page
