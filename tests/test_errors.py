@@ -175,6 +175,21 @@ def test_a_bug_of_vitkit_is_no_mistake_of_the_user(monkeypatch, capsys):
     assert "this is a bug of vitkit" in " ".join(printed.split())
 
 
+def test_a_traceback_shows_no_password_and_moves_no_cursor(monkeypatch, capsys):
+    def broken(*_):
+        raise KeyError("s3://alice:hunter2@bucket/\x1b[2J")
+
+    monkeypatch.setattr("vitkit.verbs.files.zoo.find_published", broken)
+    assert main(["models", "--published", "dinov2"]) == 70
+    printed = capsys.readouterr().err
+    assert "KeyError" in printed and "hunter2" not in printed and "\x1b[2J" not in printed
+
+
+def test_what_is_logged_has_no_password(records):
+    say("reading s3://alice:hunter2@bucket/photos")
+    assert "hunter2" not in records[0].getMessage()
+
+
 @pytest.mark.parametrize("asked", ["option", "variable"])
 def test_the_traceback_of_any_error_can_be_asked_for(asked, monkeypatch, capsys):
     monkeypatch.delenv("VITKIT_TRACEBACK", raising=False)

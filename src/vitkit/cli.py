@@ -236,7 +236,7 @@ def _run_and_report(command: Command, words: list[str]) -> int:
         if sentence is None:
             return _report_bug(error)
         if os.environ.get(TRACEBACK_VARIABLE):
-            traceback.print_exception(error)
+            _print_traceback(error)
         return _complain(sentence)
 
 
@@ -256,7 +256,7 @@ def _sentence_of(error: Exception) -> str | None:
 
 def _report_bug(error: Exception) -> int:
     """Print a traceback, and whose mistake it is; returns the exit status."""
-    traceback.print_exception(error)
+    _print_traceback(error)
     place = _outside_of_vitkit(error)
     if place is not None:
         _complain(f"{type(error).__name__} in your own code: {place}")
@@ -267,6 +267,12 @@ def _report_bug(error: Exception) -> int:
         f"this is a bug of vitkit {__version__}; please report it, with the lines above and the command"
     )
     return BUG
+
+
+def _print_traceback(error: Exception) -> None:
+    from vitkit.system.console.text import printable_traceback
+
+    print(printable_traceback(error), file=sys.stderr)
 
 
 def _outside_of_vitkit(error: Exception) -> str | None:

@@ -17,8 +17,9 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from vitkit.system.console.text import printable
+from vitkit.system.console.text import printable, printable_traceback
 from vitkit.system.errors import VitkitError
+from vitkit.system.storage.addresses import without_credentials
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +52,7 @@ class Printing(logging.Handler):
             stream = sys.stdout
         try:
             if record.exc_info:
-                print(logging.Formatter().formatException(record.exc_info), file=stream)
+                print(printable_traceback(record.exc_info[1]), file=stream)
             print(printable(_spelling.get()(record.getMessage())), file=stream, flush=True)
         except BrokenPipeError:
             raise
@@ -81,6 +82,7 @@ def to_log(told: str | Progress, level: int = logging.INFO) -> None:
     if isinstance(told, str):
         _logger()
         depth, module = _speaker()
+        told = without_credentials(told)  # a program's handlers write it to files
         logging.getLogger(module).log(level, "%s", told, stacklevel=depth)
 
 

@@ -4,6 +4,7 @@ nothing in the names from files of strangers that could control it."""
 import math
 import re
 import shlex
+import traceback
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from vitkit.system.storage.addresses import without_credentials
 
 NOUNS = r"\b(file|folder|image|example|member|link)s\b"
 LONGEST = 2000  # characters of a sentence
+LONGEST_TRACEBACK = 100_000
 LONGEST_NAME = 200  # characters of the name of a class or a file
 CONTROL = ("Cc", "Cs", "Zl", "Zp")  # Unicode's categories: control, surrogates, separators of lines
 DIRECTION = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -33,6 +35,12 @@ def printable(text: str, longest: int = LONGEST) -> str:
         half = longest // 2
         text = f"{text[:half]} ... ({len(text):,} characters) ... {text[-half:]}"
     return escaped(text)
+
+
+def printable_traceback(error: BaseException) -> str:
+    """The traceback of an error, which may repeat addresses and names of a stranger's, for a terminal."""
+    text = "".join(traceback.format_exception(error))
+    return printable(text, LONGEST_TRACEBACK).rstrip("\n")
 
 
 def escaped(text: str) -> str:
