@@ -39,7 +39,7 @@ _VERBS = (
     "train",
     "watch",
 )
-# What vitkit raises for whoever called it to put right
+# Exceptions that callers can handle
 _ERRORS = (
     "VitkitError",
     "BadSettings",

@@ -1,9 +1,9 @@
-"""What is said while work goes on: sentences and progress.
+"""Messages and progress while work goes on.
 
-A library does not print: sentences go to the loggers "vitkit.*" of the standard library, as INFO, what may
-need somebody as WARNING, bugs as ERROR. Unless a program has handlers of its own that print, one prints them
-to the standard error, where results do not go. A call with `progress=FUNCTION` tells that function instead,
-and one with `quiet=True` nobody.
+Messages go to the loggers "vitkit.*" of Python's logging: INFO for what happens, WARNING for what may need
+attention, ERROR for a bug in one part of the work. A handler prints them to the standard error, unless a
+handler of the root logger prints to the terminal already. With `progress=FUNCTION` a call sends them to that
+function instead, and with `quiet=True` nowhere.
 """
 
 import logging
