@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from vitkit.system.errors import BadSettings, PeerFailed, RankLost
+from vitkit.system.errors import BadSettings, Interrupted, PeerFailed, RankLost
 from vitkit.system.machine import Precision, pick_device
 from vitkit.system.processes.watchdog import PATIENCE, watchdog
 
@@ -93,6 +93,8 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
         global _last_rank
         _last_rank = rank
         yield own_device
+    except Interrupted:  # every rank was asked to stop, and none has failed
+        raise
     except Exception as error:  # whatever it is, the other ranks end too
         if not watchdog.first_to_report():
             raise PeerFailed(str(error)) from error
