@@ -294,7 +294,7 @@ def test_the_file_that_is_written_answers_as_the_candidate_did(place, few_shapes
     assert {"milliseconds", "at_most", "lost", "best"} <= set(rows[0])
     assert sum(row["chosen"] for row in rows) == 1
     text = str(made)
-    assert "chosen: " in text and f"wrote {made.path}" in text and "next: vitkit predict" in text
+    assert "chosen: " in text and f"wrote {made.path}" in text and "next: vitkit.predict(" in text
     assert (tmp_path / "fast.html").read_text().count("<img") >= 1
 
     # Another point is a command that can be pasted
