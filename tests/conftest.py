@@ -59,9 +59,19 @@ def pytest_sessionfinish():
 
 
 @pytest.fixture(autouse=True)
-def no_handlers_of_closed_streams():
-    """Libraries give the root logger handlers of a test's captured output, which is closed afterwards."""
+def own_logging():
+    """What a test does to loggers ends with it: the next one reads vitkit's messages again."""
+    vitkit = logging.getLogger("vitkit")
+    before = list(vitkit.handlers)
+    yield
+    if vitkit.level != logging.NOTSET:
+        vitkit.setLevel(logging.INFO)
+    for handler in list(vitkit.handlers):
+        if handler not in before and type(handler).__name__ != "Printing":
+            vitkit.removeHandler(handler)
+            handler.close()
+    # Libraries give the root logger handlers of a test's captured output, which is closed afterwards
     root = logging.getLogger()
-    for handler in root.handlers:
+    for handler in list(root.handlers):
         if getattr(getattr(handler, "stream", None), "closed", False):
             root.removeHandler(handler)
