@@ -15,7 +15,7 @@ from pictures import encoded, make_photographs, photograph
 from vitkit.cli import main
 from vitkit.commands import COMMANDS, WrongWords, other_tools
 from vitkit.commands.guesses import meant
-from vitkit.verbs.call import choices_of
+from vitkit.system.functions.values import choices_of
 from vitkit.verbs.settings import options
 
 NAMES = {command.name: command for command in COMMANDS}

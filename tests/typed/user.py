@@ -37,7 +37,7 @@ answers = vitkit.predict(classifier, "photos/", "more/", top=3, runtime="onnx")
 for answer in answers:
     print(answer.name, answer.label, answer.probability)
 print(answers.to_frame())
-vitkit.predict(classifier, images=photographs)
+vitkit.predict(classifier, *photographs)
 vitkit.predict(classifier, np.zeros((224, 224, 3), np.uint8), Image.new("RGB", (8, 8)))
 vitkit.sort("model", "photos/", into="sorted", by="copy")
 vitkit.batch("model", "photos/", into=Path("answers"), shard="1/4")

@@ -8,9 +8,11 @@ Elsewhere in vitkit a table holds functions. Here it holds their names, and the 
 imported when the command is run. So `vitkit --help` appears at once, without PyTorch.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
+from vitkit.system.functions.parameters import parameters
 from vitkit.verbs import DATA, MODEL
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class Command(NamedTuple):
         not the same."""
         import sys
 
-        from vitkit.commands.spelling import as_options
+        from vitkit.commands.spelling import as_command, as_options
         from vitkit.system.console.messages import (
             heard_by,
             is_first,
@@ -72,11 +74,16 @@ class Command(NamedTuple):
             to_log,
             to_standard_output,
         )
+        from vitkit.system.functions.steps import steps_as
         from vitkit.verbs import print_result
 
         listener = to_standard_output if self.narrates else to_log
-        with heard_by(listener), printing_to(sys.stdout):
-            returned = self.load_verb().run(settings)
+        with heard_by(listener), printing_to(sys.stdout), steps_as(as_command):
+            function = self.load_verb()
+            if isinstance(settings, dict):
+                returned = called(function, settings)
+            else:
+                returned = function.run(settings)
         if is_first():
             print_result(returned, spelling=as_options)
         return getattr(returned, "status", 0)
@@ -85,7 +92,8 @@ class Command(NamedTuple):
         """The class of its settings: the type of the action's argument, which is always called
         `command`, or those of the verb."""
         if not self.action:
-            return self.load_verb().settings
+            function = self.load_verb()
+            return getattr(function, "settings", function)
         return get_type_hints(self.load_action())["command"]
 
     def load_defaults(self) -> Callable[[list[str]], "Defaults"] | None:
@@ -93,6 +101,27 @@ class Command(NamedTuple):
         if not self.defaults:
             return None
         return _function(self.defaults)
+
+
+def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
+    """What a function returns for the values of its parameters. Its decorators are for programs: here the
+    values have been read already, and signals are the command's to handle."""
+    function = inspect.unwrap(function)
+    args = []
+    named = {}
+    own = inspect.signature(function).parameters
+    for name, each in own.items():
+        if each.kind is each.VAR_POSITIONAL:
+            args += values[name]
+        elif each.kind is each.POSITIONAL_OR_KEYWORD:
+            args.append(values[name])
+        elif each.kind is each.KEYWORD_ONLY:
+            named[name] = values[name]
+    for each in parameters(function):  # of **overrides, those that are given
+        is_override = each.name in values and each.name not in own
+        if is_override and values[each.name] != each.default:
+            named[each.name] = values[each.name]
+    return function(*args, **named)
 
 
 class Defaults(NamedTuple):
@@ -151,7 +180,7 @@ COMMANDS = (
             "print the most likely classes of images, or write them to a file"),
     Command("sort", "MODEL PHOTOGRAPH... --into DIR",
             "sort photographs into a folder for each class"),
-    Command("watch", "MODEL DIR",
+    Command("watch", "MODEL FOLDER",
             "classify the images in a folder, and those that arrive there"),
     Command("batch", "MODEL IMAGE... --into DIR",
             "classify millions of images, in parts, with several processes"),

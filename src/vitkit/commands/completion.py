@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from vitkit.commands import COMMANDS, Command, WrongWords
 from vitkit.recipes import RECIPES
-from vitkit.verbs import options
+from vitkit.system.functions.parameters import options
 
 SHELLS = ("bash", "zsh")
 OF_ZSH = "autoload -U +X bashcompinit && bashcompinit\n"

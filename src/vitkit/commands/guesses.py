@@ -193,7 +193,7 @@ def _names_first(command: Command, words: list[str]) -> list[str]:
     them, if they were given after the options: `vitkit finetune --minutes 1 photos/`."""
     if command.load_defaults() is None or not words or not words[0].startswith("-"):
         return words
-    from vitkit.verbs import options
+    from vitkit.system.functions.parameters import options
 
     settings = options(command.load_settings())
     flags = {f"--{option.name}" for option in settings if isinstance(option.value, bool)}

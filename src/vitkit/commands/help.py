@@ -6,9 +6,11 @@ Commands with a few settings have one level: they are not in the table.
 from typing import Any
 
 from vitkit.commands import Command
+from vitkit.commands.parsing import purpose_of
+from vitkit.commands.spelling import as_options
 from vitkit.system.console.text import fill, paragraphs, titled, two_columns
+from vitkit.system.functions.parameters import MISSING, Option, options
 from vitkit.system.span import Span
-from vitkit.verbs import MISSING, Option, options
 
 RUN = ("workdir DIR", "device NAME", "data.workers N", "seed N")
 EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
@@ -118,7 +120,7 @@ def short_help(command: Command, program: str, settings: type, default: Any = No
         # An optional word may come first, and be left out: then the required ones are typed already
         words = [word for word in words if word.startswith("[")]
     usage = " ".join(["usage:", program, *words, "[--setting value]"])
-    lines = [fill(usage), "", fill(paragraphs(settings.__doc__ or "").split("\n\n")[0])]
+    lines = [fill(usage), "", fill(as_options(paragraphs(purpose_of(settings)).split("\n\n")[0]))]
     described = [
         (option.metavar or option.name.upper(), option.help) for option in every if option.is_word
     ]
@@ -141,7 +143,7 @@ def short_help(command: Command, program: str, settings: type, default: Any = No
 
 def _first_sentence(option: Option, shows_value: bool) -> str:
     """What a setting is, in one sentence, and its value."""
-    text = option.help.split("\n\n")[0]
+    text = as_options(option.help).split("\n\n")[0]
     sentence = text.partition(". ")[0].rstrip(".")
     value = _text(option.value)
     if shows_value and value:

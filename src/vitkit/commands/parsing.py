@@ -5,6 +5,7 @@ is written, and that a docstring's line ends are those of the source, not those 
 """
 
 import dataclasses
+import inspect
 import io
 import re
 import string
@@ -14,7 +15,7 @@ from difflib import get_close_matches
 from functools import partial
 from textwrap import indent
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 from tyro.constructors import (
@@ -27,9 +28,19 @@ from tyro.constructors import (
 )
 
 from vitkit.commands import NEAR, WrongWords
+from vitkit.commands.spelling import as_options
 from vitkit.system.console.text import fill, paragraphs
+from vitkit.system.functions.parameters import (
+    ALIASES,
+    MISSING,
+    Parameter,
+    function_option,
+    metavar_of,
+    options,
+    parameters,
+)
+from vitkit.system.functions.values import bare
 from vitkit.system.span import Span
-from vitkit.verbs import MISSING, default_of, docstrings, is_word, mark, options
 
 SIZES = ("--image", "--stride")  # options of one number or two
 
@@ -49,21 +60,20 @@ def read_some(settings: type, program: str, words: list[str]) -> Any:
 def _read(settings: type, program: str, words: list[str], default: Any, all_words: bool) -> Any:
     """What tyro makes of the words: settings; or, unless all words must be known, the settings and
     the unknown words."""
-    if default is None:
-        default = tyro.MISSING_NONPROP
     registry = ConstructorRegistry()
     registry.primitive_rule(_optional)
     registry.primitive_rule(_span)
-    registry.struct_rule(_dataclass)
+    registry.struct_rule(partial(_struct, function=settings, defaults=default))
     complaint = io.StringIO()
+    is_class = isinstance(settings, type)
     try:
         with registry, redirect_stderr(complaint):
             return tyro.cli(
                 settings,
                 prog=program,
-                description=indent(fill(paragraphs(settings.__doc__), margin=2), "  "),
+                description=indent(fill(paragraphs(purpose_of(settings)), margin=2), "  "),
                 args=_sizes_last(words),
-                default=default,
+                default=tyro.MISSING_NONPROP if default is None or not is_class else default,
                 # tyro would make a subcommand of a setting that may be absent, such as a hybrid's stem
                 config=(tyro.conf.AvoidSubcommands,),
                 return_unknown_args=not all_words,
@@ -170,35 +180,66 @@ def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
     )
 
 
-def _dataclass(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """A dataclass with its fields' docstrings as help, each paragraph on one line."""
-    if not dataclasses.is_dataclass(info.type):
+def purpose_of(settings: Any) -> str:
+    """The docstring of a function or a dataclass, without its sections (Args, Returns, Raises)."""
+    text = inspect.getdoc(settings) or ""
+    return re.split(r"\n(?=(?:Args|Returns|Raises|Yields|Examples):\n)", text)[0].strip()
+
+
+def _struct(info: StructTypeInfo, function: Any, defaults: Any) -> StructConstructorSpec | None:
+    """A dataclass, or the function of the command, with the texts of its parameters as help, each
+    paragraph on one line. A function becomes the dict of its arguments."""
+    is_function = info.type is function and not isinstance(function, type)
+    if not is_function and not dataclasses.is_dataclass(info.type):
         return None
-    types = get_type_hints(info.type, include_extras=True)
-    texts = docstrings(info.type)
-    specs = []
-    for field in dataclasses.fields(info.type):
-        help_text = texts.get(field.name)
-        if help_text is None and dataclasses.is_dataclass(types[field.name]):
-            help_text = paragraphs(types[field.name].__doc__)
-        if help_text is not None:
-            help_text = re.sub(r"\bNone\b(?! of)", "none", help_text)  # as it is typed
-        default = default_of(field, info.default)
-        if default is MISSING:
-            default = tyro.MISSING_NONPROP
-        default_text = tyro.conf.arg(help_behavior_hint=partial(_default_text, help_text))
-        metavar = mark(types[field.name], "metavar")
-        if is_word(types[field.name]) and metavar and default is not tyro.MISSING_NONPROP:
-            default_text = dataclasses.replace(default_text, metavar=f"[{metavar}]")
-        specs.append(
-            StructFieldSpec(
-                name=field.name,
-                type=Annotated[types[field.name], default_text],
-                default=default,
-                helptext=help_text,
-            )
-        )
-    return StructConstructorSpec(instantiate=info.type, fields=tuple(specs))
+    if is_function:
+        each_of = parameters(function, defaults)
+        instantiate = dict
+    else:
+        each_of = parameters(info.type, info.default)
+        instantiate = info.type
+    specs = [_field_of(each, is_function) for each in each_of]
+    return StructConstructorSpec(instantiate=instantiate, fields=tuple(specs))
+
+
+def _field_of(parameter: Parameter, of_function: bool) -> StructFieldSpec:
+    """A parameter as tyro reads it."""
+    kind = parameter.annotation
+    help_text = parameter.help or None
+    if help_text is None and dataclasses.is_dataclass(bare(kind)):
+        help_text = paragraphs(bare(kind).__doc__)
+    if help_text is not None:
+        help_text = re.sub(r"\bNone\b(?! of)", "none", as_options(help_text))  # as it is typed
+    default = parameter.default
+    if default is MISSING:
+        default = tyro.MISSING_NONPROP
+    marks = {"help_behavior_hint": partial(_default_text, help_text)}
+    metavar = metavar_of(parameter)
+    if of_function:
+        kind = _kind_in_words(parameter)
+        marks["name"] = function_option(parameter)
+        marks["aliases"] = ALIASES.get(parameter.name)
+        marks["metavar"] = metavar
+    if parameter.is_positional and metavar and default is not tyro.MISSING_NONPROP:
+        marks["metavar"] = f"[{metavar}]"
+    typed = Annotated[kind, tyro.conf.arg(**marks)]
+    if of_function and parameter.is_positional:
+        typed = tyro.conf.Positional[typed]
+    return StructFieldSpec(name=parameter.name, type=typed, default=default, helptext=help_text)
+
+
+def _kind_in_words(parameter: Parameter) -> Any:
+    """The type of a function's parameter as words give it: an object of a program, such as a model, by
+    its name."""
+    if dataclasses.is_dataclass(parameter.default):
+        return type(parameter.default)
+    kind = bare(parameter.annotation)
+    if parameter.is_variadic:
+        kind = get_args(kind)[0]
+        return tuple[str if bare(kind) is Any else kind, ...]
+    if kind is Any:
+        return str
+    return kind
 
 
 def _default_text(help_text: str | None, default: str) -> str:

@@ -6,24 +6,61 @@ knows that they are options.
 
 import re
 from ast import literal_eval
+from pathlib import Path
+from typing import Any
 
 from vitkit.system.console.text import as_word
+from vitkit.system.functions.parameters import NAMES
+from vitkit.system.functions.steps import Placeholder
 
 SETTING = re.compile(r"`([a-z_]\w*(?:\.\w+)*)(?:=([^`]+))?`")
 """A setting in a message, and its value if it has one."""
-OPTIONS = {"named": "as", "class_name": "class", "purpose": "for"}
-"""Options that are words of Python, so that the settings have other names."""
+FUNCTION = re.compile(r"`vitkit\.(\w+)`")
+"""A public function in a message."""
+COMMAND_OF = {
+    "stats": "data stats",
+    "pack": "data pack",
+    "review": "data review",
+    "list_models": "models",
+}
+"""Commands that are not called as their functions."""
+PLACES = {"images": "IMAGE...", "data": "DATA", "model": "MODEL"}
+"""Arguments that a user fills in, as usage writes them."""
 
 
 def as_options(message: str) -> str:
     """A message about settings as one about options: `on_bad_image='skip'` becomes --on-bad-image skip,
-    `image=(384, 384)` --image 384 384, and `compile=False` --no-compile."""
+    `image=(384, 384)` --image 384 384, `compile=False` --no-compile, and `vitkit.stats` vitkit data stats."""
+    message = FUNCTION.sub(_command, message)
     return SETTING.sub(_option, message)
+
+
+def _command(match: re.Match) -> str:
+    return f"vitkit {COMMAND_OF.get(match[1], match[1])}"
+
+
+def as_command(name: str, args: tuple, settings: dict[str, Any]) -> str:
+    """A call of a function as a command: ("stats", ("photos/",), {"json": True}) is "vitkit data stats
+    photos/ --json"."""
+    words = ["vitkit", COMMAND_OF.get(name, name)]
+    for each in args:
+        if isinstance(each, Placeholder):
+            words.append(PLACES[each])
+        elif isinstance(each, str | Path):
+            words.append(as_word(each))
+        else:  # a model in memory
+            words.append("MODEL")
+    for setting, value in settings.items():
+        if isinstance(value, Placeholder):
+            words.append(f"--{NAMES.get(setting, setting)} {PLACES[value]}".replace("_", "-"))
+        elif value not in (None, "", False):
+            words.append(as_options(f"`{setting}={value if value is True else str(value)!r}`"))
+    return " ".join(words)
 
 
 def _option(match: re.Match) -> str:
     setting, value = match.groups()
-    name = OPTIONS.get(setting, setting).replace("_", "-")
+    name = NAMES.get(setting, setting).replace("_", "-")
     if value in (None, "True"):
         return f"--{name}"
     if value == "False":

@@ -114,7 +114,7 @@ def _device(word: str, value: str, waiting: list[str]) -> list[str]:
 
 def _own_options(command: Command) -> set[str]:
     """The names of a command's options, with a dot at the end of those that stand for others."""
-    from vitkit.verbs import options
+    from vitkit.system.functions.parameters import options
 
     names = set()
     for option in options(command.load_settings()):

@@ -6,6 +6,7 @@ from vitkit.system.lazy import lazily
 _FILES = {
     "attention": "LookPictures Looking",
     "batches": "Prepared arrivals from_sequence from_stream names_from prepare",
+    "given": "ImageLike",
     "in_memory": "as_items",
     "items": "Examples Item Pictures items_of pictures spread words_of_model",
     "parts": "Chosen Parts write_parts",

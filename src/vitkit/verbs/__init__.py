@@ -35,7 +35,7 @@ _FILES = {
     "inspection.inspect": "Figure Inspected inspect",
     "prediction.batch": "BatchState batch",
     "prediction.output": "Predictions",
-    "prediction.predict": "Predict predict",
+    "prediction.predict": "predict",
     "prediction.sort": "sort",
     "prediction.watch": "watch",
     "serving.app": "ClosedPage app",

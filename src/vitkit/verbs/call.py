@@ -4,15 +4,10 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
-from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
-import numpy as np
-
-from vitkit.system.errors import BadSettings
-from vitkit.system.span import Span
+from vitkit.system.functions.values import read_value
 from vitkit.verbs.made_model import unwrapped
 from vitkit.verbs.settings import MISSING, bare, default_of, is_word, mark, options
 
@@ -128,7 +123,7 @@ def _made(kind: type, name: str, given: dict[str, Any]) -> Any:
         if argument in words:
             own[argument] = _as_word(argument, types[argument], value)
         elif argument in types:
-            own[argument] = _as(argument, types[argument], value)
+            own[argument] = read_value(argument, types[argument], value)
         else:
             parts[argument] = value
     missing = [
@@ -171,7 +166,9 @@ def _changed(settings: Any, name: str, value: Any, part: str = "") -> Any:
                 return dataclasses.replace(settings, **change)
         raise KeyError(name)
     if not rest:
-        return dataclasses.replace(settings, **{head: _as(f"{part}{head}", types[head], value)})
+        return dataclasses.replace(
+            settings, **{head: read_value(f"{part}{head}", types[head], value)}
+        )
     inner = getattr(settings, head)
     if not dataclasses.is_dataclass(inner):
         raise KeyError(name)
@@ -181,7 +178,7 @@ def _changed(settings: Any, name: str, value: Any, part: str = "") -> Any:
 def _as_word(name: str, annotation: Any, value: Any) -> Any:
     """A word such as MODEL or IMAGE, which may be an object of the program too; a path as others."""
     if Path in {annotation, *get_args(annotation)}:
-        return _as(name, annotation, value)
+        return read_value(name, annotation, value)
     if isinstance(value, list):
         return tuple(value)
     if get_origin(annotation) is tuple and not isinstance(value, tuple):
@@ -196,108 +193,6 @@ def _joined(words: Sequence[Any]) -> tuple:
     if len(words) == 1 and isinstance(words[0], list | tuple):
         return tuple(words[0])
     return tuple(words)
-
-
-def _as(name: str, annotation: Any, value: Any) -> Any:
-    """A value as settings have it: a path for a string, a tuple, which cannot change, for a list.
-
-    Raises ValueError if it is not one of the choices, TypeError if it has another type.
-    """
-    if isinstance(value, list):
-        value = tuple(value)
-    elif get_origin(annotation) is tuple and not isinstance(value, tuple):
-        value = (value,)  # one, where there may be several
-    if isinstance(value, tuple):
-        value = tuple(map(_pythons, value))
-    else:
-        value = _pythons(value)
-    kinds = {annotation, *get_args(annotation)}
-    if Path in kinds and str not in kinds:
-        if isinstance(value, str):
-            value = Path(value)
-        elif isinstance(value, tuple):
-            value = tuple(map(Path, value))
-    elif isinstance(value, Path) and Path not in kinds:
-        value = str(value)
-    elif Span in kinds and isinstance(value, str):
-        value = Span.parse(value)
-    elif annotation is str and type(value).__module__ == "torch":  # a device
-        value = str(value)
-    _check_fits(name, annotation, value)
-    return value
-
-
-def _pythons(value: Any) -> Any:
-    """A number of numpy's as Python has it, which can be written as JSON."""
-    if isinstance(value, np.generic):
-        return value.item()
-    return value
-
-
-TYPES = {
-    bool: ("True or False", bool),
-    int: ("a whole number", Integral),
-    float: ("a number", Real),
-    str: ("text", str),
-    Path: ("a path", Path),
-    NoneType: ("None", NoneType),
-}
-"""What a sentence calls them, and what their values are."""
-
-
-def _check_fits(name: str, annotation: Any, value: Any) -> None:
-    """Raises ValueError if a value is none of the choices, TypeError if it has another type."""
-    if _fits(annotation, value):
-        return
-    choices = choices_of(annotation)
-    if choices:
-        wrong = value
-        if isinstance(value, tuple):
-            wrong = next((each for each in value if str(each) not in choices), value)
-        raise BadSettings(f"{name} is {wrong!r}; it is one of {', '.join(choices)}")
-    kinds = [kind for kind in _alternatives(annotation) if kind in TYPES]
-    what = dict.fromkeys(TYPES[kind][0] for kind in kinds)
-    raise TypeError(f"{name} is {value!r}; it takes {' or '.join(what) or annotation}")
-
-
-def choices_of(annotation: Any) -> list[str]:
-    """The values that a type allows, if these are named."""
-    choices = []
-    for kind in _alternatives(annotation):
-        if get_origin(kind) is Literal:
-            choices += map(str, get_args(kind))
-    return choices
-
-
-def _alternatives(annotation: Any) -> list[Any]:
-    """The types that a value, or each of several, may have."""
-    if get_origin(annotation) in (Union, UnionType, tuple):
-        inner = [_alternatives(each) for each in get_args(annotation) if each is not Ellipsis]
-        return [kind for kinds in inner for kind in kinds]
-    return [annotation]
-
-
-def _fits(annotation: Any, value: Any) -> bool:
-    """Whether a value has this type. What is not a plain type is not looked at: the verb does that."""
-    origin = get_origin(annotation)
-    if origin in (Union, UnionType):
-        return any(_fits(each, value) for each in get_args(annotation))
-    if origin is Literal:
-        return any(
-            value == choice and type(value) is type(choice) for choice in get_args(annotation)
-        )
-    if origin is tuple and isinstance(value, tuple):
-        kinds = get_args(annotation)
-        if kinds[-1] is Ellipsis:
-            return all(_fits(kinds[0], each) for each in value)
-        return len(kinds) == len(value) and all(map(_fits, kinds, value))
-    if dataclasses.is_dataclass(annotation):
-        return isinstance(value, annotation)
-    if annotation not in TYPES or type(value).__module__.startswith("vitkit."):
-        return True
-    if isinstance(value, bool):  # a bool is an int, but not meant as a number
-        return annotation is bool
-    return isinstance(value, TYPES[annotation][1])
 
 
 def _words(kind: type) -> Iterator[dataclasses.Field]:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitkit.system.functions.results import ModelResult
+
 if TYPE_CHECKING:
     from vitkit.verbs.evaluation.outcome import Evaluation
     from vitkit.verbs.files.export import ExportedModel
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
     from vitkit.weights import Classifier
 
 
-class MadeModel:
+class MadeModel(ModelResult):
     """A result that has made a model. Every function takes it as MODEL, and as a path.
 
     made = vitkit.finetune("photos/")

@@ -19,6 +19,7 @@ _FILES = {
     "fitting": "at_own_proportions at_stride changed_preprocessing fitted_to",
     "formats": "format_of formats_for",
     "formats.shapes": "STATISTICS",
+    "given": "ModelLike Overrides hints_of",
     "hints": "CREATE Hints",
     "licenses": (
         "CARD License NAMES check_may_be_shared chosen license_text license_to_json read_license"

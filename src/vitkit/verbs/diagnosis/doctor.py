@@ -1,44 +1,34 @@
 """What is wrong, and what could be better: of this machine (machine.py), or of a run, images or a model
 (run.py, images.py, model.py)."""
 
-import json
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
+from json import dumps as to_json
 from pathlib import Path
+from typing import Unpack
 
 from rich.markup import escape
 from rich.table import Table
 
-from vitkit.verbs.definition import result, verb
+from vitkit.system.functions.public import Messages, public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import step
+from vitkit.system.functions.types import DataLike, PathLike
 from vitkit.verbs.diagnosis import Finding
+from vitkit.weights import ModelLike
 
 
-@dataclass(frozen=True)
-class Doctor:
-    """Print what this machine and this installation can do, what is fast, and what is missing, with
-    advice for everything that can be improved. With --data, --model or --run, print what is wrong
-    with these instead, which takes about a minute."""
-
-    data: str = ""
-    """Images to examine: classes, balance, broken ones, duplicates between parts."""
-    model: str = ""
-    """A model to examine: its preprocessing; and with --data, whether it can memorise a few of
-    those images, and whether training would wait for the images."""
-    run: Path | None = None
-    """A run to examine: its loss, learning rate, gradients, data and preprocessing."""
-    device: str = "auto"
-    """Device for --model: cpu, cuda, cuda:1 or mps; auto chooses the best one."""
-    json: bool = False
-    """Print JSON."""
-
-
-@result
-@dataclass(frozen=True)
-class Diagnosis:
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Rows):
     """Facts, each with advice if something could be better."""
 
-    settings: Doctor
     findings: tuple[Finding, ...]
+    of_machine: bool = True
+    """Whether they are about this machine, and not about a run, images or a model."""
+    json: bool = False
+    """Whether it is printed as JSON."""
 
     @property
     def advice(self) -> list[str]:
@@ -51,9 +41,8 @@ class Diagnosis:
 
     def shown(self) -> Iterator[str | Table]:
         """A table of the findings, then the advice; or JSON."""
-        settings = self.settings
-        if settings.json:
-            yield json.dumps(self.rows(), indent=1)
+        if self.json:
+            yield to_json(self.rows(), indent=1)
             return
         table = Table("what", "here")
         table.columns[1].overflow = "fold"
@@ -64,34 +53,55 @@ class Diagnosis:
             yield f"- {sentence}"
         if not self.advice:
             yield "nothing to advise"
-        if settings.run or settings.data or settings.model:
-            yield "next: vitkit doctor alone examines this machine"
+        if self.of_machine:
+            yield f"next: {step('train', 'digits')}, a model in a minute or two"
         else:
-            yield "next: vitkit train digits, a model in a minute or two"
+            yield f"next: {step('doctor')} alone examines this machine"
 
 
-@verb
-def doctor(settings: Doctor) -> Diagnosis:
-    """Examine this machine and this installation; or, if they are given, a run, images and a model.
-    Raises ValueError if it is none of these."""
-    if settings.device != "auto":
+@public
+def doctor(
+    *,
+    data: DataLike = "",
+    model: ModelLike = "",
+    run: PathLike | None = None,
+    device: str = "auto",
+    json: bool = False,
+    **messages: Unpack[Messages],
+) -> Diagnosis:
+    """Print what this machine and this installation can do, what is fast, and what is missing, with
+    advice for everything that can be improved. With `data`, `model` or `run`, print what is wrong
+    with these instead, which takes about a minute.
+
+    Args:
+        data: Images to examine: classes, balance, broken ones, duplicates between parts.
+        model: A model to examine: its preprocessing; and with `data`, whether it can memorise a few of
+            those images, and whether training would wait for the images.
+        run: A run to examine: its loss, learning rate, gradients, data and preprocessing.
+        device: Device for `model`: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        json: Print JSON.
+
+    Raises:
+        VitkitError: If `data` holds no images, `model` is no model, or `run` no run.
+    """
+    if device != "auto":
         from vitkit.system.machine import pick_device
 
-        pick_device(settings.device)  # raises for one that this machine does not have
-    if settings.run or settings.data or settings.model:
-        return Diagnosis(settings, tuple(_examinations(settings)))
+        pick_device(device)  # raises for one that this machine does not have
+    if run or data or model:
+        return Diagnosis(tuple(_examinations(data, model, run, device)), False, json)
     from vitkit.verbs.diagnosis.machine import examine_machine
 
-    return Diagnosis(settings, tuple(examine_machine()))
+    return Diagnosis(tuple(examine_machine()), True, json)
 
 
-def _examinations(settings: Doctor) -> Iterator[Finding]:
+def _examinations(data: str, model: ModelLike, run: Path | None, device: str) -> Iterator[Finding]:
     """What is asked for of a run, images and a model."""
-    if settings.run:
+    if run:
         from vitkit.verbs.diagnosis.run import examine_run
 
-        yield from examine_run(settings.run)
-    if not settings.data and not settings.model:
+        yield from examine_run(run)
+    if not data and not model:
         return
 
     from vitkit.data import splits_at
@@ -101,15 +111,14 @@ def _examinations(settings: Doctor) -> Iterator[Finding]:
     from vitkit.weights import Classifier, Hints, load_with_account
 
     classifier = None
-    if settings.model:
-        classifier = settings.model
+    if model:
+        classifier = model
         account = []
         if not isinstance(classifier, Classifier):
-            classifier, account = load_with_account(settings.model, Hints())
-        yield from examine_model(name_of(settings.model), classifier, account)
-    if settings.data:
-        splits = splits_at(settings.data, typed=True)
-        yield from examine_data(settings.data, splits)
+            classifier, account = load_with_account(model, Hints())
+        yield from examine_model(name_of(model), classifier, account)
+    if data:
+        splits = splits_at(data, typed=True)
+        yield from examine_data(data, splits)
         if classifier is not None:
-            device = pick_device(settings.device)
-            yield from examine_learning(Examined(settings.data, splits, classifier, device))
+            yield from examine_learning(Examined(data, splits, classifier, pick_device(device)))

@@ -1,47 +1,42 @@
 """The answers to millions of images, in parts, by several processes, any of which may be killed."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 from vitkit.prediction import BATCH, Chosen, Parts, answers, from_sequence, write_parts
 from vitkit.runtimes import FileRuntime, Runtime
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadSettings
-from vitkit.verbs import arguments
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.types import DataLike, PathLike
 from vitkit.verbs.arguments import check_folder, read_shard, status_of
-from vitkit.verbs.definition import result, verb
 from vitkit.verbs.prediction.common import (
     INPUT,
     Answering,
-    check_answering,
+    Request,
     images_of,
+    request,
     runtime_of,
 )
 from vitkit.verbs.prediction.terminal import ImageCounter
+from vitkit.weights import ModelLike
 
 
-@dataclass(frozen=True)
-class Batch(Answering):
-    """Classify very many images, and write the answers to a folder, as parquet files of some
-    thousand rows. The same command continues after any interruption, and several processes can
-    share the work, with torchrun or --shard."""
-
-    images: arguments.Images
-    into: Path = Path("answers")
-    """Folder for the parquet files."""
-    shard: str = ""
-    """Which of several processes this is: 1/4 to 4/4."""
-
-
-@result
-@dataclass(frozen=True)
-class BatchState:
+@dataclass(frozen=True, repr=False)
+class BatchState(Rows):
     """The state of the answers to very many images."""
 
-    settings: Batch
+    path: Path
+    """The folder."""
+    shard: str
+    """Which of several processes this was."""
     written: int
     """Parts that this process wrote."""
     summary: str
@@ -56,17 +51,14 @@ class BatchState:
     unreadable: int
     """Images that could not be read: of the whole folder, or, until it is whole, of what this process
     wrote."""
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self.settings.into
+    ok_if_unreadable: bool = False
+    """Whether images that could not be read leave the exit status at 0."""
 
     @property
     def status(self) -> int:
         """The exit status of the command: 3 if images could not be read. Of several processes that
         torchrun started it is 0 all the same, for it would start them again."""
-        ok = self.settings.ok_if_unreadable or int(os.environ.get("WORLD_SIZE", 1)) > 1
+        ok = self.ok_if_unreadable or int(os.environ.get("WORLD_SIZE", 1)) > 1
         return status_of(self.unreadable, ok)
 
     def rows(self) -> list[dict]:
@@ -83,8 +75,8 @@ class BatchState:
         yield f"wrote {done}"
         if self.missing:
             again = "the same command"
-            if self.settings.shard:
-                again += " without --shard"
+            if self.shard:
+                again += " without `shard`"
             yield f"still missing in {self.path}: {self.missing:,} of {counted(self.parts, 'part')}"
             yield f"next: when the other processes have ended, {again} does what is missing"
             return
@@ -97,32 +89,52 @@ class BatchState:
         yield f"next: python -c {as_word(code)}"
 
 
-@verb
-def batch(settings: Batch) -> BatchState:
-    """Classify very many images, in parts: missing parts are computed and written. Images that
-    are unreadable have their rows. Raises ValueError if the folder holds other answers."""
+@public
+def batch(
+    model: ModelLike,
+    *images: DataLike,
+    into: PathLike = Path("answers"),
+    shard: str = "",
+    **answering: Unpack[Answering],
+) -> BatchState:
+    """Classify very many images, and write the answers to a folder, as parquet files of some thousand
+    rows. The same command continues after any interruption, and several processes can share the work,
+    with torchrun or `shard`.
+
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), the name of a published model, or a file of `vitkit.export`
+            (.onnx or .xml).
+        images: Image files, folders of images, patterns ('**/*.jpg'), web addresses, data sets (their
+            test part), or digits.
+        into: Folder for the parquet files.
+        shard: Which of several processes this is: 1/4 to 4/4.
+        **answering: How images are answered: `Answering`.
+
+    Raises:
+        BadSettings: If settings do not go together.
+        BadData: If `into` holds the answers to other images or of another model.
+    """
     # What cannot be done is refused before the model is loaded
-    check_answering(settings)
-    shard, shards = shard_of(settings.shard)
-    if not all(isinstance(image, str) for image in settings.images):
-        raise BadSettings("this goes on where it ended, so it takes names, and no images in memory")
-    if tuple(settings.images) == (INPUT,):
+    asked = request(model, images, answering)
+    part, processes = shard_of(shard)
+    if images == (INPUT,):
         raise BadSettings(
             "this goes on where it ended, so it takes no names from the standard input"
         )
-    check_folder("`into`", settings.into, settings.images)
+    check_folder("`into`", into, images)
 
     # What there is to do
-    runtime = runtime_of(settings, in_batches=True)
-    items = images_of(settings, runtime.labels)
-    parts = Parts.begin(settings.into, items, runtime, settings.top, _less(settings, runtime))
-    missing = parts.missing(shard, shards)
+    runtime = runtime_of(asked, in_batches=True)
+    items = images_of(asked, runtime.labels)
+    parts = Parts.begin(into, items, runtime, asked.top, _less(asked, runtime))
+    missing = parts.missing(part, processes)
     chosen = Chosen.of(items, parts, missing)
 
     # Do it
     progress = ImageCounter(len(chosen))
-    batches = from_sequence(chosen, runtime.preprocessing, BATCH, settings.workers)
-    with closing(answers(runtime, batches, settings.top)) as answered:
+    batches = from_sequence(chosen, runtime.preprocessing, BATCH, asked.workers)
+    with closing(answers(runtime, batches, asked.top)) as answered:
         for predictions in write_parts(parts, missing, answered):
             unreadable = [each.error for each in predictions if each.error is not None]
             progress.count(len(predictions), len(unreadable))
@@ -134,7 +146,16 @@ def batch(settings: Batch) -> BatchState:
         rows, unreadable = parts.finish()
     summary = progress.summary() if progress.done else ""
     return BatchState(
-        settings, len(missing), summary, len(parts), still, len(items), rows, unreadable
+        path=into,
+        shard=shard,
+        written=len(missing),
+        summary=summary,
+        parts=len(parts),
+        missing=still,
+        images=len(items),
+        rows_written=rows,
+        unreadable=unreadable,
+        ok_if_unreadable=asked.ok_if_unreadable,
     )
 
 
@@ -151,7 +172,7 @@ def shard_of(text: str) -> tuple[int, int]:
     return shard
 
 
-def _less(settings: Batch, runtime: Runtime) -> str:
+def _less(settings: Request, runtime: Runtime) -> str:
     """What work is left out, so that a folder has answers of one kind."""
     if settings.exit:
         return f"--exit {settings.exit:g} --calibrate {settings.calibrate}"

@@ -2,12 +2,10 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from tyro.conf import Positional, arg
+from typing import TYPE_CHECKING, Annotated, Any
 
 from vitkit.prediction import (
     BATCH,
@@ -22,20 +20,12 @@ from vitkit.prediction import (
     pictures,
     spread,
 )
-from vitkit.runtimes import Runtime, is_exported, takes_pictures
+from vitkit.runtimes import Runtime, RuntimeName, is_exported, takes_pictures
 from vitkit.system.console.messages import brief, say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadSettings
-from vitkit.system.machine import pick_device
-from vitkit.verbs import arguments
-from vitkit.verbs.arguments import (
-    IMAGES,
-    Device,
-    ModelHints,
-    ModelOrFile,
-    OkIfUnreadable,
-    Precision,
-)
+from vitkit.system.functions.types import DataLike, Default, with_defaults
+from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.verbs.computing import (
     any_runtime_of_file,
     classifier_with_head,
@@ -44,7 +34,7 @@ from vitkit.verbs.computing import (
     runtime_of_model,
     runtime_of_run,
 )
-from vitkit.weights import Hints
+from vitkit.weights import Hints, ModelLike, Overrides, hints_of
 
 if TYPE_CHECKING:
     from vitkit.weights import Classifier
@@ -52,42 +42,66 @@ if TYPE_CHECKING:
 INPUT = "-"  # names come through the standard input
 
 
-@dataclass(frozen=True)
-class Answering:
-    """A model and images, and how the answers are computed."""
+class Answering(Overrides, total=False):
+    """How images are answered."""
 
-    model: ModelOrFile
-    images: Annotated[
-        Positional[tuple[str, ...]],
-        arg(
-            metavar="IMAGE...",
-            help=f"{IMAGES}, or digits; - reads names from the standard input, one per line.",
-        ),
-    ]
-    top: int = 5
+    top: Annotated[int, Default(5)]
     """Classes to name for each image."""
-    workers: int = -1
+    workers: Annotated[int, Default(-1)]
     """Processes that read and decode images; -1 follows the CPU quota."""
-    merge: int = 0
-    """Merge this many tokens in every block: less work, and slightly different answers. vitkit
-    bench --merge measures the difference."""
-    exit: float = 0.0
+    merge: Annotated[int, Default(0)]
+    """Merge this many tokens in every block: less work, and slightly different answers. `vitkit.bench`
+    with `merge` measures the difference."""
+    exit: Annotated[float, Default(0.0)]
     """Classify an image after half of the blocks, or later, as soon as a class has this
-    probability: less work, and slightly different answers. vitkit bench --exit measures the
+    probability: less work, and slightly different answers. `vitkit.bench` with `exit` measures the
     difference."""
-    calibrate: Annotated[str, arg(metavar="DATA")] = ""
-    """Images for the fitting of --exit, 300 at most, such as training images; they need no
+    calibrate: Annotated[DataLike, Default("")]
+    """Images for the fitting of `exit`, 300 at most, such as training images; they need no
     labels."""
-    runtime: arguments.Runtime = "auto"
-    precision: Precision = "auto"
-    device: Device = "auto"
-    ok_if_unreadable: OkIfUnreadable = False
-    verbose: Annotated[bool, arg(aliases=["-v"])] = False
-    """Print what the model is, how it prepares images, and in which precision it computes."""
-    hints: ModelHints = field(default_factory=Hints)
+    runtime: Annotated[RuntimeName, Default("auto")]
+    """Library that computes the answers: torch, compiled, onnx (ONNX Runtime) or openvino. auto
+    is PyTorch for a model, or the library that `vitkit.bench` has found to be the fastest
+    on this machine; for an exported file, it is the library for which the file was written."""
+    precision: Annotated[PrecisionChoice, Default("auto")]
+    """Arithmetic of the matrix products. auto is bfloat16 if the CPU or GPU has instructions for it."""
+    device: Annotated[str, Default("auto")]
+    """cpu, cuda, cuda:1 or mps; auto chooses the best one."""
+    ok_if_unreadable: Annotated[bool, Default(False)]
+    """Let the command end with the exit status 0, and not 3, if images could not be read; they are still
+    named."""
+    verbose: Annotated[bool, Default(False)]
+    """Log what the model is, how it prepares images, and in which precision it computes."""
 
 
-def check_answering(settings: Answering) -> None:
+@dataclass(frozen=True)
+class Request:
+    """A model, images and how they are answered, with all defaults (`Answering` describes them)."""
+
+    model: "str | Classifier"
+    images: tuple[Any, ...]
+    top: int
+    workers: int
+    merge: int
+    exit: float
+    calibrate: str
+    runtime: RuntimeName
+    precision: PrecisionChoice
+    device: str
+    ok_if_unreadable: bool
+    verbose: bool
+    hints: Hints
+
+
+def request(model: ModelLike, images: tuple[Any, ...], answering: Answering) -> Request:
+    """What is asked for. Raises BadSettings if settings do not go together."""
+    values = with_defaults(Answering, answering)
+    asked = Request(model, images, hints=hints_of(answering), **values)
+    check_request(asked)
+    return asked
+
+
+def check_request(settings: Request) -> None:
     """Raises ValueError if settings do not go together, before the model is loaded."""
     check_settings(settings.top, BATCH, settings.workers)
     if not len(settings.images):
@@ -123,7 +137,7 @@ def check_answering(settings: Answering) -> None:
 
 
 def images_of(
-    settings: Answering,
+    settings: Request,
     labels: Sequence[str],
     limit: int = 0,
     written_to: Sequence[Path] = (),
@@ -160,14 +174,14 @@ def images_of(
     return list(islice(items, limit or None))  # of an iterator the first ones
 
 
-def answers_of(settings: Answering, runtime: Runtime, items: Sequence[Item]) -> Iterator[Answered]:
+def answers_of(settings: Request, runtime: Runtime, items: Sequence[Item]) -> Iterator[Answered]:
     """The answers to these images, in batches."""
     batches = from_sequence(items, runtime.preprocessing, batch_for(runtime), settings.workers)
     return answers(runtime, batches, settings.top)
 
 
 def answers_to_names(
-    settings: Answering,
+    settings: Request,
     runtime: Runtime,
     names: Iterable[list[str]] | None = None,
     limit: int = 0,
@@ -217,7 +231,7 @@ def _items_in_batches(
 # What computes the answers
 
 
-def runtime_of(settings: Answering, looking: bool = False, in_batches: bool = False) -> Runtime:
+def runtime_of(settings: Request, looking: bool = False, in_batches: bool = False) -> Runtime:
     """The runtime that computes the answers. An exported file needs no PyTorch.
 
     looking: it keeps what the model looks at, too. in_batches: refuse a file that takes whole
@@ -227,7 +241,7 @@ def runtime_of(settings: Answering, looking: bool = False, in_batches: bool = Fa
         return _runtime_of(settings, looking, in_batches)
 
 
-def _runtime_of(settings: Answering, looking: bool, in_batches: bool) -> Runtime:
+def _runtime_of(settings: Request, looking: bool, in_batches: bool) -> Runtime:
     """The same, with all details said."""
     if isinstance(settings.model, str) and is_exported(settings.model):
         if looking:
@@ -275,7 +289,7 @@ def _runtime_of(settings: Answering, looking: bool, in_batches: bool) -> Runtime
     return Looking(eager(classifier, device, precision))
 
 
-def _merging(settings: Answering, classifier: "Classifier") -> "Classifier":
+def _merging(settings: Request, classifier: "Classifier") -> "Classifier":
     """The model with tokens merged, which is said."""
     from vitkit.models import tokens_left
     from vitkit.runtimes import merging
@@ -287,7 +301,7 @@ def _merging(settings: Answering, classifier: "Classifier") -> "Classifier":
     return merged
 
 
-def _exiting(settings: Answering, classifier: "Classifier") -> "Classifier":
+def _exiting(settings: Request, classifier: "Classifier") -> "Classifier":
     """The model with early exits, which is said."""
     from vitkit.exporting import prepared_images, to_calibrate
     from vitkit.runtimes import exiting, fit_exits
@@ -299,7 +313,7 @@ def _exiting(settings: Answering, classifier: "Classifier") -> "Classifier":
     return early
 
 
-def _say_less(settings: Answering, what: str, option: str) -> None:
+def _say_less(settings: Request, what: str, option: str) -> None:
     """Say which work is left out, and what measures it."""
     value = getattr(settings, option)
     say(

@@ -22,22 +22,21 @@ from vitkit.prediction import (
 from vitkit.runtimes import Runtime
 from vitkit.system.console.messages import live_output, say
 from vitkit.system.console.text import as_word, counted, printable_name
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import IMAGES, step
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.verbs.arguments import status_of
-from vitkit.verbs.definition import result
-from vitkit.verbs.prediction.common import answers_of, answers_to_names
+from vitkit.verbs.prediction.common import Request, answers_of, answers_to_names
 from vitkit.verbs.prediction.terminal import UNKNOWN, AnswerTable, ImageCounter, number
 from vitkit.weights import Activation
 
 if TYPE_CHECKING:
     from vitkit.inspection import Tile
-    from vitkit.verbs.prediction.predict import Predict
-    from vitkit.verbs.prediction.sort import Sort
+    from vitkit.weights import Classifier
 
 
-@result
-@dataclass(frozen=True)
-class Predictions(Sequence[Prediction]):
+@dataclass(frozen=True, repr=False)
+class Predictions(Rows, Sequence[Prediction]):
     """A model's answers to images, in their order."""
 
     answers: tuple[Prediction, ...]
@@ -131,33 +130,19 @@ def _termination_as_interrupt() -> Iterator[None]:
 
 
 def take_answers(
-    settings: "Predict | Sort",
-    runtime: Runtime,
+    asked: Request,
     items: Sequence[Item] | None,
-    written_to: Sequence[Path],
-    sorter: Sorter | None = None,
-) -> "Taking":
-    """Answer images, or those whose names come through the standard input, and do with each answer what the
-    settings say."""
-    total = None
+    taking: "Taking",
+    limit: int = 0,
+    written_to: Sequence[Path] = (),
+) -> None:
+    """Answer images, or those whose names come through the standard input, and take each answer."""
     if items is None:
-        batches = answers_to_names(settings, runtime, None, settings.limit, written_to)
+        batches = answers_to_names(asked, taking.runtime, None, limit, written_to)
     else:
-        total = len(items)
-        batches = answers_of(settings, runtime, items)
-    taking = Taking(
-        runtime,
-        total,
-        settings.top,
-        to=settings.to,
-        attention=settings.attention,
-        sheet=settings.sheet,
-        sorter=sorter,
-        json=settings.json,
-    )
+        batches = answers_of(asked, taking.runtime, items)
     with taking:
         taking.take_all(batches)
-    return taking
 
 
 LISTED = 50  # unreadable images, by name
@@ -317,11 +302,11 @@ class Taking:
             pixels = image.transpose(1, 2, 0)
             self.tiles.append(Tile(pixels, self._caption(prediction), right))
 
-    def conclude(self, model: str) -> tuple[str, ...]:
+    def conclude(self, model: "str | Classifier") -> tuple[str, ...]:
         """Print a summary and list unreadable images; returns what was written, and the next
         command, in sentences."""
         good = self.progress.done - self.progress.unreadable
-        next_command = f"vitkit predict {model} IMAGE... --to answers.csv"
+        next_command = step("predict", model, IMAGES, to="answers.csv")
 
         # What could not be read
         if not self.json:
@@ -365,5 +350,5 @@ class Taking:
         contact_sheet(self.tiles, self.sheet)
         text = f"wrote {self.sheet}"
         if good > len(self.tiles):
-            text += f" with the first {len(self.tiles)} of {good:,} images; --limit spreads them"
+            text += f" with the first {len(self.tiles)} of {good:,} images; `limit` spreads them"
         return text

@@ -1,77 +1,80 @@
 """A folder that is watched: what is there and what arrives is classified."""
 
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
+from __future__ import annotations
 
-from tyro.conf import Positional, arg
+from contextlib import suppress
+from typing import Literal, Unpack
 
 from vitkit.prediction import arrivals
 from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings
-from vitkit.verbs.arguments import check_folder, check_rows, name_of, word_of
-from vitkit.verbs.definition import verb
+from vitkit.system.functions.public import public
+from vitkit.system.functions.types import PathLike
+from vitkit.verbs.arguments import check_folder, check_rows, name_of
 from vitkit.verbs.prediction.common import (
     Answering,
     answers_to_names,
     batch_for,
-    check_answering,
+    request,
     runtime_of,
 )
 from vitkit.verbs.prediction.output import Predictions, Taking
 from vitkit.verbs.prediction.sort import sorter_for
+from vitkit.weights import ModelLike
 
 
-@dataclass(frozen=True)
-class Watch(Answering):
-    """Classify the images in a folder, and those that arrive there, until Ctrl-C or SIGTERM."""
+@public
+def watch(
+    model: ModelLike,
+    folder: PathLike,
+    *,
+    to: PathLike | None = None,
+    sort_into: PathLike | None = None,
+    sort_by: Literal["link", "copy"] = "link",
+    sure: float = 0.5,
+    json: bool = False,
+    limit: int = 0,
+    **answering: Unpack[Answering],
+) -> Predictions:
+    """Classify the images in a folder, and those that arrive there, until Ctrl-C or SIGTERM.
 
-    images: Annotated[Positional[tuple[str, ...]], arg(metavar="DIR", help="The folder.")]
-    to: Path | None = None
-    """Write a row for each image into this file, instead of printing it: .csv, .jsonl or
-    .parquet."""
-    sort_into: Path | None = None
-    """Sort the photographs into this folder, which gets a folder for each class."""
-    sort_by: Literal["link", "copy"] = "link"
-    """How photographs get there: as hard links, or as copies."""
-    sure: float = 0.5
-    """Lowest probability that counts as an answer when photographs are sorted."""
-    json: bool = False
-    """Print one line of JSON per image."""
-    limit: int = 0
-    """Stop after this many images; 0 never stops."""
+    A program ends it with Ctrl-C, or with `limit`.
 
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), the name of a published model, or a file of `vitkit.export`
+            (.onnx or .xml).
+        folder: The folder.
+        to: Write a row for each image into this file, instead of printing it: .csv, .jsonl or
+            .parquet.
+        sort_into: Sort the photographs into this folder, which gets a folder for each class.
+        sort_by: How photographs get there: as hard links, or as copies.
+        sure: Lowest probability that counts as an answer when photographs are sorted.
+        json: Print one line of JSON per image.
+        limit: Stop after this many images; 0 never stops.
+        **answering: How images are answered: `Answering`.
 
-@verb
-def watch(settings: Watch) -> Predictions:
-    """Classify the images in a folder, and those that arrive there, until it is ended: a command
-    by Ctrl-C or SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""
-    check_answering(settings)
-    names = [image for image in settings.images if isinstance(image, str)]
-    if names != [*settings.images]:
-        raise BadSettings("this waits for what arrives in one folder; got images in memory")
-    if len(names) > 1 or not Path(names[0]).is_dir():
-        raise BadSettings(f"this waits for what arrives in one folder; got {' '.join(names)}")
-    if settings.sort_into is not None:
-        check_folder("`sort_into`", settings.sort_into, settings.images)
-    check_rows(settings.to, settings.json)
+    Raises:
+        BadSettings: If `folder` is no folder, or settings do not go together.
+    """
+    asked = request(model, (str(folder),), answering)
+    if not folder.is_dir():
+        raise BadSettings(f"this waits for what arrives in one folder; got {folder}")
+    if sort_into is not None:
+        check_folder("`sort_into`", sort_into, asked.images)
+    check_rows(to, json)
 
-    runtime = runtime_of(settings)
+    runtime = runtime_of(asked)
     sorter = None
     written_to = []
-    if settings.sort_into is not None:
-        model = name_of(settings.model)
-        sorter = sorter_for(runtime, model, settings.sort_into, settings.sure, settings.sort_by)
-        written_to.append(settings.sort_into)
-    (folder,) = names
+    if sort_into is not None:
+        sorter = sorter_for(runtime, name_of(model), sort_into, sure, sort_by)
+        written_to.append(sort_into)
     say(f"watching {folder}: what is there and what arrives; Ctrl-C ends")
-    names = arrivals(folder, batch_for(runtime), written_to)
-    batches = answers_to_names(settings, runtime, names, settings.limit, written_to)
-    taking = Taking(runtime, None, settings.top, to=settings.to, sorter=sorter, json=settings.json)
+    names = arrivals(str(folder), batch_for(runtime), written_to)
+    batches = answers_to_names(asked, runtime, names, limit, written_to)
+    taking = Taking(runtime, None, asked.top, to=to, sorter=sorter, json=json)
     with taking, suppress(KeyboardInterrupt):
         taking.take_all(batches)
-    notes = taking.conclude(word_of(settings.model))
-    return Predictions.of(
-        taking, settings.to or settings.sort_into, notes, settings.ok_if_unreadable
-    )
+    notes = taking.conclude(model)
+    return Predictions.of(taking, to or sort_into, notes, asked.ok_if_unreadable)

@@ -1,0 +1,114 @@
+"""The arguments of a call, read by the types of the function's signature."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+from vitkit.system.functions.results import ModelResult
+from vitkit.system.functions.values import read_value
+
+
+def read_arguments(
+    function: Callable, args: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and the named arguments, each as its type has it (`values.py`). A list in the place
+    of `*images` stands for its elements.
+
+    Raises TypeError for an argument that does not exist, with the nearest name, for one that is
+    missing, and for a value of another type; BadSettings for a value that is not one of the choices.
+    """
+    signature, types, open_group = _described(function)
+    name = function.__name__
+    positional = [each for each in signature.parameters.values() if each.kind in POSITIONAL]
+    variadic = [each for each in positional if each.kind is inspect.Parameter.VAR_POSITIONAL]
+
+    # Names that do not exist, and too many positions
+    for argument in named:
+        if argument not in types and not open_group:
+            raise TypeError(_no_such_argument(name, argument, types))
+    plain = [each.name for each in positional if each not in variadic]
+    if len(args) > len(plain) and not variadic:
+        raise TypeError(
+            f"vitkit.{name} takes {' and '.join(plain) or 'nothing'} by position; the other settings by "
+            "name"
+        )
+    for given_twice in plain[: len(args)]:
+        if given_twice in named:
+            raise TypeError(f"vitkit.{name} has {given_twice} by position and by name")
+
+    # What has no default
+    by_name = dict(zip(plain, args, strict=False)) | dict(named)
+    required = [
+        each.name
+        for each in signature.parameters.values()
+        if each.default is each.empty and each.kind not in VARIADIC
+    ]
+    missing = [each for each in required if each not in by_name]
+    if missing:
+        raise TypeError(f"vitkit.{name} needs {' and '.join(missing)}")
+    for argument in required:
+        if by_name[argument] is None:
+            raise TypeError(f"vitkit.{name} needs {argument}, which is None")
+
+    # The values
+    first = []
+    for position, value in zip(plain, args, strict=False):
+        first.append(read_value(position, types[position], stands_for(value)))
+    rest = args[len(plain) :]
+    if len(rest) == 1 and isinstance(rest[0], list | tuple):
+        (rest,) = rest
+    for each in variadic:
+        first += [read_value(each.name, types[each.name], stands_for(value)) for value in rest]
+    given = {}
+    for argument, value in named.items():
+        value = stands_for(value)
+        if argument in types:
+            value = read_value(argument, types[argument], value)
+        given[argument] = value
+    return tuple(first), given
+
+
+POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@cache
+def _described(function: Callable) -> tuple[inspect.Signature, dict[str, Any], bool]:
+    """The signature of a function, the types of all its arguments by name, and whether it takes others
+    too, such as the settings of a recipe."""
+    signature = inspect.signature(function)
+    hints = get_type_hints(inspect.unwrap(function), include_extras=True)
+    types = {}
+    open_group = False
+    for name, each in signature.parameters.items():
+        if each.kind is not inspect.Parameter.VAR_KEYWORD:
+            types[name] = hints[name]
+            continue
+        groups = get_args(hints[name])
+        open_group = not groups
+        for group in groups:  # Unpack[Overrides]
+            types |= get_type_hints(group, include_extras=True)
+    return signature, types, open_group
+
+
+def stands_for(value: Any) -> Any:
+    """What an argument stands for: the model of a result that made one, or of each in a list; any other
+    value as it is."""
+    if isinstance(value, ModelResult):
+        return value.made
+    if isinstance(value, list | tuple) and any(isinstance(each, ModelResult) for each in value):
+        return [stands_for(each) for each in value]
+    return value
+
+
+def _no_such_argument(name: str, argument: str, known: Mapping[str, Any]) -> str:
+    """A sentence that a function has no such argument, with the nearest one that it has."""
+    near = get_close_matches(argument, known, 1)
+    question = f"; did you mean {near[0]}?" if near else ""
+    return f"vitkit.{name} has no setting {argument!r}{question}"

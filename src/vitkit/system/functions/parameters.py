@@ -1,0 +1,263 @@
+"""The parameters of a function, or the fields of a dataclass, as the command line and the reference show
+them: names, types, defaults and texts, all from the signature and the docstring.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from typing_extensions import is_typeddict
+
+from vitkit.system.console.text import paragraphs
+from vitkit.system.functions.public import Messages
+from vitkit.system.functions.types import Default
+from vitkit.system.functions.values import bare
+
+MISSING = dataclasses.MISSING
+NAMES = {
+    "named": "as",
+    "class_name": "class",
+    "purpose": "for",
+    "evaluators": "evals",
+    "columns": "data.columns",
+}
+"""Options that are not called as their parameters: the first ones are words of Python."""
+ALIASES = {"output": ("-o",), "verbose": ("-v",)}
+"""Short names of options, by parameter."""
+Owner = type | Callable[..., Any]
+"""A function, a dataclass, or a TypedDict."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of a function, or a field of a dataclass."""
+
+    name: str
+    annotation: Any
+    """Its type, with the marks of the command line."""
+    default: Any
+    """MISSING if there is none."""
+    help: str
+    """Its text, each paragraph on one line."""
+    is_positional: bool = False
+    """Whether it may be given by position; the command line reads it from a word without a name."""
+    is_variadic: bool = False
+    """Whether it takes any number of positions."""
+
+
+class Option(NamedTuple):
+    """A setting that has a name on the command line."""
+
+    name: str
+    """Without its dashes, such as "optim.lr"; of a word without a name, such as MODEL, its
+    field."""
+    value: Any
+    """Its default; MISSING if there is none."""
+    help: str
+    """What it is, each paragraph on one line."""
+    aliases: tuple[str, ...] = ()
+    """Its other names, without their dashes."""
+    is_word: bool = False
+    """Whether it is typed without a name, as MODEL and DATA are."""
+    is_open: bool = False
+    """Whether it stands for settings that are known only by its value, such as those of a model."""
+    kind: Any = None
+    """The type of its value."""
+    metavar: str = ""
+    """What usage calls the value; empty for the name in capitals."""
+    argument: str = ""
+    """What a function calls it, such as "optim__lr"."""
+
+
+def parameters(owner: Owner, defaults: Any = None) -> Iterator[Parameter]:
+    """Every parameter, in order; of `**overrides: Unpack[Overrides]` the fields of Overrides.
+
+    Args:
+        owner: A function, a dataclass or a TypedDict.
+        defaults: Other defaults: an instance of the dataclass, or a mapping for a function.
+    """
+    if dataclasses.is_dataclass(owner):
+        yield from _fields(owner, defaults)
+    elif is_typeddict(owner):
+        yield from _keys(owner)
+    else:
+        yield from _of_function(owner, defaults or {})
+
+
+def _of_function(function: Callable, defaults: Mapping[str, Any]) -> Iterator[Parameter]:
+    """The parameters of a function."""
+    types = types_of(function)
+    texts = docstrings(function)
+    for name, each in inspect.signature(function).parameters.items():
+        if each.kind is inspect.Parameter.VAR_KEYWORD:
+            for group in get_args(types[name]):  # Unpack[...]
+                yield from _keys(group)
+            continue
+        annotation = types[name]
+        is_variadic = each.kind is inspect.Parameter.VAR_POSITIONAL
+        default = defaults.get(name, each.default)
+        if default is inspect.Parameter.empty:
+            default = MISSING
+        if is_variadic:
+            annotation = tuple[annotation, ...]
+            default = ()
+        is_positional = each.kind is not inspect.Parameter.KEYWORD_ONLY
+        if dataclasses.is_dataclass(default):  # such as a recipe in the place of its name
+            is_positional = False
+        yield Parameter(name, annotation, default, texts.get(name, ""), is_positional, is_variadic)
+
+
+def _keys(group: type) -> Iterator[Parameter]:
+    """The keys of a TypedDict, all of them optional, without those of Messages, which are for
+    programs."""
+    types = get_type_hints(group, include_extras=True)
+    texts = docstrings(group)
+    for name, annotation in types.items():
+        if name in Messages.__annotations__:
+            continue
+        default = None
+        if type(None) not in get_args(bare(annotation)):
+            default = ()
+        for each in getattr(annotation, "__metadata__", ()):
+            if isinstance(each, Default):
+                default = each.value
+        yield Parameter(name, annotation, default, texts.get(name, ""))
+
+
+def _fields(owner: type, defaults: Any) -> Iterator[Parameter]:
+    """The fields of a dataclass."""
+    types = types_of(owner)
+    texts = docstrings(owner)
+    for field in dataclasses.fields(owner):
+        annotation = types[field.name]
+        text = mark(annotation, "help") or texts.get(field.name, "")
+        is_positional = is_word(annotation)
+        default = default_of(field, defaults)
+        yield Parameter(field.name, annotation, default, text, is_positional)
+
+
+def options(
+    owner: Owner, defaults: Any = None, prefix: str = "", part: str = ""
+) -> Iterator[Option]:
+    """Every option of a function or a dataclass, those of its parts too. `prefix` and `part` begin the
+    names of options and of arguments."""
+    for each in parameters(owner, defaults):
+        kind = bare(each.annotation)
+        name = option_name(each.name, each.annotation)
+        aliases = mark(each.annotation, "aliases") or ()
+        if not isinstance(owner, type):
+            name = function_option(each)
+            aliases = ALIASES.get(each.name, ())
+        if dataclasses.is_dataclass(each.default):
+            kind = type(each.default)
+        if dataclasses.is_dataclass(kind):
+            inner = None if each.default is MISSING else each.default
+            if name:
+                yield from options(kind, inner, f"{prefix}{name}.", f"{part}{each.name}__")
+            else:  # its settings stand beside the others
+                yield from options(kind, inner, prefix, part)
+            continue
+        yield Option(
+            f"{prefix}{name}",
+            each.default,
+            each.help,
+            aliases=tuple(name.lstrip("-") for name in aliases),
+            is_word=each.is_positional,
+            is_open=_holds_settings(kind),
+            kind=kind,
+            metavar=metavar_of(each) or "",
+            argument=f"{part}{each.name}",
+        )
+
+
+def function_option(parameter: Parameter) -> str:
+    """The name of the option of a function's parameter; "" for a value whose fields are options beside
+    the others, such as a recipe."""
+    if dataclasses.is_dataclass(parameter.default) and parameter.name not in NAMES:
+        return ""
+    return NAMES.get(parameter.name, parameter.name.replace("_", "-"))
+
+
+def metavar_of(parameter: Parameter) -> str | None:
+    """What usage calls the value, such as MODEL; None if its type does not say."""
+    if parameter.is_variadic:
+        return f"{parameter.name.removesuffix('s').upper()}..."
+    metavar = mark(parameter.annotation, "metavar")
+    for each in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(each, str):
+            metavar = each
+    return metavar
+
+
+def option_name(field: str, annotation: Any) -> str:
+    """The name of an option: that of its parameter, unless tyro's `arg` names it."""
+    name = mark(annotation, "name")
+    if name is not None:
+        return name
+    return field.replace("_", "-")
+
+
+def default_of(field: dataclasses.Field, owner: Any) -> Any:
+    """The default of a field: the value in `owner`, a default of the whole dataclass if there is
+    one, or the field's own; MISSING if it has none."""
+    if dataclasses.is_dataclass(owner):
+        return getattr(owner, field.name)
+    if field.default is not MISSING:
+        return field.default
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return MISSING
+
+
+def types_of(owner: Owner) -> dict[str, Any]:
+    """The types of the parameters, by name, with the marks of the command line."""
+    return get_type_hints(inspect.unwrap(owner), include_extras=True)
+
+
+@cache
+def docstrings(owner: Owner) -> dict[str, str]:
+    """The texts of the parameters, by name; those of a class's bases too."""
+    import docstring_parser
+
+    texts = {}
+    if inspect.isfunction(owner):
+        for each in docstring_parser.parse(inspect.getdoc(owner) or "").params:
+            texts[each.arg_name.lstrip("*")] = paragraphs(each.description)
+        return texts
+    if is_typeddict(owner):
+        bases = [*filter(is_typeddict, owner.__orig_bases__), owner]
+    else:
+        bases = [base for base in reversed(owner.__mro__) if dataclasses.is_dataclass(base)]
+    for base in bases:
+        if is_typeddict(base) and base is not owner:
+            texts |= docstrings(base)
+            continue
+        for field in docstring_parser.parse_from_object(base).params:
+            texts[field.arg_name] = paragraphs(field.description)
+    return texts
+
+
+def mark(annotation: Any, name: str) -> Any:
+    """The value that tyro's `arg` gives an annotated type by this name; None if it says nothing."""
+    for mark in getattr(annotation, "__metadata__", ()):
+        value = getattr(mark, name, None)
+        if value is not None:
+            return value
+    return None
+
+
+def is_word(annotation: Any) -> bool:
+    """Whether tyro reads the setting from a word without a name."""
+    from tyro.conf import Positional
+
+    (positional,) = Positional[str].__metadata__
+    return positional in getattr(annotation, "__metadata__", ())
+
+
+def _holds_settings(kind: Any) -> bool:
+    """Whether a value of this type is a part with settings of its own, or several: a union or a
+    tuple of dataclasses, or a protocol."""
+    if getattr(kind, "_is_protocol", False):
+        return True
+    return any(dataclasses.is_dataclass(each) or _holds_settings(each) for each in get_args(kind))

@@ -1,0 +1,130 @@
+"""The decorator of a function that is a command too.
+
+    @public
+    def evaluate(model: ModelLike, data: str, *, batch: int = 64, **overrides: Unpack[Overrides]) -> Evaluation:
+
+The function stays a plain function with its own signature and docstring. The decorator adds what all of
+them promise: arguments are read by their types, messages go to a listener, and the calling program keeps
+its signals and its random numbers.
+"""
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import numpy
+from typing_extensions import TypedDict
+
+from vitkit.system.console.messages import (
+    Callback,
+    Listener,
+    current_callback,
+    current_listener,
+    followed_by,
+    heard_by,
+    say,
+    to_nobody,
+)
+from vitkit.system.functions.call import read_arguments
+from vitkit.system.processes.signals import leaving_signals
+from vitkit.system.storage.addresses import without_credentials
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Messages(TypedDict, total=False):
+    """Where the messages of a call go."""
+
+    quiet: bool
+    """Log no messages, and show no progress bars."""
+    progress: Listener | None
+    """Function that receives each message (str) and each step of a progress bar (Progress), instead of
+    the log and the terminal."""
+
+
+def public(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function of the public interface.
+
+    Raises TypeError for an argument that does not exist or has another type.
+    """
+
+    @wraps(function)
+    def called(
+        *args: Any, quiet: bool = False, progress: Listener | None = None, **values: Any
+    ) -> R:
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress is {progress!r}; it is a function that receives messages")
+        listener = progress or (to_nobody if quiet else current_listener())
+        callback, values = _callback_in(values)
+        with (
+            heard_by(listener),
+            followed_by(callback),
+            leaving_signals(),
+            keeping_random_numbers(),
+            _without_credentials(),
+        ):
+            given, named = read_arguments(function, args, values)
+            return function(*given, **named)
+
+    return called
+
+
+def _callback_in(values: dict[str, Any]) -> tuple[Callback | None, dict[str, Any]]:
+    """The function that follows a run, if `track` is one, and the other arguments."""
+    if callable(values.get("track")):
+        others = {name: value for name, value in values.items() if name != "track"}
+        return values["track"], others
+    return current_callback(), values
+
+
+_one_at_a_time = threading.RLock()
+
+
+def alone(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function so that one thread of the program runs at a time: training draws from random
+    number generators of the whole process, and PyTorch traces one model at a time."""
+
+    @wraps(function)
+    def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not _one_at_a_time.acquire(blocking=False):
+            say("another thread of this program trains or exports: waiting for it to end")
+            _one_at_a_time.acquire()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _one_at_a_time.release()
+
+    return waiting
+
+
+@contextmanager
+def keeping_random_numbers() -> Iterator[None]:
+    """A block after which the program's random number generators continue as if it had not run."""
+    of_python = random.getstate()
+    of_numpy = numpy.random.get_state()
+    of_torch = None
+    if "torch" in sys.modules:  # otherwise its state cannot matter yet
+        of_torch = sys.modules["torch"].get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(of_python)
+        numpy.random.set_state(of_numpy)
+        if of_torch is not None:
+            sys.modules["torch"].set_rng_state(of_torch)
+
+
+@contextmanager
+def _without_credentials() -> Iterator[None]:
+    """A block whose exceptions contain no passwords, because programs log them."""
+    try:
+        yield
+    except (ValueError, OSError, TypeError) as error:
+        if error.args and isinstance(error.args[0], str):
+            error.args = (without_credentials(error.args[0]), *error.args[1:])
+        raise

@@ -1,0 +1,98 @@
+"""Results of the public functions: frozen dataclasses that print themselves, show themselves in a
+notebook, and are tables where they have rows.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from vitkit.system.storage.addresses import without_credentials
+from vitkit.system.storage.files import as_utf8
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.console import Console
+    from rich.table import Table
+
+WIDTH = 100  # columns of a result as text, where there is no terminal
+
+
+class Result(ABC):
+    """What a public function returns: `str()` is what its command prints."""
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command."""
+        return 0
+
+    @abstractmethod
+    def shown(self) -> "Iterator[str | Table]":
+        """What the command prints: sentences, and tables of rich."""
+
+    def __str__(self) -> str:
+        return _printed(self).file.getvalue().rstrip("\n")
+
+    def __repr__(self) -> str:  # fields may hold a whole model
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return _printed(self).export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+
+class Rows(Result):
+    """A result that is a table."""
+
+    @abstractmethod
+    def rows(self) -> list[dict]:
+        """The rows, each a dict of plain values by column."""
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """The rows as a table of pandas. Raises ImportError without pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_frame needs pandas: pip install pandas") from error
+        return pandas.DataFrame(self.rows())
+
+
+class ModelResult(Result):
+    """A result that made a model, and stands for it wherever a function takes one."""
+
+    @property
+    @abstractmethod
+    def made(self) -> Any:
+        """The model, as functions take it: where it was written, or the classifier itself."""
+
+
+def _printed(result: Result) -> "Console":
+    """A console of rich that has printed a result to a text."""
+    from rich.console import Console
+
+    console = Console(file=StringIO(), width=WIDTH, record=True, force_jupyter=False)
+    print_result(result, console)
+    return console
+
+
+def print_result(
+    result: Result, console: "Console | None" = None, spelling: Callable[[str], str] = str
+) -> None:
+    """Print a result: each sentence as `spelling` writes it, each table as wide as there is room. Without
+    tables rich is not imported, which takes a tenth of the time of a short command."""
+    for part in result.shown():
+        if isinstance(part, str):
+            part = as_utf8(without_credentials(part)).decode()
+            if not part.startswith(("{", "[")):  # JSON, for a program
+                part = spelling(part)
+        if isinstance(part, str) and console is None:
+            print(part)
+            continue
+        if console is None:
+            from rich.console import Console
+
+            console = Console()
+        if isinstance(part, str):
+            console.print(part, highlight=False, markup=False, soft_wrap=True)
+        else:
+            console.print(part)

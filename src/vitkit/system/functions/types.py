@@ -1,0 +1,46 @@
+"""Types of arguments that are converted: what a caller may give, and what the function's body gets.
+
+A type checker reads the first form, which is wider; at run time arguments are read as the second one.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
+
+T = TypeVar("T")
+
+
+class Default(NamedTuple):
+    """The default of a key of a TypedDict: `top: Annotated[int, Default(5)]`."""
+
+    value: Any
+
+
+def with_defaults(group: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of all keys of a TypedDict that have a default, the given ones and the others."""
+    values = {}
+    for name, annotation in get_type_hints(group, include_extras=True).items():
+        for mark in getattr(annotation, "__metadata__", ()):
+            if isinstance(mark, Default):
+                values[name] = given.get(name, mark.value)
+    return values
+
+
+if TYPE_CHECKING:
+    PathLike = str | Path
+    """A path. The body gets a Path."""
+    DataLike = str | Path
+    """Images: a path, an address or a name (`DATA` in docs/data.md). The body gets a str."""
+    Several = T | Sequence[T]
+    """One value or several. The body gets a tuple."""
+    SeveralPaths = str | Path | Sequence[str | Path]
+else:
+    PathLike = Path
+    DataLike = Annotated[str, "DATA"]
+    SeveralPaths = tuple[Path, ...]
+
+    class Several:
+        """One value or several, as a tuple."""
+
+        def __class_getitem__(cls, kind):
+            return tuple[kind, ...]
