@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import vitkit
 from vitkit.data import Columns
+from vitkit.system.functions.results import Rows
 from vitkit.system.span import Span
 from vitkit.verbs import Verb, options
 
@@ -94,7 +95,9 @@ def _classes(annotation: Any) -> tuple[type, ...]:
 
 def _is_table(value: Any) -> bool:
     """Whether `result` has made a table of a class, which no type checker sees."""
-    return isinstance(value, type) and hasattr(value, "to_frame")
+    if not isinstance(value, type) or issubclass(value, Rows):
+        return False
+    return hasattr(value, "to_frame")
 
 
 # Verbs

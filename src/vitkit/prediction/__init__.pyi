@@ -8,6 +8,7 @@ from vitkit.prediction.batches import from_sequence as from_sequence
 from vitkit.prediction.batches import from_stream as from_stream
 from vitkit.prediction.batches import names_from as names_from
 from vitkit.prediction.batches import prepare as prepare
+from vitkit.prediction.given import ImageLike as ImageLike
 from vitkit.prediction.in_memory import as_items as as_items
 from vitkit.prediction.items import Examples as Examples
 from vitkit.prediction.items import Item as Item

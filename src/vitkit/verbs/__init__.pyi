@@ -44,6 +44,8 @@ from vitkit.verbs.definition import Verb as Verb
 from vitkit.verbs.definition import print_result as print_result
 from vitkit.verbs.definition import result as result
 from vitkit.verbs.definition import verb as verb
+from vitkit.verbs.diagnosis.doctor import Diagnosis as Diagnosis
+from vitkit.verbs.diagnosis.doctor import doctor as doctor
 from vitkit.verbs.files.convert import Converted as Converted
 from vitkit.verbs.files.convert import check_tolerance as check_tolerance
 from vitkit.verbs.files.export import ExportedModel as ExportedModel
@@ -52,7 +54,12 @@ from vitkit.verbs.files.show import Description as Description
 from vitkit.verbs.grids.study import RunStudy as RunStudy
 from vitkit.verbs.grids.study import study_description as study_description
 from vitkit.verbs.inspection.inspect import Figure as Figure
-from vitkit.verbs.prediction.predict import Predict as Predict
+from vitkit.verbs.prediction.batch import BatchState as BatchState
+from vitkit.verbs.prediction.batch import batch as batch
+from vitkit.verbs.prediction.output import Predictions as Predictions
+from vitkit.verbs.prediction.predict import predict as predict
+from vitkit.verbs.prediction.sort import sort as sort
+from vitkit.verbs.prediction.watch import watch as watch
 from vitkit.verbs.serving.app import ClosedPage as ClosedPage
 from vitkit.verbs.serving.serve import Ended as Ended
 from vitkit.verbs.serving.serve import Serve as Serve
@@ -113,12 +120,6 @@ class Statistics(_Statistics):
 from vitkit.verbs.diagnosis.bench import Benchmark as _Benchmark
 
 class Benchmark(_Benchmark):
-    def to_frame(self) -> pandas.DataFrame: ...
-
-
-from vitkit.verbs.diagnosis.doctor import Diagnosis as _Diagnosis
-
-class Diagnosis(_Diagnosis):
     def to_frame(self) -> pandas.DataFrame: ...
 
 
@@ -212,18 +213,6 @@ class Inspected(_Inspected):
     def to_frame(self) -> pandas.DataFrame: ...
 
 
-from vitkit.verbs.prediction.batch import BatchState as _BatchState
-
-class BatchState(_BatchState):
-    def to_frame(self) -> pandas.DataFrame: ...
-
-
-from vitkit.verbs.prediction.output import Predictions as _Predictions
-
-class Predictions(_Predictions):
-    def to_frame(self) -> pandas.DataFrame: ...
-
-
 from vitkit.verbs.serving.app import ClosedPage as ClosedPage
 
 
@@ -298,76 +287,6 @@ def app(
 ) -> ClosedPage:
     """Serve a web page on which a model answers photographs and shows what it looks at. Returns when
     it is ended, by Ctrl-C. Raises ValueError if the port is not one."""
-
-
-@overload
-def batch(
-    model: str | Path | Classifier,
-    *images: str | Path | bytes | Image | np.ndarray | Tensor | Iterable[Any],
-    top: int = 5,
-    workers: int = -1,
-    merge: int = 0,
-    exit: float = 0.0,
-    calibrate: str = '',
-    runtime: Literal['auto', 'torch', 'compiled', 'onnx', 'openvino'] = 'auto',
-    precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
-    device: str | torch.device = 'auto',
-    ok_if_unreadable: bool = False,
-    verbose: bool = False,
-    image: int | Sequence[int] = ...,
-    stride: int | Sequence[int] | None = None,
-    channels: int | None = None,
-    heads: int | None = None,
-    pool: Literal['token', 'gap', 'corner'] | None = None,
-    statistics: Literal['imagenet', 'half', 'clip'] | None = None,
-    resize: int | None = None,
-    crop: Literal['centre', 'whole', 'native'] | None = None,
-    tokens: int | None = None,
-    interpolation: Literal['bilinear', 'bicubic'] | None = None,
-    part: str | None = None,
-    labels: str | Path | None = None,
-    into: str | Path = ...,
-    shard: str = '',
-    quiet: bool = False,
-    progress: Callable[[str | Progress], Any] | None = None,
-) -> BatchState:
-    """Classify very many images, in parts: missing parts are computed and written. Images that
-    are unreadable have their rows. Raises ValueError if the folder holds other answers."""
-
-@overload
-def batch(
-    model: str | Path | Classifier,
-    *,
-    images: str | Path | bytes | Image | np.ndarray | Tensor | Iterable[Any],
-    top: int = 5,
-    workers: int = -1,
-    merge: int = 0,
-    exit: float = 0.0,
-    calibrate: str = '',
-    runtime: Literal['auto', 'torch', 'compiled', 'onnx', 'openvino'] = 'auto',
-    precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
-    device: str | torch.device = 'auto',
-    ok_if_unreadable: bool = False,
-    verbose: bool = False,
-    image: int | Sequence[int] = ...,
-    stride: int | Sequence[int] | None = None,
-    channels: int | None = None,
-    heads: int | None = None,
-    pool: Literal['token', 'gap', 'corner'] | None = None,
-    statistics: Literal['imagenet', 'half', 'clip'] | None = None,
-    resize: int | None = None,
-    crop: Literal['centre', 'whole', 'native'] | None = None,
-    tokens: int | None = None,
-    interpolation: Literal['bilinear', 'bicubic'] | None = None,
-    part: str | None = None,
-    labels: str | Path | None = None,
-    into: str | Path = ...,
-    shard: str = '',
-    quiet: bool = False,
-    progress: Callable[[str | Progress], Any] | None = None,
-) -> BatchState:
-    """Classify very many images, in parts: missing parts are computed and written. Images that
-    are unreadable have their rows. Raises ValueError if the folder holds other answers."""
 
 
 def bench(
@@ -502,20 +421,6 @@ def convert(
 
     Raises ValueError for what the format cannot express, unless `approximate`, and for logits that
     differ by more than the tolerance."""
-
-
-def doctor(
-    *,
-    data: str = '',
-    model: str | Path | Classifier = '',
-    run: str | Path | None = None,
-    device: str | torch.device = 'auto',
-    json: bool = False,
-    quiet: bool = False,
-    progress: Callable[[str | Progress], Any] | None = None,
-) -> Diagnosis:
-    """Examine this machine and this installation; or, if they are given, a run, images and a model.
-    Raises ValueError if it is none of these."""
 
 
 def evaluate(
@@ -987,88 +892,6 @@ def plan(
     cannot share a batch equally, and if nobody knows how many images there are."""
 
 
-@overload
-def predict(
-    model: str | Path | Classifier,
-    *images: str | Path | bytes | Image | np.ndarray | Tensor | Iterable[Any],
-    top: int = 5,
-    workers: int = -1,
-    merge: int = 0,
-    exit: float = 0.0,
-    calibrate: str = '',
-    runtime: Literal['auto', 'torch', 'compiled', 'onnx', 'openvino'] = 'auto',
-    precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
-    device: str | torch.device = 'auto',
-    ok_if_unreadable: bool = False,
-    verbose: bool = False,
-    image: int | Sequence[int] = ...,
-    stride: int | Sequence[int] | None = None,
-    channels: int | None = None,
-    heads: int | None = None,
-    pool: Literal['token', 'gap', 'corner'] | None = None,
-    statistics: Literal['imagenet', 'half', 'clip'] | None = None,
-    resize: int | None = None,
-    crop: Literal['centre', 'whole', 'native'] | None = None,
-    tokens: int | None = None,
-    interpolation: Literal['bilinear', 'bicubic'] | None = None,
-    part: str | None = None,
-    labels: str | Path | None = None,
-    to: str | Path | None = None,
-    attention: str | Path | None = None,
-    sheet: str | Path | None = None,
-    limit: int = 0,
-    json: bool = False,
-    quiet: bool = False,
-    progress: Callable[[str | Progress], Any] | None = None,
-) -> Predictions:
-    """Name the most likely classes of images: files, folders, patterns, data sets; in a program also
-    bytes, Pillow images, arrays and tensors. A broken image has an `error`, and the others are answered
-    all the same.
-
-    Raises ValueError if something is not an image, or if the model has no head."""
-
-@overload
-def predict(
-    model: str | Path | Classifier,
-    *,
-    images: str | Path | bytes | Image | np.ndarray | Tensor | Iterable[Any],
-    top: int = 5,
-    workers: int = -1,
-    merge: int = 0,
-    exit: float = 0.0,
-    calibrate: str = '',
-    runtime: Literal['auto', 'torch', 'compiled', 'onnx', 'openvino'] = 'auto',
-    precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
-    device: str | torch.device = 'auto',
-    ok_if_unreadable: bool = False,
-    verbose: bool = False,
-    image: int | Sequence[int] = ...,
-    stride: int | Sequence[int] | None = None,
-    channels: int | None = None,
-    heads: int | None = None,
-    pool: Literal['token', 'gap', 'corner'] | None = None,
-    statistics: Literal['imagenet', 'half', 'clip'] | None = None,
-    resize: int | None = None,
-    crop: Literal['centre', 'whole', 'native'] | None = None,
-    tokens: int | None = None,
-    interpolation: Literal['bilinear', 'bicubic'] | None = None,
-    part: str | None = None,
-    labels: str | Path | None = None,
-    to: str | Path | None = None,
-    attention: str | Path | None = None,
-    sheet: str | Path | None = None,
-    limit: int = 0,
-    json: bool = False,
-    quiet: bool = False,
-    progress: Callable[[str | Progress], Any] | None = None,
-) -> Predictions:
-    """Name the most likely classes of images: files, folders, patterns, data sets; in a program also
-    bytes, Pillow images, arrays and tensors. A broken image has an `error`, and the others are answered
-    all the same.
-
-    Raises ValueError if something is not an image, or if the model has no head."""
-
-
 def probe(
     model: str | Path | Classifier,
     data: str | Path,
@@ -1252,92 +1075,6 @@ def show(
     loaded, or drawn; OSError."""
 
 
-@overload
-def sort(
-    model: str | Path | Classifier,
-    *images: str | Path | bytes | Image | np.ndarray | Tensor | Iterable[Any],
-    top: int = 5,
-    workers: int = -1,
-    merge: int = 0,
-    exit: float = 0.0,
-    calibrate: str = '',
-    runtime: Literal['auto', 'torch', 'compiled', 'onnx', 'openvino'] = 'auto',
-    precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
-    device: str | torch.device = 'auto',
-    ok_if_unreadable: bool = False,
-    verbose: bool = False,
-    image: int | Sequence[int] = ...,
-    stride: int | Sequence[int] | None = None,
-    channels: int | None = None,
-    heads: int | None = None,
-    pool: Literal['token', 'gap', 'corner'] | None = None,
-    statistics: Literal['imagenet', 'half', 'clip'] | None = None,
-    resize: int | None = None,
-    crop: Literal['centre', 'whole', 'native'] | None = None,
-    tokens: int | None = None,
-    interpolation: Literal['bilinear', 'bicubic'] | None = None,
-    part: str | None = None,
-    labels: str | Path | None = None,
-    into: str | Path = ...,
-    by: Literal['link', 'copy'] = 'link',
-    sure: float = 0.5,
-    to: str | Path | None = None,
-    attention: str | Path | None = None,
-    sheet: str | Path | None = None,
-    json: bool = False,
-    limit: int = 0,
-    quiet: bool = False,
-    progress: Callable[[str | Progress], Any] | None = None,
-) -> Predictions:
-    """Sort photographs into a folder for each class, as links or copies. The originals stay
-    where they are, and nothing is replaced.
-
-    Raises ValueError if a photograph is not a file of this machine, or if the model names no classes."""
-
-@overload
-def sort(
-    model: str | Path | Classifier,
-    *,
-    images: str | Path | bytes | Image | np.ndarray | Tensor | Iterable[Any],
-    top: int = 5,
-    workers: int = -1,
-    merge: int = 0,
-    exit: float = 0.0,
-    calibrate: str = '',
-    runtime: Literal['auto', 'torch', 'compiled', 'onnx', 'openvino'] = 'auto',
-    precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
-    device: str | torch.device = 'auto',
-    ok_if_unreadable: bool = False,
-    verbose: bool = False,
-    image: int | Sequence[int] = ...,
-    stride: int | Sequence[int] | None = None,
-    channels: int | None = None,
-    heads: int | None = None,
-    pool: Literal['token', 'gap', 'corner'] | None = None,
-    statistics: Literal['imagenet', 'half', 'clip'] | None = None,
-    resize: int | None = None,
-    crop: Literal['centre', 'whole', 'native'] | None = None,
-    tokens: int | None = None,
-    interpolation: Literal['bilinear', 'bicubic'] | None = None,
-    part: str | None = None,
-    labels: str | Path | None = None,
-    into: str | Path = ...,
-    by: Literal['link', 'copy'] = 'link',
-    sure: float = 0.5,
-    to: str | Path | None = None,
-    attention: str | Path | None = None,
-    sheet: str | Path | None = None,
-    json: bool = False,
-    limit: int = 0,
-    quiet: bool = False,
-    progress: Callable[[str | Progress], Any] | None = None,
-) -> Predictions:
-    """Sort photographs into a folder for each class, as links or copies. The originals stay
-    where they are, and nothing is replaced.
-
-    Raises ValueError if a photograph is not a file of this machine, or if the model names no classes."""
-
-
 def stats(
     source: str | Path,
     *,
@@ -1494,81 +1231,3 @@ def train(
 
     Raises ValueError if the recipe cannot run, Interrupted after a stop, FloatingPointError when the loss
     stays non-finite."""
-
-
-@overload
-def watch(
-    model: str | Path | Classifier,
-    *images: str | Path | bytes | Image | np.ndarray | Tensor | Iterable[Any],
-    top: int = 5,
-    workers: int = -1,
-    merge: int = 0,
-    exit: float = 0.0,
-    calibrate: str = '',
-    runtime: Literal['auto', 'torch', 'compiled', 'onnx', 'openvino'] = 'auto',
-    precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
-    device: str | torch.device = 'auto',
-    ok_if_unreadable: bool = False,
-    verbose: bool = False,
-    image: int | Sequence[int] = ...,
-    stride: int | Sequence[int] | None = None,
-    channels: int | None = None,
-    heads: int | None = None,
-    pool: Literal['token', 'gap', 'corner'] | None = None,
-    statistics: Literal['imagenet', 'half', 'clip'] | None = None,
-    resize: int | None = None,
-    crop: Literal['centre', 'whole', 'native'] | None = None,
-    tokens: int | None = None,
-    interpolation: Literal['bilinear', 'bicubic'] | None = None,
-    part: str | None = None,
-    labels: str | Path | None = None,
-    to: str | Path | None = None,
-    sort_into: str | Path | None = None,
-    sort_by: Literal['link', 'copy'] = 'link',
-    sure: float = 0.5,
-    json: bool = False,
-    limit: int = 0,
-    quiet: bool = False,
-    progress: Callable[[str | Progress], Any] | None = None,
-) -> Predictions:
-    """Classify the images in a folder, and those that arrive there, until it is ended: a command
-    by Ctrl-C or SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""
-
-@overload
-def watch(
-    model: str | Path | Classifier,
-    *,
-    images: str | Path | bytes | Image | np.ndarray | Tensor | Iterable[Any],
-    top: int = 5,
-    workers: int = -1,
-    merge: int = 0,
-    exit: float = 0.0,
-    calibrate: str = '',
-    runtime: Literal['auto', 'torch', 'compiled', 'onnx', 'openvino'] = 'auto',
-    precision: Literal['auto', 'float32', 'bfloat16'] = 'auto',
-    device: str | torch.device = 'auto',
-    ok_if_unreadable: bool = False,
-    verbose: bool = False,
-    image: int | Sequence[int] = ...,
-    stride: int | Sequence[int] | None = None,
-    channels: int | None = None,
-    heads: int | None = None,
-    pool: Literal['token', 'gap', 'corner'] | None = None,
-    statistics: Literal['imagenet', 'half', 'clip'] | None = None,
-    resize: int | None = None,
-    crop: Literal['centre', 'whole', 'native'] | None = None,
-    tokens: int | None = None,
-    interpolation: Literal['bilinear', 'bicubic'] | None = None,
-    part: str | None = None,
-    labels: str | Path | None = None,
-    to: str | Path | None = None,
-    sort_into: str | Path | None = None,
-    sort_by: Literal['link', 'copy'] = 'link',
-    sure: float = 0.5,
-    json: bool = False,
-    limit: int = 0,
-    quiet: bool = False,
-    progress: Callable[[str | Progress], Any] | None = None,
-) -> Predictions:
-    """Classify the images in a folder, and those that arrive there, until it is ended: a command
-    by Ctrl-C or SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""

@@ -28,6 +28,9 @@ from vitkit.weights.fitting import fitted_to as fitted_to
 from vitkit.weights.formats import format_of as format_of
 from vitkit.weights.formats import formats_for as formats_for
 from vitkit.weights.formats.shapes import STATISTICS as STATISTICS
+from vitkit.weights.given import ModelLike as ModelLike
+from vitkit.weights.given import Overrides as Overrides
+from vitkit.weights.given import hints_of as hints_of
 from vitkit.weights.hints import CREATE as CREATE
 from vitkit.weights.hints import Hints as Hints
 from vitkit.weights.licenses import CARD as CARD
