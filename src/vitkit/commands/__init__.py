@@ -9,7 +9,8 @@ imported when the command is run. So `vitkit --help` appears at once, without Py
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from vitkit.system.functions.parameters import parameters
@@ -78,14 +79,15 @@ class Command(NamedTuple):
         from vitkit.verbs import print_result
 
         listener = to_standard_output if self.narrates else to_log
-        with heard_by(listener), printing_to(sys.stdout), steps_as(as_command):
-            function = self.load_verb()
-            if isinstance(settings, dict):
-                returned = called(function, settings)
-            else:
-                returned = function.run(settings)
-        if is_first():
-            print_result(returned, spelling=as_options)
+        function = self.load_verb()
+        with steps_as(as_command):
+            with heard_by(listener), printing_to(sys.stdout):
+                if isinstance(settings, dict):
+                    returned = called(function, settings)
+                else:
+                    returned = function.run(settings)
+            if is_first():
+                print_result(returned, spelling=as_options)
         return getattr(returned, "status", 0)
 
     def load_settings(self) -> type:
@@ -113,6 +115,8 @@ def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
     for name, each in own.items():
         if each.kind is each.VAR_POSITIONAL:
             args += values[name]
+        elif name not in values:
+            continue
         elif each.kind is each.POSITIONAL_OR_KEYWORD:
             args.append(values[name])
         elif each.kind is each.KEYWORD_ONLY:
@@ -127,10 +131,13 @@ def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
 class Defaults(NamedTuple):
     """The defaults that follow from the first words after a command's name."""
 
-    settings: Any
-    """All settings, at their defaults."""
+    settings: Mapping[str, Any] | None
+    """The arguments of the function by name, at their defaults; READ for those that the words have given.
+    None if no words decide any."""
     words: int
     """How many words were read; those that follow change settings."""
+    read: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of the function that those words gave."""
 
 
 class WordsMissing(Exception):

@@ -45,14 +45,18 @@ def as_command(name: str, args: tuple, settings: dict[str, Any]) -> str:
     words = ["vitkit", COMMAND_OF.get(name, name)]
     for each in args:
         if isinstance(each, Placeholder):
-            words.append(PLACES[each])
+            words.append(PLACES.get(each, each.upper()))
         elif isinstance(each, str | Path):
             words.append(as_word(each))
         else:  # a model in memory
             words.append("MODEL")
     for setting, value in settings.items():
         if isinstance(value, Placeholder):
-            words.append(f"--{NAMES.get(setting, setting)} {PLACES[value]}".replace("_", "-"))
+            words.append(
+                f"--{NAMES.get(setting, setting)} {PLACES.get(value, value.upper())}".replace(
+                    "_", "-"
+                )
+            )
         elif value not in (None, "", False):
             words.append(as_options(f"`{setting}={value if value is True else str(value)!r}`"))
     return " ".join(words)
