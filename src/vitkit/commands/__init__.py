@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
-from vitkit.system.functions.parameters import parameters
 from vitkit.verbs import DATA, MODEL
 
 if TYPE_CHECKING:
@@ -108,6 +107,8 @@ class Command(NamedTuple):
 def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
     """What a function returns for the values of its parameters. Its decorators are for programs: here the
     values have been read already, and signals are the command's to handle."""
+    from vitkit.system.functions.parameters import parameters
+
     function = inspect.unwrap(function)
     args = []
     named = {}

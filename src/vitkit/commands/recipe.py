@@ -94,7 +94,8 @@ def finetune(words: list[str]) -> Defaults:
         )
         read_some(function, "vitkit finetune", ["--help"], help_only)  # leaves
         raise
-    settings = first | {"recipe": begun.recipe, "model": READ, "data": READ, "length": READ}
+    settings = first | {"recipe": begun.recipe}
+    settings |= dict.fromkeys(("model", "data", "columns", "length"), READ)  # which the recipe has
     read = {"model": begun.model, "data": begun.data, "preset": begun.preset}
     return Defaults(settings, len(names), read)
 
