@@ -48,7 +48,7 @@ class Command(NamedTuple):
             return self._print_verb
         return _function(self.action)
 
-    def load_verb(self) -> "Verb":
+    def load_function(self) -> "Verb":
         """The same in Python."""
         from vitkit import verbs
 
@@ -78,7 +78,7 @@ class Command(NamedTuple):
         from vitkit.verbs import print_result
 
         listener = to_standard_output if self.narrates else to_log
-        function = self.load_verb()
+        function = self.load_function()
         with steps_as(as_command):
             with heard_by(listener), printing_to(sys.stdout):
                 if isinstance(settings, dict):
@@ -93,7 +93,7 @@ class Command(NamedTuple):
         """The class of its settings: the type of the action's argument, which is always called
         `command`, or those of the verb."""
         if not self.action:
-            function = self.load_verb()
+            function = self.load_function()
             return getattr(function, "settings", function)
         return get_type_hints(self.load_action())["command"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from rich.box import SIMPLE
 from rich.markup import escape
@@ -18,6 +18,7 @@ from vitkit.suites import (
     FINE_TUNING,
     ROBUSTNESS,
     VTAB,
+    FineTuning,
     Outcome,
     Suite,
     SuiteComparison,
@@ -45,9 +46,6 @@ from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import as_utf8, whole
 from vitkit.verbs.arguments import name_on_disk, pick_precision, read_shard, short_name
 from vitkit.weights import ModelLike, Overrides, hints_of
-
-if TYPE_CHECKING:
-    from vitkit.suites.running import FineTuning
 
 
 @dataclass(frozen=True, eq=False, repr=False)
