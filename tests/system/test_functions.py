@@ -243,8 +243,10 @@ def test_a_command_is_a_plain_function(command):
     untold = [each.name for each in parameters(function) if not each.help]
     assert set(untold) <= {"recipe"}  # stands for the settings of a recipe
     assert pickle.loads(pickle.dumps(function)) is function
+    if command.name == "finetune":  # its settings follow from a model
+        return
+    values = {name: "digits" for name in required(function)}
     with pytest.raises(TypeError, match="has no setting 'no_such_setting'"):
-        values = dict.fromkeys(required(function), "x")
         function(**values, no_such_setting=1, quiet=True)
 
 
