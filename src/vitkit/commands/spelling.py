@@ -57,7 +57,7 @@ def as_command(name: str, args: tuple, settings: dict[str, Any]) -> str:
                     "_", "-"
                 )
             )
-        elif value not in (None, "", False):
+        else:
             words.append(as_options(f"`{setting}={value if value is True else str(value)!r}`"))
     return " ".join(words)
 

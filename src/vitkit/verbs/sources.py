@@ -1,44 +1,22 @@
 """Data sets as verbs open them: the parts to learn from, without the images that are to be left out."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from tyro.conf import arg
 
 from vitkit.data import Source, Splits
 from vitkit.evaluation import SetName
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted, some
+from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadSettings
 from vitkit.system.processes.ranks import from_rank_0
-from vitkit.verbs.arguments import word_of
 
 if TYPE_CHECKING:
     import torch
 
     from vitkit.data import Columns, Parts
-    from vitkit.verbs.arguments import OnBadImage
     from vitkit.weights import Classifier, Hints
-
-
-As = Annotated[
-    SetName | None,
-    arg(
-        name="as",
-        help="Name of DATA, if it is ImageNet or one of its relatives, which determines the classes of "
-        "its folders (docs/evaluation.md).",
-    ),
-]
-
-
-def as_words(model: "str | Classifier", data: str, named: SetName | None) -> str:
-    """MODEL DATA, and what the data is, as they are typed after another command's name. A classifier
-    that a program holds is called MODEL."""
-    words = f"{word_of(model)} {as_word(data)}"
-    if named is not None:
-        words += f" --as {named}"
-    return words
 
 
 def parts_of(data: str, columns: "Columns", named: SetName | None) -> "Parts":
@@ -55,7 +33,7 @@ def splits_to_learn_from(
     data: str,
     columns: "Columns",
     named: SetName | None,
-    on_bad_image: "OnBadImage",
+    on_bad_image: Literal["fail", "skip"],
     groups: str = "auto",
 ) -> "tuple[Splits, str | None]":
     """The parts of a data set, with a test part and groups, without broken images if they are to be

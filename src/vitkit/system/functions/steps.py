@@ -38,8 +38,12 @@ _spelling: ContextVar[Spelling] = ContextVar("step", default=as_call)
 
 def step(name: str, *args: Any, **settings: Any) -> str:
     """A call of a public function as the user of this program writes it. An object that has no short
-    form, such as a model in memory, is a placeholder."""
-    return _spelling.get()(name, args, settings)
+    form, such as a model in memory, is a placeholder; a setting that is None, False or empty is left
+    out."""
+    given = {
+        setting: value for setting, value in settings.items() if value not in (None, False, "", ())
+    }
+    return _spelling.get()(name, args, given)
 
 
 @contextmanager

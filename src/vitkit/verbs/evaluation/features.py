@@ -1,76 +1,46 @@
 """What a model's head reads of every image, as a file for other programs."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal, Unpack
 
 import numpy as np
-from tyro.conf import arg
 
 from vitkit.data import Columns, Source, part_of
-from vitkit.evaluation import WRITERS
+from vitkit.evaluation import WRITERS, SetName
 from vitkit.evaluation import features as features_of
 from vitkit.exporting import features_on
+from vitkit.runtimes import RuntimeName
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings
-from vitkit.system.machine import autocast
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import step
+from vitkit.system.functions.types import DataLike, PathLike
+from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import from_rank_0, process_group
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import MARK, check_replaceable
-from vitkit.verbs.arguments import (
-    Data,
-    DataColumns,
-    Device,
-    Model,
-    ModelHints,
-    OnBadImage,
-    Precision,
-    Runtime,
-    name_of,
-    pick_precision,
-)
-from vitkit.verbs.definition import result, verb
-from vitkit.verbs.sources import As, as_words, loaded_for_features, parts_of, without_broken
-from vitkit.weights import Hints
+from vitkit.verbs.arguments import name_of, pick_precision
+from vitkit.verbs.sources import loaded_for_features, parts_of, without_broken
+from vitkit.weights import ModelLike, Overrides, hints_of
 
 
-@dataclass(frozen=True)
-class WriteFeatures:
-    """Write the features of images to a file: the vectors that the head of a model reads, for
-    search, clustering, or training something else. Each image is one row. vitkit caches features
-    for the next time and for other commands."""
-
-    model: Model
-    data: Data
-    output: Annotated[Path, arg(aliases=["-o"])] = Path("features.parquet")
-    """File to write: .parquet, or .npz for numpy."""
-    split: Literal["train", "val", "test"] | None = None
-    """Part of the data. Default: all parts, and a column names the part."""
-    named: As = None
-    columns: DataColumns = field(default_factory=Columns)
-    on_bad_image: OnBadImage = "fail"
-    runtime: Runtime = "auto"
-    precision: Precision = "auto"
-    device: Device = "auto"
-    hints: ModelHints = field(default_factory=Hints)
-
-
-@result
-@dataclass(frozen=True, eq=False)
-class WrittenFeatures:
+@dataclass(frozen=True, eq=False, repr=False)
+class WrittenFeatures(Rows):
     """The features of a data set's images, in memory and in a file."""
 
-    settings: WriteFeatures
+    path: Path
+    """The file."""
     sources: dict[str, Source]
     """The images, by part."""
     features: dict[str, np.ndarray]
     """float32 (N, D) for each part: what the head reads of its images, in their order."""
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.settings.output
+    following: str
+    """The call that fits a head to them."""
 
     def rows(self) -> list[dict]:
         """A row for each image: its part, name, answer and features."""
@@ -88,54 +58,88 @@ class WrittenFeatures:
 
     def shown(self) -> Iterator[str]:
         """A sentence on the file that was written, and the next command."""
-        settings = self.settings
         count = sum(map(len, self.sources.values()))
         width = next(iter(self.features.values())).shape[1]
-        yield f"wrote {settings.output}: {counted(count, 'image')}, {width:,} features each"
+        yield f"wrote {self.path}: {counted(count, 'image')}, {width:,} features each"
         if next(iter(self.sources.values())).target_kind == "class":
-            words = as_words(settings.model, settings.data, settings.named)
-            yield f"next: vitkit probe {words}, a classifier in seconds"
+            yield f"next: {self.following}, a classifier in seconds"
 
 
-@verb
-def features(settings: WriteFeatures) -> WrittenFeatures:
-    """Compute what the head of a model reads of every image, once, and write it to a file.
+@public
+def features(
+    model: ModelLike,
+    data: DataLike,
+    *,
+    output: PathLike = Path("features.parquet"),
+    split: Literal["train", "val", "test"] | None = None,
+    named: SetName | None = None,
+    columns: Columns = Columns(),
+    on_bad_image: Literal["fail", "skip"] = "fail",
+    runtime: RuntimeName = "auto",
+    precision: PrecisionChoice = "auto",
+    device: str = "auto",
+    **overrides: Unpack[Overrides],
+) -> WrittenFeatures:
+    """Write the features of images to a file: the vectors that the head of a model reads, for
+    search, clustering, or training something else. Each image is one row. vitkit caches features
+    for the next time and for other commands.
 
-    Raises ValueError for a file of another kind, and, before anything is computed, for one that is
-    somebody else's.
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        data: A folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://),
+            hf:NAME on the Hugging Face hub, file.py:function, or digits.
+        output: File to write: .parquet, or .npz for numpy.
+        split: Part of the data. Default: all parts, and a column names the part.
+        named: Name of DATA, if it is ImageNet or one of its relatives, which determines the classes of
+            its folders (docs/evaluation.md).
+        columns: Columns of a table that hold the image and its label. Default: found by their usual
+            names.
+        on_bad_image: What to do with a broken image: stop, or skip it and print its name.
+        runtime: Library that computes the features: torch, compiled, onnx (ONNX Runtime) or openvino.
+            auto is PyTorch.
+        precision: Arithmetic of the matrix products. auto is bfloat16 if the CPU or GPU has
+            instructions for it.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        **overrides: What the caller says about the model, and where messages go: `Overrides`.
+
+    Raises:
+        BadSettings: If `output` is of another kind, or is a file that vitkit has not written.
+        BadData: If the images cannot be read.
     """
-    output = settings.output
     if output.suffix not in WRITERS:
         raise BadSettings(
             f"`output` is {output}; give the name of a file that ends in {' or '.join(WRITERS)}"
         )
     check_replaceable(output)
-    with process_group(settings.device) as device:
-        classifier = loaded_for_features(settings.model, settings.hints, device)
-        sources = parts_of(settings.data, settings.columns, settings.named).sources
-        if settings.split:
-            sources = {settings.split: part_of(sources, settings.split, settings.data)}
-        if settings.on_bad_image == "skip":
+    with process_group(device) as opened:
+        classifier = loaded_for_features(model, hints_of(overrides), opened)
+        sources = parts_of(data, columns, named).sources
+        if split:
+            sources = {split: part_of(sources, split, data)}
+        if on_bad_image == "skip":
             sources = {name: without_broken(source) for name, source in sources.items()}
         parts = {}
-        precision = pick_precision(settings.precision, device)
-        if settings.runtime not in ("auto", "torch"):
-            classifier = features_on(classifier, settings.runtime, precision)
-        with autocast(device, precision):
+        arithmetic = pick_precision(precision, opened)
+        if runtime not in ("auto", "torch"):
+            classifier = features_on(classifier, runtime, arithmetic)
+        with autocast(opened, arithmetic):
             for name, source in sources.items():
                 parts[name] = (source, features_of(classifier, source).x)
 
         # Where they come from goes with them
         facts = {
             "made": MARK,
-            "model": name_of(settings.model),
-            "data": shown_address(str(settings.data)),
+            "model": name_of(model),
+            "data": shown_address(data),
             "preprocessing": str(classifier.preprocessing),
-            "precision": precision,
-            "runtime": settings.runtime,
+            "precision": arithmetic,
+            "runtime": runtime,
         }
         from_rank_0(lambda: _write(output, parts, facts))
-    return WrittenFeatures(settings, sources, {name: x for name, (_, x) in parts.items()})
+    found = {name: x for name, (_, x) in parts.items()}
+    following = step("probe", model, data, named=named)
+    return WrittenFeatures(output, sources, found, following)
 
 
 def _write(output: Path, parts: dict[str, tuple[Source, np.ndarray]], facts: dict) -> None:

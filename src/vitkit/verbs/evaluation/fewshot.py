@@ -1,74 +1,56 @@
 """What a model's features are worth when there are a few images a class."""
 
-import json
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from json import dumps
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import numpy as np
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import Positional, arg
 
 from vitkit.data import Columns, Splits
-from vitkit.evaluation import Fewshot, Form, Metric, Part, Subject, best_ranked, shot_notes
+from vitkit.evaluation import (
+    Fewshot,
+    Form,
+    Metric,
+    Part,
+    SetName,
+    Subject,
+    best_ranked,
+    shot_notes,
+)
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
 from vitkit.system.errors import BadData, BadSettings
-from vitkit.system.machine import autocast
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import step
+from vitkit.system.functions.types import DataLike, Several
+from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import process_group
-from vitkit.verbs.arguments import (
-    DataColumns,
-    Device,
-    Model,
-    ModelHints,
-    OnBadImage,
-    Precision,
-    pick_precision,
-)
-from vitkit.verbs.definition import result, verb
-from vitkit.verbs.sources import As, as_words, loaded_for_features, splits_to_learn_from
-from vitkit.verbs.words import DATA
-from vitkit.weights import Classifier, Hints
+from vitkit.verbs.arguments import name_of, pick_precision
+from vitkit.verbs.sources import loaded_for_features, splits_to_learn_from
+from vitkit.weights import Classifier, ModelLike, Overrides, hints_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-@dataclass(frozen=True)
-class MeasureFewshot:
-    """Fit a linear layer to a few images of each class, in closed form, and measure it on the test
-    images: the paper's few-shot accuracy, in seconds. The images are drawn several times, and the
-    mean and the standard deviation are printed."""
-
-    model: Model
-    data: Annotated[Positional[tuple[str, ...]], arg(metavar="DATA...", help=DATA)]
-    shots: tuple[int, ...] = (5, 10)
-    """Images of each class to learn from."""
-    seeds: int = 3
-    """How often the images are drawn."""
-    form: Form = "fixed"
-    """How the regularisation is chosen: "fixed" as in big_vision, or "ranked" as at the time of the
-    paper, with the value that ranks best over all DATA, on the first images of each class."""
-    named: As = None
-    columns: DataColumns = field(default_factory=Columns)
-    on_bad_image: OnBadImage = "fail"
-    precision: Precision = "float32"
-    """float32 by default, so that a measurement does not depend on the machine."""
-    device: Device = "auto"
-    json: bool = False
-    """Print one line of JSON: {data: {name: {"value", "unit", "interval"}}}."""
-    hints: ModelHints = field(default_factory=Hints)
-
-
-@result
-@dataclass(frozen=True)
-class FewshotAccuracy:
+@dataclass(frozen=True, repr=False)
+class FewshotAccuracy(Rows):
     """The accuracy of a model that learned from a few images per class, for each data set."""
 
-    settings: MeasureFewshot
     metrics: dict[str, tuple[Metric, ...]]
     """By data set: accuracy and its deviation for each number of shots, called "5-shot/top1"."""
+    evaluator: Fewshot
+    """How it was measured: shots, seeds and form."""
+    following: str
+    """The call that learns from all images."""
+    json: bool = False
+    """Whether it is printed as JSON."""
 
     def top1(self, shots: int, data: str | None = None) -> float:
         """The accuracy with this many images per class, on a data set; by default the first."""
@@ -78,7 +60,7 @@ class FewshotAccuracy:
     def rows(self) -> list[dict]:
         """A row for each data set and number of shots."""
         rows = []
-        for shots in self.settings.shots:
+        for shots in self.evaluator.shots:
             for data, several in self.metrics.items():
                 found = _by_name(several)
                 top1 = found[f"{shots}-shot/top1"]
@@ -97,57 +79,92 @@ class FewshotAccuracy:
             for data, several in self.metrics.items()
         }
 
-    def shown(self) -> "Iterator[RenderableType]":
+    def shown(self) -> Iterator[RenderableType]:
         """A table, or JSON."""
-        settings = self.settings
-        if settings.json:
-            yield json.dumps(self.to_json(), allow_nan=False)
+        measured = self.evaluator
+        if self.json:
+            yield dumps(self.to_json(), allow_nan=False)
             return
-        yield _table(settings, self.metrics)
-        if settings.form == "fixed" and settings.seeds > 1:
+        yield _table(measured, self.metrics)
+        if measured.form == "fixed" and measured.seeds > 1:
             yield (
-                f"top-1 is the mean of {settings.seeds} draws of images; deviation, that between them"
+                f"top-1 is the mean of {measured.seeds} draws of images; deviation, that between them"
             )
-        if settings.form == "ranked":
+        if measured.form == "ranked":
             yield "l2 was chosen by its rank on these test images, which flatters the model a little"
-        words = as_words(settings.model, settings.data[0], settings.named)
-        yield f"next: vitkit probe {words}, which learns from all images"
+        yield f"next: {self.following}, which learns from all images"
 
 
-@verb
-def fewshot(settings: MeasureFewshot) -> FewshotAccuracy:
+@public
+def fewshot(
+    model: ModelLike,
+    *data: DataLike,
+    shots: Several[int] = (5, 10),
+    seeds: int = 3,
+    form: Form = "fixed",
+    named: SetName | None = None,
+    columns: Columns = Columns(),
+    on_bad_image: Literal["fail", "skip"] = "fail",
+    precision: PrecisionChoice = "float32",
+    device: str = "auto",
+    json: bool = False,
+    **overrides: Unpack[Overrides],
+) -> FewshotAccuracy:
     """Fit a linear layer to a few images of each class, in closed form, and measure it on the test
-    images (Section 4.1): the mean over several draws. Every rank gets the same.
+    images: the paper's few-shot accuracy (Section 4.1), in seconds. The images are drawn several times,
+    and the mean and the standard deviation are printed.
 
-    Raises ValueError for data without a part to learn from and one to measure on.
+    Under torchrun every process gets the result.
+
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        data: Data sets: a folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://),
+            hf:NAME on the Hugging Face hub, file.py:function, or digits.
+        shots: Images of each class to learn from.
+        seeds: How often the images are drawn.
+        form: How the regularisation is chosen: "fixed" as in big_vision, or "ranked" as at the time of
+            the paper, with the value that ranks best over all DATA, on the first images of each class.
+        named: Name of DATA, if it is ImageNet or one of its relatives, which determines the classes of
+            its folders (docs/evaluation.md).
+        columns: Columns of a table that hold the image and its label. Default: found by their usual
+            names.
+        on_bad_image: What to do with a broken image: stop, or skip it and print its name.
+        precision: Arithmetic of the matrix products; float32 by default, so that a measurement does not
+            depend on the machine.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        json: Print one line of JSON: {data: {name: {"value", "unit", "interval"}}}.
+        **overrides: What the caller says about the model, and where messages go: `Overrides`.
+
+    Raises:
+        BadData: If a data set has no images to learn from, or none to measure on.
     """
-    if not settings.data:
-        raise BadSettings(f"no images; vitkit fewshot {settings.model} DATA... takes data sets")
-    evaluator = Fewshot(settings.shots, settings.seeds, settings.form)
-    with process_group(settings.device) as device:
-        classifier = loaded_for_features(settings.model, settings.hints, device)
+    if not data:
+        raise BadSettings(f"no images; vitkit fewshot {name_of(model)} DATA... takes data sets")
+    evaluator = Fewshot(shots, seeds, form)
+    with process_group(device) as opened:
+        classifier = loaded_for_features(model, hints_of(overrides), opened)
         answers = {}
         groups = {}
-        with autocast(device, pick_precision(settings.precision, device)):
-            for data in dict.fromkeys(settings.data):
-                splits, _ = splits_to_learn_from(
-                    data, settings.columns, settings.named, settings.on_bad_image
-                )
-                answers[data] = _answers(evaluator, classifier, data, splits)
-                groups[data] = (splits.test or splits.val).groups
+        with autocast(opened, pick_precision(precision, opened)):
+            for each in dict.fromkeys(data):
+                splits, _ = splits_to_learn_from(each, columns, named, on_bad_image)
+                answers[each] = _answers(evaluator, classifier, each, splits)
+                groups[each] = (splits.test or splits.val).groups
 
     metrics = dict.fromkeys(answers, ())
-    for shots in settings.shots:
+    for number in shots:
         # The exponent of l2 that ranks best over the data sets that have an accuracy
-        right = [by_shots[shots] for by_shots in answers.values()]
+        right = [by_shots[number] for by_shots in answers.values()]
         finite = [each.mean((0, 2)) for each in right if each is not None]
         exponent = None
         if evaluator.form == "ranked" and finite:
             exponent = best_ranked(np.stack(finite))
-        for data, by_shots in answers.items():
-            right = by_shots[shots]
-            metrics[data] += tuple(evaluator.metrics(shots, right, exponent, groups[data]))
-    return FewshotAccuracy(settings, metrics)
+        for each, by_shots in answers.items():
+            right = by_shots[number]
+            metrics[each] += tuple(evaluator.metrics(number, right, exponent, groups[each]))
+    following = step("probe", model, data[0], named=named)
+    return FewshotAccuracy(metrics, evaluator, following, json)
 
 
 def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Splits) -> dict:
@@ -170,15 +187,15 @@ def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Spli
     return evaluator.answers(Subject(classifier), Part(test, None, splits.train))
 
 
-def _table(settings: MeasureFewshot, metrics: dict[str, tuple[Metric, ...]]) -> Table:
+def _table(measured: Fewshot, metrics: dict[str, tuple[Metric, ...]]) -> Table:
     """A row for each data set and number of shots; of several data sets the means too."""
     table = Table()
     table.add_column("data", overflow="fold")
     for header in ("shots", "top-1", "95 % interval", "deviation"):
         table.add_column(header, justify="right")
-    if settings.form == "ranked":
+    if measured.form == "ranked":
         table.add_column("l2", justify="right")
-    for shots in settings.shots:
+    for shots in measured.shots:
         values = []
         for data, several in metrics.items():
             found = _by_name(several)
@@ -186,7 +203,7 @@ def _table(settings: MeasureFewshot, metrics: dict[str, tuple[Metric, ...]]) -> 
             values.append(top1.value)
             row = [escape(printable(data)), str(shots), top1.unit.text(top1.value)]
             row += [top1.interval_text(), _text(found.get(f"{shots}-shot/deviation"))]
-            if settings.form == "ranked":
+            if measured.form == "ranked":
                 exponent = found.get(f"{shots}-shot/l2_exponent")
                 if exponent is not None:
                     row.append(f"2^{exponent.value}")

@@ -1,12 +1,14 @@
 """A new head on a model's features, in closed form."""
 
-import json
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
+from json import dumps
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from vitkit.evaluation import (
     Metric,
     Probe,
     Probing,
+    SetName,
     features,
     fit_unknown,
     last_token,
@@ -31,67 +34,39 @@ from vitkit.evaluation import (
     write_memory,
 )
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted, some
+from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData, BadSettings
-from vitkit.system.machine import autocast
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import DATA, IMAGES, step
+from vitkit.system.functions.types import DataLike, PathLike
+from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import check_can_be_made
-from vitkit.verbs.arguments import (
-    Data,
-    DataColumns,
-    Device,
-    Groups,
-    Model,
-    ModelHints,
-    OnBadImage,
-    Precision,
-    name_of,
-    pick_precision,
-)
-from vitkit.verbs.definition import result, verb
+from vitkit.verbs.arguments import name_of, pick_precision
 from vitkit.verbs.evaluation.outcome import metrics_table, rows_of_metrics
 from vitkit.verbs.made_model import MadeModel
-from vitkit.verbs.sources import As, splits_to_learn_from
-from vitkit.weights import Classifier, Hints, adopt, check_savable, load_as, save
+from vitkit.verbs.sources import splits_to_learn_from
+from vitkit.weights import (
+    Classifier,
+    ModelLike,
+    Overrides,
+    adopt,
+    check_savable,
+    hints_of,
+    load_as,
+    save,
+)
 
 HAVE = {"classes": "have several", "number": "have a number"}  # kinds of targets, in a sentence
 
 
-@dataclass(frozen=True)
-class FitProbe:
-    """Fit a linear head to the features of your images, in seconds and without training, and save
-    the model with it. The head learns from all images except the test part. Each of these is also
-    classified by a fit without it, which shows how good the head is even if there is no test part.
-    Images may have one class each, several classes, or a number."""
-
-    model: Model
-    data: Data
-    to: Path | None = None
-    """Directory to save the model with its new head in. Default: none, only the accuracy is
-    printed."""
-    method: Literal["linear", "prototype", "logistic", "neighbours"] = "linear"
-    """linear: least squares, also for several classes and for numbers; prototype: the class with
-    the nearest mean; logistic: scikit-learn's logistic regression; neighbours: a vote of the
-    nearest training images, which gives no head to save."""
-    k: int = 20
-    """Neighbours that vote."""
-    named: As = None
-    columns: DataColumns = field(default_factory=Columns)
-    groups: Groups = "auto"
-    on_bad_image: OnBadImage = "fail"
-    precision: Precision = "auto"
-    device: Device = "auto"
-    json: bool = False
-    """Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}."""
-    hints: ModelHints = field(default_factory=Hints)
-
-
-@result
-@dataclass(frozen=True, eq=False)
-class Probed(MadeModel):
+@dataclass(frozen=True, eq=False, repr=False)
+class Probed(Rows, MadeModel):
     """A new head on a model's features."""
 
-    settings: FitProbe
+    method: str
+    """How the head was fitted."""
     classifier: Classifier | None
     """The model with its new head; None for neighbours, which have no head."""
     metrics: tuple[Metric, ...]
@@ -104,15 +79,17 @@ class Probed(MadeModel):
     """The directory that the model was saved in."""
     remembers: bool
     """Whether it can be taught more photographs."""
+    json: bool = False
+    """Whether it is printed as JSON."""
 
     @property
-    def made(self) -> "str | Classifier":
+    def made(self) -> str | Classifier:
         """Where the model was saved, or the classifier. Raises ValueError for neighbours, which have no
         head."""
         if self.path is not None:
             return str(self.path)
         if self.classifier is None:
-            raise BadSettings(f"{self.settings.method} makes no model; method='linear' does")
+            raise BadSettings(f"{self.method} makes no model; method='linear' does")
         return self.classifier
 
     def __getitem__(self, name: str) -> float:
@@ -129,8 +106,8 @@ class Probed(MadeModel):
 
     def shown(self) -> Iterator[str | Table]:
         """A table of the metrics, and what was written; or JSON."""
-        if self.settings.json:
-            yield json.dumps(self.to_json(), allow_nan=False)
+        if self.json:
+            yield dumps(self.to_json(), allow_nan=False)
             return
         yield self.title
         yield metrics_table(self.metrics)
@@ -142,31 +119,85 @@ class Probed(MadeModel):
         if self.classifier is None:
             return
         if self.path is None:
-            yield "next: the same with --to DIRECTORY, which saves the model with it"
+            yield "next: the same with `to=DIRECTORY`, which saves the model with it"
             return
-        word = as_word(self.path)
-        teach = f"; vitkit teach {word} changes what it knows" if self.remembers else ""
+        teach = ""
+        if self.remembers:
+            teach = f"; {step('teach', self.path)} changes what it knows"
         yield f"wrote {self.path}{teach}"
-        yield f"next: vitkit predict {word} IMAGE..., or vitkit evaluate {word} DATA"
+        yield f"next: {step('predict', self.path, IMAGES)}, or {step('evaluate', self.path, DATA)}"
 
 
-@verb
-def probe(settings: FitProbe) -> Probed:
-    """Fit a linear head to the features of images, in seconds and without training. Every image is also
-    answered by a fit without it, which says how good the head is where no test image is left.
+Method = Literal["linear", "prototype", "logistic", "neighbours"]
 
-    Raises ValueError for images without labels, and for features that are not finite.
+
+@public
+def probe(
+    model: ModelLike,
+    data: DataLike,
+    *,
+    to: PathLike | None = None,
+    method: Method = "linear",
+    k: int = 20,
+    named: SetName | None = None,
+    columns: Columns = Columns(),
+    groups: str = "auto",
+    on_bad_image: Literal["fail", "skip"] = "fail",
+    precision: PrecisionChoice = "auto",
+    device: str = "auto",
+    json: bool = False,
+    **overrides: Unpack[Overrides],
+) -> Probed:
+    """Fit a linear head to the features of your images, in seconds and without training, and save
+    the model with it. The head learns from all images except the test part. Each of these is also
+    classified by a fit without it, which shows how good the head is even if there is no test part.
+    Images may have one class each, several classes, or a number.
+
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        data: A folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://),
+            hf:NAME on the Hugging Face hub, file.py:function, or digits.
+        to: Directory to save the model with its new head in. Default: none, only the accuracy is
+            printed.
+        method: linear: least squares, also for several classes and for numbers; prototype: the class with
+            the nearest mean; logistic: scikit-learn's logistic regression; neighbours: a vote of the
+            nearest training images, which gives no head to save.
+        k: Neighbours that vote.
+        named: Name of DATA, if it is ImageNet or one of its relatives, which determines the classes of
+            its folders (docs/evaluation.md).
+        columns: Columns of a table that hold the image and its label. Default: found by their usual
+            names.
+        groups: Which images belong together, and stay on the same side of every split that vitkit
+            makes. auto: images with the same value in `data.columns.group`; without this column,
+            photographs of one burst, which vitkit detects. none: no images. Otherwise the name of a
+            column.
+        on_bad_image: What to do with a broken image: stop, or skip it and print its name.
+        precision: Arithmetic of the matrix products. auto is bfloat16 if the CPU or GPU has
+            instructions for it.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        json: Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}.
+        **overrides: What the caller says about the model, and where messages go: `Overrides`.
+
+    Raises:
+        BadSettings: If settings do not go together, or the model's features are not finite.
+        BadData: If the images have no labels.
     """
-    _check(settings)
-    with process_group(settings.device) as device:
+    # What cannot be done is refused before anything is computed
+    if to is not None:
+        check_can_be_made(to)
+    if to is not None and method == "neighbours":
+        raise BadSettings("neighbours give no head that could be saved; leave out `to`")
+    if k < 1:
+        raise BadSettings(f"`k` is {k}; it is a number of neighbours, at least 1")
+
+    with process_group(device) as opened:
         # The model, and the images to learn from
-        loaded = settings.model
+        loaded = model
         if not isinstance(loaded, Classifier):
-            loaded = load_as(loaded, settings.hints, quiet=not on_rank_0())
-        splits, held_out = splits_to_learn_from(
-            settings.data, settings.columns, settings.named, settings.on_bad_image, settings.groups
-        )
-        parts = _to_learn(settings, splits)
+            loaded = load_as(model, hints_of(overrides), quiet=not on_rank_0())
+        splits, held_out = splits_to_learn_from(data, columns, named, on_bad_image, groups)
+        parts = _to_learn(splits, data, method)
         train = reduce(merge_parts, parts)
         name = "val" if splits.test is None else "test"
         test = getattr(splits, name)
@@ -176,29 +207,29 @@ def probe(settings: FitProbe) -> Probed:
 
         # Their features, as the new head will read them
         adopted, _ = adopt(loaded, labels=probing.labels, new_head=True)
-        classifier = adopted.to(device)
-        if settings.to is not None:
-            check_savable(classifier, settings.to)
+        classifier = adopted.to(opened)
+        if to is not None:
+            check_savable(classifier, to)
         deployed = classifier.for_inference()
         measured = {}
-        precision = pick_precision(settings.precision, device)
-        with autocast(device, precision):
+        arithmetic = pick_precision(precision, opened)
+        with autocast(opened, arithmetic):
             learned = _features(deployed, probing, train)
             if test is not None:
                 found = _features(deployed, probing, test)
                 measured[name] = Measured(found, test.groups)
-        title = _title(settings, probing, len(train))
+        title = _title(method, data, probing, len(train))
         if not on_rank_0():
-            return Probed(settings, None, (), title, 0.0, None, False)
+            return Probed(method, None, (), title, 0.0, None, False, json)
 
     # The head, and what it reaches
     began = time.monotonic()
-    if settings.method == "neighbours":
-        metrics = _neighbours(settings.k, learned, measured, train.groups)
+    if method == "neighbours":
+        metrics = _neighbours(k, learned, measured, train.groups)
         seconds = time.monotonic() - began
-        return Probed(settings, None, tuple(metrics), title, seconds, None, False)
-    _refuse_broken(settings, learned, train)
-    fitted = probing.fit(settings.method, learned, train.groups)
+        return Probed(method, None, tuple(metrics), title, seconds, None, False, json)
+    _refuse_broken(name_of(model), learned, train)
+    fitted = probing.fit(method, learned, train.groups)
     metrics = probing.qualities(fitted, learned, measured, train.groups)
     seconds = time.monotonic() - began
     for sentence in probing.chance(fitted, learned, measured, train.groups):
@@ -206,52 +237,44 @@ def probe(settings: FitProbe) -> Probed:
 
     # The model with it, saved if that is wanted
     made = Fitted(
+        model=name_of(model),
+        data=data,
+        method=method,
+        groups=columns.group or groups,
         probing=probing,
         probe=fitted,
         source=train,
         learned=learned,
-        precision=precision,
+        precision=arithmetic,
         metrics=metrics,
         held_out=held_out,
         parts=tuple(fingerprint(part) for part in parts),
     )
-    probed, memory = with_fitted(settings, classifier, made)
-    if settings.to is not None:
-        save(probed, settings.to)
+    probed, memory = with_fitted(classifier, made)
+    if to is not None:
+        save(probed, to)
         if memory is not None:
-            write_memory(settings.to, memory, probed)
-    outcome = Probed(
-        settings, probed, tuple(metrics), title, seconds, settings.to, memory is not None
-    )
-    if settings.json:  # standard output is for the JSON alone
+            write_memory(to, memory, probed)
+    outcome = Probed(method, probed, tuple(metrics), title, seconds, to, memory is not None, json)
+    if json:  # standard output is for the JSON alone
         for sentence in outcome.written():
             say(sentence)
     return outcome
 
 
-def _check(settings: FitProbe) -> None:
-    """Raises ValueError if settings do not go together, before anything is computed."""
-    if settings.to is not None:
-        check_can_be_made(settings.to)
-    if settings.to is not None and settings.method == "neighbours":
-        raise BadSettings("neighbours give no head that could be saved; leave out `to`")
-    if settings.k < 1:
-        raise BadSettings(f"`k` is {settings.k}; it is a number of neighbours, at least 1")
-
-
-def _to_learn(settings: FitProbe, splits: Splits) -> list[Source]:
-    """The parts to learn from: all but the one to measure on. Raises ValueError if there are none, or
-    they have no labels, or not those that the method is for."""
+def _to_learn(splits: Splits, data: str, method: Method) -> list[Source]:
+    """The parts to learn from: all but the one to measure on. Raises BadData if there are none, or they
+    have no labels; BadSettings if these are not those that the method is for."""
     if splits.train is None:
-        raise BadData(f"{settings.data} has no images to learn from, only others to measure on")
+        raise BadData(f"{data} has no images to learn from, only others to measure on")
     if splits.target_kind == "none":
         raise BadData(
-            f"{settings.data} has no labels, so there is nothing to learn: put the images of each "
+            f"{data} has no labels, so there is nothing to learn: put the images of each "
             "class into a folder, or name the column that holds the classes"
         )
-    if splits.target_kind != "class" and settings.method != "linear":
+    if splits.target_kind != "class" and method != "linear":
         raise BadSettings(
-            f"`method={settings.method!r}` is for images of one class each, and those of {settings.data} "
+            f"`method={method!r}` is for images of one class each, and those of {data} "
             f"{HAVE[splits.target_kind]}; `method='linear'` is for them too"
         )
     if splits.val is None or splits.test is None:
@@ -290,12 +313,12 @@ def _features(classifier: Classifier, probing: Probing, source: Source) -> Featu
     return found._replace(x=rounded(found.x))
 
 
-def _refuse_broken(settings: FitProbe, learned: Features, source: Source) -> None:
+def _refuse_broken(model: str, learned: Features, source: Source) -> None:
     """Raises ValueError, with an image's name, for features that are not finite."""
     broken = np.flatnonzero(~np.isfinite(learned.x).all(1))
     if len(broken):
         raise BadSettings(
-            f"{name_of(settings.model)} gives NaN or infinity for {len(broken):,} of {len(learned.x):,} "
+            f"{model} gives NaN or infinity for {len(broken):,} of {len(learned.x):,} "
             f"images, {source.name(broken[0])} for example, so nothing can be fitted to them"
         )
 
@@ -317,20 +340,26 @@ def _neighbours(
     return metrics
 
 
-def _title(settings: FitProbe, probing: Probing, images: int) -> str:
+def _title(method: Method, data: str, probing: Probing, images: int) -> str:
     """What was fitted to what."""
     what = f"{len(probing.labels)} classes"
     if probing.kind == "classes":
         what += ", several an image"
     if probing.kind == "number":
         what = "a number each"
-    return f"{settings.method} on {counted(images, 'image')} of {settings.data}, {what}"
+    return f"{method} on {counted(images, 'image')} of {data}, {what}"
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """A probe, and the data to which it was fitted."""
 
+    model: str
+    """The name of the model whose features it reads."""
+    data: str
+    method: Method
+    groups: str
+    """Which images belong together: auto, none, or the column that says so."""
     probing: Probing
     probe: Probe
     source: Source
@@ -348,16 +377,14 @@ class Fitted:
     so."""
 
 
-def with_fitted(
-    settings: "FitProbe", classifier: Classifier, fitted: Fitted
-) -> tuple[Classifier, Memory | None]:
+def with_fitted(classifier: Classifier, fitted: Fitted) -> tuple[Classifier, Memory | None]:
     """A model with the head. A linear head of images of one class each goes with what it learned from,
     to be taught more, and with limits by which images are unknown."""
     # The left-out answers of the other methods are not exact
     learned = fitted.learned
     memory = None
     unknown = None
-    if settings.method == "linear" and fitted.probing.kind == "class":
+    if fitted.method == "linear" and fitted.probing.kind == "class":
         x, classes = torch.tensor(learned.x), torch.tensor(learned.y)
         groups = fitted.source.groups
         left_out = fitted.probe.left_out
@@ -367,20 +394,20 @@ def with_fitted(
             labels = fitted.probing.labels
             memory = remembered(fitted.source, learned, labels, fitted.precision)
 
-    headless = replace(classifier.to("cpu"), origin=_origin(settings, fitted), unknown=unknown)
+    headless = replace(classifier.to("cpu"), origin=_origin(fitted), unknown=unknown)
     probing = fitted.probing
     return with_probe(headless, fitted.probe, probing.labels, probing.activation), memory
 
 
-def _origin(settings: "FitProbe", fitted: Fitted) -> dict:
+def _origin(fitted: Fitted) -> dict:
     """Where the model comes from."""
     origin = {
-        "init": name_of(settings.model),
-        "head": f"{settings.method} probe, temperature {fitted.probe.temperature:.3g}",
-        "data": settings.data,
+        "init": fitted.model,
+        "head": f"{fitted.method} probe, temperature {fitted.probe.temperature:.3g}",
+        "data": fitted.data,
         "metrics": {metric.name: metric.text() for metric in fitted.metrics},
         "split_seed": 0,
-        "groups": settings.columns.group or settings.groups,
+        "groups": fitted.groups,
         "learned": list(fitted.parts),
     }
     if fitted.held_out:
