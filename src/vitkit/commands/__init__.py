@@ -85,7 +85,8 @@ class Command(NamedTuple):
             else:
                 returned = function.run(settings)
         if is_first():
-            print_result(returned, spelling=as_options)
+            with steps_as(as_command):
+                print_result(returned, spelling=as_options)
         return getattr(returned, "status", 0)
 
     def load_settings(self) -> type:
