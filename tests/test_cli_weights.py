@@ -54,7 +54,7 @@ def test_a_size_without_weights_is_shown_and_drawn(tmp_path, capsys, monkeypatch
     monkeypatch.chdir(tmp_path)
     status, out, _ = say(capsys, "show", "B/16", "--draw", "b16.svg")
     assert status == 0 and "none; this is a size" in out
-    assert "wrote b16.svg" in out and "vitkit models --published B/16" in out
+    assert "wrote b16.svg" in out and "vitkit models B/16 --published" in out
     assert "ViT-B/16" in (tmp_path / "b16.svg").read_text()
     status, out, _ = say(capsys, "show", "R50x1", "--image", "160", "--channels", "1", "--json")
     description = json.loads(out)

@@ -98,8 +98,9 @@ def pack(
         **messages: Where messages go.
 
     Raises:
-        BadSettings: If a setting has a value that is not allowed, or `dest` holds other shards.
-        BadData: If the data set cannot be read, or shards cannot express it.
+        BadSettings: If a setting has a value that is not allowed, or the directory holds other files.
+        BadData: If the data set cannot be read, or its classes are incomplete.
+        BadRun: If the directory holds shards of other images or settings.
     """
     packing = Packing(format, shard, side, quality, shuffle)
     parts, notes, unlearned = parts_at(source, columns, typed=True)

@@ -25,7 +25,7 @@ from vitkit.training import report as report_of_run
 from vitkit.verbs.arguments import Data, DataColumns, Device, Model, ModelHints, name_on_disk
 from vitkit.verbs.definition import alone, verb_that_begins
 from vitkit.verbs.files.export import keep
-from vitkit.verbs.files.faster import Faster, faster_of
+from vitkit.verbs.files.faster import faster_of_run
 from vitkit.verbs.training.quick import Finetuned, earlier_model, finetune_quick
 from vitkit.verbs.training.train import (
     Regularise,
@@ -219,7 +219,7 @@ def _with_faster(made: Finetuned) -> Finetuned:
     """The same with a faster model of the run, or a sentence why there is none: the run has ended well."""
     try:
         typed = (made.settings.recipe.data.source,)
-        return replace(made, fast=faster_of(Faster(str(made.run_dir)), typed))
+        return replace(made, fast=faster_of_run(made.run_dir, typed))
     except KeyboardInterrupt:  # what the run found is still to be said
         say(
             f"interrupted, so no faster model is written; vitkit faster {as_word(made.run_dir)} goes on"
