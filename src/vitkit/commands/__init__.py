@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
-from vitkit.system.functions.parameters import parameters
 from vitkit.verbs import DATA, MODEL
 
 if TYPE_CHECKING:
@@ -107,6 +106,8 @@ class Command(NamedTuple):
 def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
     """What a function returns for the values of its parameters. Its decorators are for programs: here the
     values have been read already, and signals are the command's to handle."""
+    from vitkit.system.functions.parameters import parameters
+
     function = inspect.unwrap(function)
     args = []
     named = {}
