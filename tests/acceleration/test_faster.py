@@ -19,11 +19,13 @@ from vitkit.acceleration.heads import keeps_head
 from vitkit.acceleration.races import Race, Round
 from vitkit.benching import measure
 from vitkit.cli import main
+from vitkit.commands.spelling import as_command
 from vitkit.data import Preprocessing, open_source, subset
 from vitkit.data.sources.bursts import Bursts
 from vitkit.evaluation import distilled, features, rounded
 from vitkit.models import create, vit
 from vitkit.quick import head_on
+from vitkit.system.functions.steps import steps_as
 from vitkit.verbs.files.faster import duration
 from vitkit.weights import Classifier, load, save
 
@@ -302,8 +304,10 @@ def test_the_file_that_is_written_answers_as_the_candidate_did(place, few_shapes
     fast = slow._replace(name="fast", milliseconds=slow.milliseconds / 2)
     fast = fast._replace(loss=slow.loss._replace(expected=0.1, at_most=0.1))
     line = replace(made.line, points=(slow, fast))
-    settings = replace(made.settings, model="my run", output=None)
-    command = replace(made, line=line, chosen=slow, settings=settings).other()
+    with_other = replace(made, line=line, chosen=slow, model="my run", search={})
+    assert with_other.other().startswith("vitkit.faster('my run', at_most='")
+    with steps_as(as_command):
+        command = with_other.other()
     assert command.startswith("vitkit faster 'my run' --at-most ") and command.endswith("(fast)")
 
 

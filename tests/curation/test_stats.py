@@ -22,7 +22,7 @@ def test_an_undivided_set_is_compared_as_train_will_divide_it(folder, tmp_path, 
     words = ("--exclude", str(drop), "--split-seed", "3", "--groups", "none")
     code, out, _ = stats(str(root), *words, capsys=capsys)
     assert code == 0 and f"{root} has no test part: 8 of 40 images" in out
-    assert f"--data.split-seed 3 --groups none --data.exclude {drop}" in out
+    assert f"--data.split-seed 3 --data.groups none --data.exclude {drop}" in out
     splits = open_splits(str(root), seed=3, groups="none")
     remaining = without(splits.train, drop)
     assert len(remaining) < len(splits.train)

@@ -245,7 +245,7 @@ def test_a_command_is_a_plain_function(command):
     assert pickle.loads(pickle.dumps(function)) is function
     if command.name == "finetune":  # its settings follow from a model
         return
-    values = {name: "digits" for name in required(function)}
+    values = dict.fromkeys(required(function), "digits")
     with pytest.raises(TypeError, match="has no setting 'no_such_setting'"):
         function(**values, no_such_setting=1, quiet=True)
 

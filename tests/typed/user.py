@@ -9,6 +9,7 @@ from PIL import Image
 
 import vitkit
 from vitkit import Classifier, Preprocessing, VisionTransformer, ViTConfig
+from vitkit.data import Columns
 
 print(vitkit.__version__)
 photographs = [Path("one.jpg"), Path("two.jpg")]
@@ -80,11 +81,11 @@ statistics = vitkit.stats("photos/", sheet="sheet.jpg")
 reviewed = vitkit.review("photos/", output="review.html")
 
 # To other programs
-vitkit.convert("model", "vit.npz", "google")
-vitkit.export(classifier, "model.onnx", precision="int8", calibrate="photos/")
+vitkit.convert("model", "vit.npz", to="google")
+vitkit.export(classifier, output="model.onnx", precision="int8", calibrate="photos/")
 fast = vitkit.faster("runs/photos", lose=1.0, purpose="throughput")
 print(fast.chosen.milliseconds, fast.line.best[0].name, fast.path)
-vitkit.pack("photos/", "shards/", format="parquet", columns__label="species")
+vitkit.pack("photos/", "shards/", format="parquet", columns=Columns(label="species"))
 vitkit.push("model", "me/model", private=True)
 
 # What rooms have

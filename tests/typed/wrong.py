@@ -4,7 +4,7 @@ import vitkit
 
 vitkit.predict("model", "photos/", topp=3)
 vitkit.finetune("photos/", minutes="two")
-vitkit.export("model", "model.onnx", precision="int4")
+vitkit.export("model", output="model.onnx", precision="int4")
 [answer.labell for answer in vitkit.predict("model", "photos/")]
 vitkit.lod("model")
 vitkit.weights.lod("model")

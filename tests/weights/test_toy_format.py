@@ -107,7 +107,7 @@ def test_the_card_says_how_a_toy_is_opened_and_a_refusal_what_toys_lack(
 def test_a_format_without_a_library_is_converted_to(random_classifier, tmp_path, monkeypatch):
     alone = replace(TOY, open_elsewhere=None)
     monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, alone))
-    converted = vitkit.convert(random_classifier(CONFIG), tmp_path / "m.safetensors", "toy")
+    converted = vitkit.convert(random_classifier(CONFIG), tmp_path / "m.safetensors", to="toy")
     assert "logits were not compared: no other library here" in "\n".join(converted.shown())
 
 

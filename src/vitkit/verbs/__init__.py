@@ -12,7 +12,7 @@ _FILES = {
         "any_runtime_of_file classifier_of classifier_on classifier_with_head precision_of "
         "runtime_of_file runtime_of_model"
     ),
-    "data.pack": "PackedData pack training_command",
+    "data.pack": "PackedData pack training_step",
     "data.review": "Reviewed review",
     "data.stats": "Statistics stats",
     "definition": "Verb print_result result verb",

@@ -52,11 +52,11 @@ class MadeModel(ModelResult):
         return vitkit.evaluate(self.made, data, **settings)
 
     def export(self, output: Any, **settings: Any) -> "ExportedModel":
-        """The model as a file for other programs, as `vitkit.export(made, output, **settings)` writes
+        """The model as a file for other programs, as `vitkit.export(made, output=output, **settings)` writes
         it."""
         import vitkit
 
-        return vitkit.export(self.made, output, **settings)
+        return vitkit.export(self.made, output=output, **settings)
 
     def __fspath__(self) -> str:
         """Where the model was written. Raises TypeError for one that is in memory alone."""

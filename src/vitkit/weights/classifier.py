@@ -234,7 +234,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("fit", "finetune", "fine_tune"), _TRAIN),
     **dict.fromkeys(("save", "save_pretrained", "save_model"), _SAVE),
     **dict.fromkeys(
-        ("export", "to_onnx"), 'vitkit.export(classifier, "model.onnx") writes such a file'
+        ("export", "to_onnx"), 'vitkit.export(classifier, output="model.onnx") writes such a file'
     ),
     **dict.fromkeys(
         ("evaluate", "score", "test", "val"), 'vitkit.evaluate(classifier, "photos/") does that'

@@ -21,6 +21,7 @@ NAMES = {
     "purpose": "for",
     "evaluators": "evals",
     "columns": "data.columns",
+    "named_model": "model",
 }
 """Options that are not called as their parameters: the first ones are words of Python."""
 ALIASES = {"output": ("-o",), "verbose": ("-v",)}
@@ -207,7 +208,8 @@ def function_option(parameter: Parameter) -> str:
 
 
 def metavar_of(parameter: Parameter) -> str | None:
-    """What usage calls the value, such as MODEL; None if its type does not say."""
+    """What usage calls the value, such as MODEL; None if its type does not say. A value without a name is
+    called as its parameter."""
     if parameter.is_variadic:
         return f"{parameter.name.removesuffix('s').upper()}..."
     metavar = mark(parameter.annotation, "metavar")
@@ -217,6 +219,8 @@ def metavar_of(parameter: Parameter) -> str | None:
         for each in getattr(inner, "__metadata__", ()):
             if isinstance(each, str):
                 metavar = f"{each}..." if is_tuple else each
+    if metavar is None and parameter.is_positional:
+        return parameter.name.upper()
     return metavar
 
 

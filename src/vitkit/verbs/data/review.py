@@ -1,15 +1,16 @@
 """Images that deserve a second look."""
 
-import json
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from json import dumps as to_json
 from pathlib import Path
-from typing import Annotated
+from typing import Literal, Unpack
 
 import numpy as np
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import Positional, arg
 
 from vitkit.curation import (
     Move,
@@ -36,61 +37,29 @@ from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.errors import BadData, BadSettings, BadWeights
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import MODEL, step
+from vitkit.system.functions.types import DataLike, PathLike
 from vitkit.system.machine import cpus, pick_device
 from vitkit.system.storage.files import check_replaceable
 from vitkit.training import adapted_to
-from vitkit.verbs.arguments import Data, DataColumns, Device, Groups, ModelHints, SplitSeed, word_of
 from vitkit.verbs.computing import classifier_of
-from vitkit.verbs.definition import result, verb
-from vitkit.verbs.words import MODEL
-from vitkit.weights import Classifier, Hints
+from vitkit.weights import Classifier, ModelLike, Overrides, hints_of
 
 SHOWN = 10  # probably wrong labels on the terminal
 KNOWS_LITTLE = 0.7  # share of answers as labelled below which a model's doubts are often its own
-LEFT_OUT = ("label", "duplicate", "unreadable")  # kinds that --exclude lists
+LEFT_OUT = ("label", "duplicate", "unreadable")  # kinds that `exclude` lists
 
 
-@dataclass(frozen=True)
-class Review:
-    """Find images that deserve a second look: labels that are probably wrong, judged by a model of
-    all other images; pictures that are there twice; images unlike all others; dark, blurred and
-    odd-sized ones. Nothing is trained, and nothing is changed."""
-
-    data: Data
-    model: Annotated[Positional[str], arg(metavar="MODEL", help=MODEL)] = ""
-    named_model: Annotated[str, arg(name="model", metavar="MODEL")] = ""
-    """The same as MODEL, if it is not the second word."""
-    output: Annotated[Path, arg(aliases=["-o"])] = Path("review.html")
-    """Page to write, which shows these images."""
-    exclude: Path | None = None
-    """Write a list into this file, for --data.exclude of `vitkit train` and `vitkit finetune`: the
-    training images whose label is probably wrong, that are duplicates, or that cannot be read.
-    Check the list before you use it: each line gives a reason."""
-    columns: DataColumns = field(default_factory=Columns)
-    groups: Groups = "auto"
-    split_seed: SplitSeed = 0
-    device: Device = "auto"
-    apply: Path | None = None
-    """List that you saved on the page: print which files of DATA, a folder of classes, will be
-    moved, and where. No MODEL is needed."""
-    undo: bool = False
-    """With --apply: move the same files back to where they were."""
-    yes: bool = False
-    """With --apply: move the files. Nothing is deleted or replaced: photographs to leave out go to
-    the folder DATA-left-out."""
-    json: bool = False
-    """Print the findings as JSON, one line each."""
-    hints: ModelHints = field(default_factory=Hints)
-
-
-@result
-@dataclass(frozen=True)
-class Reviewed:
+@dataclass(frozen=True, repr=False)
+class Reviewed(Rows):
     """Images that deserve a second look."""
 
-    settings: Review
-    model: str
-    """The model that has looked, as a word of a command."""
+    data: str
+    """The data set, as it was given."""
+    model: str | Classifier
+    """The model that judged, as it was given."""
     splits: Splits
     """The data set."""
     findings: tuple[Finding, ...]
@@ -100,6 +69,10 @@ class Reviewed:
     """The page of the pictures."""
     listed: int | None
     """Training images in the list to train without; None if none was written."""
+    exclude: Path | None = None
+    """That list."""
+    json: bool = False
+    """Whether it is printed as lines of JSON."""
 
     def rows(self) -> list[dict]:
         """A row for each finding."""
@@ -107,48 +80,45 @@ class Reviewed:
 
     def shown(self) -> Iterator[str | Table]:
         """How many findings there are of each kind, and where the page is; or JSON, a line each."""
-        if self.settings.json:
+        if self.json:
             for finding in self.findings:
-                yield json.dumps(finding._asdict())
+                yield to_json(finding._asdict())
             return
         for note in filter(None, (*self.splits.notes, self.splits.unlearned)):
             yield printable(note)
         yield from self.facts
         yield from _tables(self.findings)
         yield from self.written()
-        data = as_word(self.settings.data)
-        exclude = self.settings.exclude
-        if exclude is None:
+        if self.exclude is None:
             yield (
                 f"next: open {as_word(self.path)}, choose there what is wrong and save the list; or give "
-                "--exclude FILE for a list of all"
+                "`exclude=FILE` for a list of all"
             )
         else:
-            yield (
-                f"next: look through {as_word(exclude)}, then vitkit finetune {self.model} "
-                f"{data} --data.exclude {as_word(exclude)}"
-            )
+            training = step("finetune", self.model, self.data, data__exclude=self.exclude)
+            yield f"next: look through {as_word(self.exclude)}, then {training}"
 
     def written(self) -> Iterator[str]:
         """The files that were written."""
         yield f"wrote {self.path}"
         if self.listed is not None:
-            yield f"wrote {counted(self.listed, 'training image')} into {self.settings.exclude}"
+            yield f"wrote {counted(self.listed, 'training image')} into {self.exclude}"
 
 
-@result
-@dataclass(frozen=True)
-class Applied:
-    """The moves of files that a reader's list asks for."""
+@dataclass(frozen=True, repr=False)
+class Applied(Rows):
+    """The moves of files that the list of a reader asks for."""
 
-    settings: Review
+    data: str
+    """The folder of classes."""
+    path: Path
+    """The list."""
     moves: tuple[Move, ...]
-    """Each file and where it goes, or has gone."""
-
-    @property
-    def path(self) -> Path:
-        """The list."""
-        return self.settings.apply
+    """Each file and its new place."""
+    undo: bool
+    """Whether these moves undo earlier ones."""
+    moved: bool
+    """Whether the files were moved; otherwise they were only listed."""
 
     def rows(self) -> list[dict]:
         """A row for each file."""
@@ -156,101 +126,141 @@ class Applied:
 
     def shown(self) -> Iterator[str]:
         """The output: every file and its destination, and the next command."""
-        settings = self.settings
         count = counted(len(self.moves), "file")
         if not self.moves:
-            yield f"nothing of {as_word(settings.apply)} is to be moved"
+            yield f"nothing of {as_word(self.path)} is to be moved"
             return
         for before, after in self.moves:
             yield printable(f"{before} -> {after}")
-        words = f"vitkit data review {as_word(settings.data)} --apply {as_word(settings.apply)}"
-        if not settings.yes:
-            undo = " --undo" if settings.undo else ""
-            yield f"{count} would be moved, and none was; next: {words}{undo} --yes"
-        elif settings.undo:
+        undo = {"undo": True} if self.undo else {}
+        if not self.moved:
+            to_move = step("review", self.data, apply=self.path, **undo, yes=True)
+            yield f"{count} would be moved, and none was; next: {to_move}"
+        elif self.undo:
             yield f"moved {count} back"
         else:
-            yield f"moved {count}; {words} --undo --yes moves them back"
+            to_undo = step("review", self.data, apply=self.path, undo=True, yes=True)
+            yield f"moved {count}; {to_undo} moves them back"
 
 
-def _applied(settings: Review) -> Applied:
-    """Say where files go, or move them."""
-    root = Path(settings.data)
+def _applied(data: str, path: Path, undo: bool, yes: bool) -> Applied:
+    """List the moves of files that a saved list asks for, or, with `yes`, move them."""
+    root = Path(data)
     if not root.is_dir():
         raise BadData(
-            f"`apply` moves files of a folder of classes, and {settings.data} is none; "
-            f"`data.exclude={str(settings.apply)!r}` trains without what the list names"
+            f"`apply` moves files of a folder of classes, and {data} is none; "
+            f"`data.exclude={str(path)!r}` trains without what the list names"
         )
-    corrections = read_corrections(settings.apply)
-    if settings.undo:
-        planned = moves_back(root, corrections)
-    else:
-        planned = moves(root, corrections)
-    if settings.yes:
+    corrections = read_corrections(path)
+    planned = moves_back(root, corrections) if undo else moves(root, corrections)
+    if yes:
         move(planned)
-    return Applied(settings, tuple(planned))
+    return Applied(data, path, tuple(planned), undo, yes)
 
 
-@verb
-def review(settings: Review) -> Reviewed | Applied:
-    """Look at every image: labels that are probably wrong, judged by a model of all other images;
-    pictures that are there twice; images unlike all others. Nothing is trained, and nothing changed.
-    With `apply`, what a reader has decided on its page is done to the files. Raises ValueError without
-    a model."""
-    if settings.apply is not None:
-        return _applied(settings)
-    if settings.undo or settings.yes:
+@public
+def review(
+    data: DataLike,
+    model: ModelLike = "",
+    *,
+    named_model: ModelLike = "",
+    output: PathLike = Path("review.html"),
+    exclude: PathLike | None = None,
+    columns: Columns = Columns(),
+    groups: Literal["auto", "none"] | str = "auto",
+    split_seed: int = 0,
+    device: str = "auto",
+    apply: PathLike | None = None,
+    undo: bool = False,
+    yes: bool = False,
+    json: bool = False,
+    **overrides: Unpack[Overrides],
+) -> Reviewed | Applied:
+    """Find images that deserve a second look: labels that are probably wrong, judged by a model of all
+    other images; pictures that are there twice; images unlike all others; dark, blurred and odd-sized
+    ones. Nothing is trained, and nothing is changed. With `apply`, list or make the moves of files that
+    were chosen on the page of an earlier review.
+
+    Args:
+        data: A folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://),
+            hf:NAME on the Hugging Face hub, file.py:function, or digits.
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        named_model: The model, if it is not given by position.
+        output: Page to write, which shows these images.
+        exclude: Write a list into this file, for `data.exclude` of `vitkit.train` and
+            `vitkit.finetune`: the training images whose label is probably wrong, that are duplicates, or
+            that cannot be read. Check the list before you use it: each line gives a reason.
+        columns: Columns of a table that hold the image and its label. Default: found by their usual
+            names.
+        groups: Which images belong together, and stay on the same side of every split that vitkit
+            makes. auto: images with the same value in `columns.group`; without this column, photographs
+            of one burst, which vitkit detects. none: no images. Otherwise the name of a column.
+        split_seed: Seed of the test part that is made if the data set has none; give `vitkit.train`
+            the same number as `data.split_seed`.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        apply: List that you saved on the page: print which files of the data set, a folder of classes,
+            will be moved, and where. No model is needed.
+        undo: With `apply`: move the same files back to where they were.
+        yes: With `apply`: move the files. Nothing is deleted or replaced: photographs to leave out go to
+            the folder DATA-left-out.
+        json: Print the findings as JSON, one line each.
+        **overrides: What the file of the model does not say, or should be something else: `Overrides`.
+
+    Raises:
+        BadSettings: If there is no model, settings do not go together, or a file cannot be written.
+        BadData: If the data set cannot be read, or, with `apply`, is not a folder of classes.
+        BadWeights: If the model cannot be read, or its features are not finite.
+    """
+    if apply is not None:
+        return _applied(data, apply, undo, yes)
+    if undo or yes:
         raise BadSettings("`undo` and `yes` go with `apply=FILE`")
 
     # What is to be looked at, and by which model
-    model = _model_of(settings)
-    if settings.output.suffix.lower() != ".html":
-        raise BadSettings(f"`output` is {settings.output}; give the name of an .html file")
-    check_replaceable(settings.output)
-    if settings.exclude is not None:
-        check_replaceable(settings.exclude)
-    splits = splits_at(
-        settings.data, settings.columns, settings.split_seed, settings.groups, True, typed=True
-    )
-    if settings.exclude is not None and splits.train is None:
-        raise BadData(f"{settings.data} has no training images, so `exclude` could list none")
-    classifier = classifier_of(model, replace(settings.hints, channels=None))
+    hints = hints_of(overrides)
+    model = _only(model, named_model, data)
+    if output.suffix.lower() != ".html":
+        raise BadSettings(f"`output` is {output}; give the name of an .html file")
+    check_replaceable(output)
+    if exclude is not None:
+        check_replaceable(exclude)
+    splits = splits_at(data, columns, split_seed, groups, True, typed=True)
+    if exclude is not None and splits.train is None:
+        raise BadData(f"{data} has no training images, so `exclude` could list none")
+    classifier = classifier_of(model, replace(hints, channels=None))
     images = next(iter(splits.sources.values()))
-    classifier = adapted_to(classifier, settings.hints.channels, images, say)
-    classifier = classifier.to(pick_device(settings.device)).for_inference()
+    classifier = adapted_to(classifier, hints.channels, images, say)
+    classifier = classifier.to(pick_device(device)).for_inference()
 
     # Look, and write what was seen
     findings, facts = look_through(splits, classifier)
-    page = write_review(settings.output, settings.data, splits.sources, findings, facts)
+    page = write_review(output, data, splits.sources, findings, facts)
     listed = None
-    if settings.exclude is not None:
+    if exclude is not None:
         # The training images to leave out, each with its reasons
         reasons: dict[int, list[str]] = {}
         for finding in findings:
             if finding.part == "train" and finding.kind in LEFT_OUT:
                 reasons.setdefault(finding.index, []).append(f"{finding.kind}: {finding.reason}")
-        write_list(
-            settings.exclude,
-            splits.train,
-            {index: "; ".join(texts) for index, texts in reasons.items()},
-        )
+        texts = {index: "; ".join(of_image) for index, of_image in reasons.items()}
+        write_list(exclude, splits.train, texts)
         listed = len(reasons)
     reviewed = Reviewed(
-        settings, word_of(model), splits, tuple(findings), tuple(facts), page, listed
+        data, model, splits, tuple(findings), tuple(facts), page, listed, exclude, json
     )
-    if settings.json:  # standard output is for the JSON alone
+    if json:  # standard output is for the JSON alone
         for sentence in reviewed.written():
             say(sentence)
     return reviewed
 
 
-def _model_of(settings: Review) -> str | Classifier:
-    """The model that is to look. Raises ValueError if there is none, or there are two."""
-    models = [model for model in (settings.model, settings.named_model) if model != ""]
+def _only(first: str | Classifier, second: str | Classifier, data: str) -> str | Classifier:
+    """The model that judges, given in one of two places. Raises BadSettings if there is none, or two."""
+    models = [model for model in (first, second) if model != ""]
     if not models:
         raise BadSettings(
-            "which model is to look? vitkit data review "
-            f"{as_word(settings.data)} MODEL; any pre-trained one will do"
+            f"which model is to look? {step('review', data, MODEL)}; any pre-trained one will do"
         )
     if len(models) == 2 and models[0] != models[1]:
         raise BadSettings(f"{models[0]} and {models[1]} are two models; give only one")

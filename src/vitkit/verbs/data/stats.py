@@ -1,9 +1,12 @@
 """What is in a data set, and what is wrong with it."""
 
-import json
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from json import dumps as to_json
 from pathlib import Path
+from typing import Literal, Unpack
 
 import numpy as np
 from rich.markup import escape
@@ -33,22 +36,16 @@ from vitkit.data import (
 from vitkit.inspection import Tile, contact_sheet
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
-from vitkit.system.console.text import as_word, printable, printable_name
+from vitkit.system.console.text import printable, printable_name
 from vitkit.system.errors import BadData
+from vitkit.system.functions.public import Messages, public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import FILE, RECIPE, step
+from vitkit.system.functions.types import DataLike, PathLike
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import check_replaceable
-from vitkit.verbs.arguments import (
-    Data,
-    DataColumns,
-    DecodingWorkers,
-    Groups,
-    OkIfUnreadable,
-    SplitSeed,
-    check_sheet,
-    status_of,
-)
-from vitkit.verbs.data.pack import training_command
-from vitkit.verbs.definition import result, verb
+from vitkit.verbs.arguments import check_sheet, status_of
+from vitkit.verbs.data.pack import training_step
 
 DRAWN = 40  # pairs of near-duplicates on a sheet
 Pairs = dict[tuple[str, str], list[Pair]]
@@ -56,34 +53,10 @@ Pairs = dict[tuple[str, str], list[Pair]]
 second."""
 
 
-@dataclass(frozen=True)
-class Stats:
-    """Print sizes, classes, duplicates and broken images of a data set. Every image is read
-    once."""
-
-    source: Data
-    test: str = ""
-    """Another data set, whose test part is also compared with the training images."""
-    exclude: Path | None = None
-    """Write a list of the training images that have a near-duplicate in a test or validation part
-    into this file, for --data.exclude of `vitkit train`."""
-    sheet: Path | None = None
-    """Draw pairs of near-duplicates into this PNG file."""
-    columns: DataColumns = field(default_factory=Columns)
-    workers: DecodingWorkers = -1
-    groups: Groups = "auto"
-    split_seed: SplitSeed = 0
-    json: bool = False
-    """Print everything as one line of JSON."""
-    ok_if_unreadable: OkIfUnreadable = False
-
-
-@result
-@dataclass(frozen=True)
-class Statistics:
+@dataclass(frozen=True, repr=False)
+class Statistics(Rows):
     """What is in a data set, and what is wrong with it."""
 
-    settings: Stats
     splits: Splits
     """The data set."""
     description: dict
@@ -92,13 +65,18 @@ class Statistics:
     """The parts that have the data set's own classes, as another data set's test part may not."""
     notes: tuple[str, ...]
     """What was written, in sentences."""
-    next_command: str
+    next_step: str
+    """What to do next."""
+    json: bool = False
+    """Whether it is printed as JSON."""
+    ok_if_unreadable: bool = False
+    """Whether images that could not be read leave the exit status at 0."""
 
     @property
     def status(self) -> int:
         """The exit status of the command: 3 if images could not be read."""
         broken = sum(len(part["broken"]) for part in self.description["parts"].values())
-        return status_of(broken, self.settings.ok_if_unreadable)
+        return status_of(broken, self.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
         """A row for each part: the number of images, their sizes, and the problems."""
@@ -113,31 +91,73 @@ class Statistics:
 
     def shown(self) -> Iterator[str | Table]:
         """Tables and sentences, or JSON."""
-        if self.settings.json:
-            yield json.dumps(self.description)
+        if self.json:
+            yield to_json(self.description)
             return
         splits = self.splits
         for note in filter(None, (*splits.notes, splits.unlearned)):
             yield printable(note)
         yield from tables(self.description, self.same_classes)
         yield from self.notes
-        yield f"next: {self.next_command}"
+        yield f"next: {self.next_step}"
 
 
-@verb
-def stats(settings: Stats) -> Statistics:
-    """Look at every image of a data set once: sizes, classes, duplicates within and between its
-    parts, broken images. Raises ValueError, before any image is read, if the data sets cannot be
-    compared or a file cannot be written."""
+@public
+def stats(
+    source: DataLike,
+    *,
+    test: DataLike = "",
+    exclude: PathLike | None = None,
+    sheet: PathLike | None = None,
+    columns: Columns = Columns(),
+    workers: int = -1,
+    groups: Literal["auto", "none"] | str = "auto",
+    split_seed: int = 0,
+    json: bool = False,
+    ok_if_unreadable: bool = False,
+    **messages: Unpack[Messages],
+) -> Statistics:
+    """Print sizes, classes, duplicates and broken images of a data set. Every image is read once.
+
+    Args:
+        source: A folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://),
+            hf:NAME on the Hugging Face hub, file.py:function, or digits.
+        test: Another data set, whose test part is also compared with the training images.
+        exclude: Write a list of the training images that have a near-duplicate in a test or validation
+            part into this file, for `data.exclude` of `vitkit.train`.
+        sheet: Draw pairs of near-duplicates into this PNG file.
+        columns: Columns of a table that hold the image and its label. Default: found by their usual
+            names.
+        workers: Processes that decode images; -1 follows the CPU quota.
+        groups: Which images belong together, and stay on the same side of every split that vitkit
+            makes. auto: images with the same value in `columns.group`; without this column, photographs
+            of one burst, which vitkit detects. none: no images. Otherwise the name of a column.
+        split_seed: Seed of the test part that is made if the data set has none; give `vitkit.train`
+            the same number as `data.split_seed`.
+        json: Print everything as one line of JSON.
+        ok_if_unreadable: Let the command end with the exit status 0, and not 3, if images could not be
+            read; they are still named.
+        **messages: Where messages go.
+
+    Raises:
+        BadData: If a data set cannot be read, or has no training images to compare.
+        BadSettings: If a file cannot be written.
+    """
     # Which parts there are
-    splits = splits_at(
-        settings.source, settings.columns, settings.split_seed, settings.groups, True, typed=True
-    )
-    parts = _parts(settings, splits)
-    _check_request(settings, parts)
+    splits = splits_at(source, columns, split_seed, groups, True, typed=True)
+    parts = _parts(splits, test)
+    if "train" not in parts and (exclude or test):
+        own = [name for name in parts if name in ("val", "test")]
+        raise BadData(
+            f"{source} has no training images to compare, only {', '.join(own)}; "
+            "leave out `exclude` and `test`"
+        )
+    if exclude:
+        check_replaceable(exclude)
+    if sheet:
+        check_sheet(sheet)
 
     # Look at every image once, and compare the parts
-    workers = settings.workers
     if workers < 0:
         workers = cpus()
     surveys = {}
@@ -149,29 +169,47 @@ def stats(settings: Stats) -> Statistics:
 
     # Write what was asked for
     notes = []
-    if settings.exclude:
-        count = _write_list(settings.exclude, surveys, pairs)
-        notes.append(f"wrote {count:,} training images to leave out into {settings.exclude}")
-    if settings.sheet and any(pairs.values()):
-        notes.append(f"wrote {_draw(settings.sheet, surveys, pairs)}")
-    if settings.json:  # standard output is for the JSON alone
+    if exclude:
+        count = _write_list(exclude, surveys, pairs)
+        notes.append(f"wrote {count:,} training images to leave out into {exclude}")
+    if sheet and any(pairs.values()):
+        notes.append(f"wrote {_draw(sheet, surveys, pairs)}")
+    if json:  # standard output is for the JSON alone
         for note in notes:
             say(note)
     description = describe(surveys, pairs, splits.labels)
-    next_command = _next_command(settings, pairs, splits.target_kind)
     same_classes = tuple(name for name, part in parts.items() if part.labels == splits.labels)
-    return Statistics(settings, splits, description, same_classes, tuple(notes), next_command)
+
+    # What to do next
+    asked = {}  # what decides the parts
+    if split_seed:
+        asked["split_seed"] = split_seed
+    if groups != "auto":
+        asked["groups"] = groups
+    if exclude:
+        of_data = {f"data__{name}": value for name, value in asked.items()}
+        next_step = step("train", RECIPE, data__source=source, **of_data, data__exclude=exclude)
+    elif any(duplicates for (part, _), duplicates in pairs.items() if part == "train"):
+        if test:
+            asked = {"test": test, **asked}
+        to_list = step("stats", source, **asked, exclude=FILE)
+        next_step = f"{to_list} lists them for {step('train', data__exclude=FILE)}"
+    else:
+        next_step = training_step(source, splits.target_kind)
+    return Statistics(
+        splits, description, same_classes, tuple(notes), next_step, json, ok_if_unreadable
+    )
 
 
-def _parts(settings: Stats, splits: Splits) -> dict[str, Source]:
-    """The parts of the data set by name, and the test part of the other one under that one's
-    name."""
+def _parts(splits: Splits, test: str) -> dict[str, Source]:
+    """The parts of the data set by name, and the test part of another data set, if one is given, under
+    that one's name."""
     parts = splits.sources
-    if settings.test:
-        name = settings.test
+    if test:
+        name = test
         if name in parts:  # a folder may be called "test"
             name = f"./{name}"
-        parts[name] = source_at(settings.test, typed=True)
+        parts[name] = source_at(test, typed=True)
     return parts
 
 
@@ -184,22 +222,8 @@ def _compared(names: list[str]) -> list[tuple[str, str]]:
     return [(first, second) for first, second in pairs if first in names and second in names]
 
 
-def _check_request(settings: Stats, parts: dict[str, Source]) -> None:
-    """Raises ValueError if something could not be compared, or written in the end."""
-    if "train" not in parts and (settings.exclude or settings.test):
-        own = [name for name in parts if name in ("val", "test")]
-        raise BadData(
-            f"{settings.source} has no training images to compare, only {', '.join(own)}; "
-            "leave out `exclude` and `test`"
-        )
-    if settings.exclude:
-        check_replaceable(settings.exclude)
-    if settings.sheet:
-        check_sheet(settings.sheet)
-
-
 def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> dict:
-    """All statistics as plain values, for --json."""
+    """All statistics as plain values, for `json`."""
     described_pairs = []
     for (first, second), duplicates in pairs.items():
         described = _describe_pairs(surveys[first], surveys[second], duplicates)
@@ -302,36 +326,6 @@ def _square(source: Source, index: int) -> np.ndarray:
     return Preprocessing(size=(96, 96))(photograph).permute(1, 2, 0).numpy()
 
 
-def _next_command(settings: Stats, pairs: Pairs, target: str) -> str:
-    """What to run next: a training, without the duplicates if there are some."""
-    seed = f"split-seed {settings.split_seed}"
-    duplicated = any(duplicates for (part, _), duplicates in pairs.items() if part == "train")
-
-    groups = ""
-    if settings.groups != "auto":
-        groups = f" --groups {as_word(settings.groups)}"
-
-    # The list of duplicates is written
-    if settings.exclude:
-        words = f"vitkit train RECIPE --data.source {as_word(settings.source)}"
-        if settings.split_seed:
-            words += f" --data.{seed}"
-        words += groups
-        return f"{words} --data.exclude {as_word(settings.exclude)}"
-
-    # There are duplicates, and no list of them
-    if duplicated:
-        words = f"vitkit data stats {as_word(settings.source)}"
-        if settings.test:
-            words += f" --test {as_word(settings.test)}"
-        if settings.split_seed:
-            words += f" --{seed}"
-        words += groups
-        return f"{words} --exclude FILE lists them for vitkit train --data.exclude FILE"
-
-    return training_command(settings.source, target)
-
-
 SHOWN = 20  # classes whose counts are printed; of more classes, the largest and the smallest
 LISTED = 10  # broken images and duplicates that are printed
 
@@ -420,7 +414,7 @@ def _pairs(pair: dict) -> Iterator[str]:
     if pair["other class"]:
         yield (
             f"warning: pairs with different classes: {pair['other class']:,}; a label is wrong, or "
-            "they are not duplicates: look at them with --sheet FILE"
+            "they are not duplicates: look at them with `sheet=FILE`"
         )
 
 

@@ -1,23 +1,26 @@
 """A model in another library's format."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
-from tyro.conf import Positional, arg
-
-from vitkit.system.console.text import as_word
 from vitkit.system.errors import BadSettings
-from vitkit.verbs.arguments import Model, ModelHints, word_of
-from vitkit.verbs.definition import result, verb
+from vitkit.system.functions.public import public
+from vitkit.system.functions.steps import IMAGES, step
+from vitkit.system.functions.types import PathLike
 from vitkit.verbs.made_model import MadeModel
 from vitkit.weights import (
     Classifier,
     Hints,
+    ModelLike,
+    Overrides,
     Proof,
     Reading,
     check_reading,
+    hints_of,
     is_somebodys,
     license_text,
     load_as,
@@ -36,37 +39,22 @@ NOT_COMPARED = {
 need not be here."""
 
 
-@dataclass(frozen=True)
-class Convert:
-    """Write a model in another library's format, and check that it is the same model there."""
-
-    source: Model
-    dest: Annotated[Positional[Path], arg(metavar="DEST")]
-    """Directory (huggingface, native, timm) or file (.npz, .safetensors, .pth) to write."""
-    to: Annotated[str, arg(metavar="FORMAT")]
-    """The format: huggingface, timm, google, torchvision or native."""
-    headless: bool = False
-    """Write only the encoder, without the head, for a program that has a head of its own."""
-    approximate: bool = False
-    """Write the model even if the other library computes something slightly differently, such as
-    another form of the GELU, or if the logits differ by more than the tolerance."""
-    tolerance: float = 1e-4
-    """Largest difference between the logits that counts as the same. If the difference is larger,
-    the exit status is 1, and nothing is written."""
-    hints: ModelHints = field(default_factory=Hints)
-
-
-@result
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Converted(MadeModel):
     """A model in another format, with the proof that it is the same there."""
 
-    settings: Convert
+    source: str | Classifier
+    """The model, as it was given."""
+    format: str
+    """The format that was written."""
     classifier: Classifier
     """What was converted."""
     proof: Proof
     reading: Reading | None = None
-    """How the source is read here, beside its library's own reading; None where nothing could be compared."""
+    """How vitkit reads the source, compared with the reading of the library that wrote it; None where
+    nothing could be compared."""
+    overridden: bool = False
+    """Whether overrides made another model of the source."""
 
     @property
     def made(self) -> str:
@@ -102,13 +90,13 @@ class Converted(MadeModel):
             yield f"only vitkit says of images that they are unknown: {self.proof.library} names a class"
         if self.reading is not None:
             yield (
-                f"read as {self.reading.library} reads {self.settings.source}: logits differ by "
+                f"read as {self.reading.library} reads {self.source}: logits differ by "
                 f"{self.reading.largest:.1e} at most"
             )
         for difference in proof.differences:
             yield f"computed differently there: {difference}"
         if proof.largest is None:
-            why = NOT_COMPARED.get(self.settings.to, "no other library here opens this format")
+            why = NOT_COMPARED.get(self.format, "no other library here opens this format")
             yield f"logits were not compared: {why}"
         else:
             yield (
@@ -121,39 +109,61 @@ class Converted(MadeModel):
                 f"{proof.pixels:.2g} of 255 levels at most (it rounds and crops in its own way: "
                 "docs/weights.md)"
             )
-        if self.settings.hints == Hints():  # else the source alone is another model
-            source = word_of(self.settings.source)
-            yield f"next: vitkit compare {source} {as_word(proof.path)} IMAGE..."
+        if self.overridden:  # the source alone is another model
+            yield f"next: {step('predict', proof.path, IMAGES)}"
         else:
-            yield f"next: vitkit predict {as_word(proof.path)} IMAGE..."
+            yield f"next: {step('compare', self.source, proof.path, IMAGES)}"
 
 
-@verb
-def convert(settings: Convert) -> Converted:
-    """Write a model in another library's format, and prove that it is the same there: every tensor read
-    back to the bit, and the logits of the other library where it is installed.
+@public
+def convert(
+    source: ModelLike,
+    dest: PathLike,
+    *,
+    to: Annotated[str, "FORMAT"],
+    headless: bool = False,
+    approximate: bool = False,
+    tolerance: float = 1e-4,
+    **overrides: Unpack[Overrides],
+) -> Converted:
+    """Write a model in another library's format, and check that it is the same model there.
 
-    A directory of another library is first compared with that library's own reading of it.
+    Every tensor is read back and compared to the bit, and the logits are compared with those of the
+    other library where it is installed. A directory of another library is first compared with that
+    library's own reading of it.
 
-    Raises ValueError for what the format cannot express, unless `approximate`, and for logits that
-    differ by more than the tolerance.
+    Args:
+        source: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        dest: Directory (huggingface, native, timm) or file (.npz, .safetensors, .pth) to write.
+        to: The format: huggingface, timm, google, torchvision or native.
+        headless: Write only the encoder, without the head, for a program that has a head of its own.
+        approximate: Write the model even if the other library computes something slightly differently,
+            such as another form of the GELU, or if the logits differ by more than the tolerance.
+        tolerance: Largest difference between the logits that counts as the same. If the difference is
+            larger, the exit status is 1, and nothing is written.
+        **overrides: What the file of the model does not say, or should be something else: `Overrides`.
+
+    Raises:
+        BadSettings: If there is no such format, or a setting has a value that is not allowed.
+        BadWeights: If the model cannot be read, or its logits differ by more than the tolerance.
+        Unsupported: If the format cannot express the model.
     """
-    check_tolerance(settings.tolerance)
-    classifier = settings.source
+    check_tolerance(tolerance)
+    hints = hints_of(overrides)
+    classifier = source
     reading = None
     if not isinstance(classifier, Classifier):
-        classifier = load_as(classifier, settings.hints)
-        if settings.hints == Hints() and not settings.approximate:
-            reading = check_reading(settings.source)
-    if settings.headless:
+        classifier = load_as(classifier, hints)
+        if hints == Hints() and not approximate:
+            reading = check_reading(source)
+    if headless:
         classifier = without_head(classifier)
-    proof = converted(
-        classifier, settings.dest, settings.to, settings.approximate, settings.tolerance
-    )
-    return Converted(settings, classifier, proof, reading)
+    proof = converted(classifier, dest, to, approximate, tolerance)
+    return Converted(source, to, classifier, proof, reading, overridden=hints != Hints())
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Raises ValueError if a tolerance is not a number from 0 on."""
+    """Raises BadSettings if a tolerance is not a number from 0 on."""
     if not tolerance >= 0:  # NaN too
         raise BadSettings(f"`tolerance` is {tolerance}; it is a number from 0 on")

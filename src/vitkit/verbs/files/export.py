@@ -1,11 +1,11 @@
 """A model as a file for another program, tried on real images."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Annotated, Literal
+from __future__ import annotations
 
-from tyro.conf import arg
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal, Unpack
 
 from vitkit.evaluation import SHARE
 from vitkit.exporting import (
@@ -38,66 +38,23 @@ from vitkit.runtimes import (
 from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadSettings, VitkitError
+from vitkit.system.functions.public import alone, public
+from vitkit.system.functions.steps import IMAGES, step
+from vitkit.system.functions.types import DataLike, PathLike
 from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import parse_json
 from vitkit.training import Recorded, open_part, read_run
-from vitkit.verbs.arguments import Model, ModelHints
 from vitkit.verbs.computing import classifier_of
-from vitkit.verbs.definition import alone, result, verb
 from vitkit.verbs.made_model import MadeModel
-from vitkit.weights import Classifier, Hints
+from vitkit.weights import Classifier, Hints, ModelLike, Overrides, hints_of
 
 
-@dataclass(frozen=True)
-class ExportModel:
-    """Write a model as a file that needs neither vitkit nor Python, and check on real images that
-    the file gives the model's answers. If it does not, no file is written. A page, such as
-    photos.html, classifies photographs in a browser, without a server and without the network."""
-
-    model: Model
-    output: Annotated[Path, arg(aliases=["-o"])]
-    """File to write: .onnx, .xml (with a .bin beside it), .pt2 or .html. FILE.json gets the
-    measurements."""
-    to: Literal["onnx", "openvino", "torch", "page"] | None = None
-    """Format: for ONNX Runtime and other readers of ONNX, for OpenVINO, a program of torch.export,
-    or a page that classifies photographs in a browser. Default: the format of the file's ending."""
-    precision: Literal["float32", "float16", "bfloat16", "int8"] | None = None
-    """Number format of the weights. float16 and bfloat16 halve the file size. With bfloat16 or
-    int8, OpenVINO also computes in this format. Default: float32, or float16 for a page."""
-    preprocessing: bool = False
-    """Put the preprocessing into the file, which then takes pictures of any size, uint8 (batch,
-    height, width, 3), and returns probabilities. vitkit's own commands are faster without this,
-    because they prepare images in other processes."""
-    merge: int = 0
-    """Merge this many tokens in every block: less work, and slightly different answers. The bounds
-    of int8 apply to the file."""
-    data: Annotated[str, arg(metavar="DATA")] = ""
-    """Images to check the file on: the test part of a data set. Default: parts of two photographs
-    that come with scikit-learn; for int8 of a run, the images that the run held out."""
-    calibrate: Annotated[str, arg(metavar="DATA")] = ""
-    """Fix the ranges of int8 with these images, 300 at most: this is faster in OpenVINO than
-    computing ranges for each image, and slightly less exact. ONNX Runtime needs fixed ranges, and
-    small models may then fail the check. Default for ONNX Runtime: the training part of --data; if
-    --data has only one part, every second image (the file is checked on the others); without
-    --data, the training images of the run."""
-    limit: int = 500
-    """Largest number of images to check the file on, chosen evenly from all."""
-    onnxruntime_web: Annotated[Path | None, arg(metavar="DIR")] = None
-    """For a page: the folder of onnxruntime-web that npm install onnxruntime-web wrote; the page
-    contains it. Default: node_modules in this folder or in one above."""
-    agreement: float | None = None
-    """Smallest accepted share of images for which the file gives the model's answer. Default: 0.99,
-    0.95 for bfloat16, 0.9 for int8. The loss of accuracy by the other answers is bounded too
-    (docs/export.md). 0 accepts anything."""
-    hints: ModelHints = field(default_factory=Hints)
-
-
-@result
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExportedModel(MadeModel):
     """A file for another program, and how far it agrees with its model."""
 
-    settings: ExportModel
+    path: Path
+    """The file."""
     classifier: Classifier
     """The model that was written."""
     format: Literal["onnx", "openvino", "torch", "page"]
@@ -108,20 +65,19 @@ class ExportedModel(MadeModel):
     """The images of the comparison."""
     calibrated_on: int
     """Images that gave the ranges of int8; 0 if none did."""
+    calibrated_with: str
+    """The data set of these images."""
     learned: bool = False
     """Whether the model has learned from these."""
     web_runtime: WebRuntime | None = None
     """The onnxruntime-web in a page."""
+    merge: int = 0
+    """Tokens that are merged in every block."""
 
     @property
     def made(self) -> str:
         """The exported file."""
         return str(self.path)
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.settings.output
 
     @property
     def megabytes(self) -> float:
@@ -135,18 +91,17 @@ class ExportedModel(MadeModel):
 
     def shown(self) -> Iterator[str]:
         """The output: the file that was written, and the measurements."""
-        settings = self.settings
         yield f"wrote {self.path}: {self.megabytes:,.1f} MB, {self.precision}"
-        if settings.merge:
-            left = tokens_left(self.classifier.model.config, settings.merge)
+        if self.merge:
+            left = tokens_left(self.classifier.model.config, self.merge)
             yield (
-                f"{counted(settings.merge, 'token')} at most merged in every block, {left:,} left in "
+                f"{counted(self.merge, 'token')} at most merged in every block, {left:,} left in "
                 "the last; compared with the whole model:"
             )
         yield f"on {self.tried_on}: {self.agreement}"
         if self.calibrated_on:
             calibrated = counted(self.calibrated_on, "image")
-            source = f"of {settings.calibrate or self.tried_on}"
+            source = f"of {self.calibrated_with}"
             if self.learned:
                 source = "that the model has learned from"
             yield f"calibrated on {calibrated} {source}"
@@ -160,7 +115,7 @@ class ExportedModel(MadeModel):
             runtime = self.web_runtime
             yield f"it holds the model and onnxruntime-web {runtime.version} of {runtime.folder} (MIT)"
             if self.precision != "int8":
-                yield "--precision int8 makes it smaller; a few in a hundred of its answers will differ (docs/export.md)"
+                yield "`precision='int8'` makes it smaller; a few in a hundred of its answers will differ (docs/export.md)"
             yield f"next: open {as_word(self.path)} in a browser, and drop a photograph on it"
         elif self.format == "torch":
             answer = ""
@@ -168,7 +123,7 @@ class ExportedModel(MadeModel):
                 answer = "logits, strangeness = "
             yield f"next: {answer}torch.export.load({str(self.path)!r}).module()(images), in Python"
         else:
-            yield f"next: vitkit predict {as_word(self.path)} IMAGE..., without PyTorch"
+            yield f"next: {step('predict', self.path, IMAGES)}, without PyTorch"
 
 
 def _unknown_sentence(same: float | None) -> str:
@@ -181,74 +136,130 @@ def _unknown_sentence(same: float | None) -> str:
     return f"{sentence}; of {SHARE.text(same)} of these it says as the model does"
 
 
-@verb
+@public
 @alone
-def export(settings: ExportModel) -> ExportedModel:
-    """Write a model for ONNX Runtime, OpenVINO or torch.export, and measure on real images that the
-    file answers as the model does.
+def export(
+    model: ModelLike,
+    *,
+    output: PathLike,
+    to: Literal["onnx", "openvino", "torch", "page"] | None = None,
+    precision: Literal["float32", "float16", "bfloat16", "int8"] | None = None,
+    preprocessing: bool = False,
+    merge: int = 0,
+    data: DataLike = "",
+    calibrate: DataLike = "",
+    limit: int = 500,
+    onnxruntime_web: Annotated[PathLike | None, "DIR"] = None,
+    agreement: float | None = None,
+    **overrides: Unpack[Overrides],
+) -> ExportedModel:
+    """Write a model as a file that needs neither vitkit nor Python, and check on real images that
+    the file gives the model's answers. If it does not, no file is written. A page, such as photos.html,
+    classifies photographs in a browser, without a server and without the network.
 
-    Raises ValueError, and writes nothing, if the file falls short.
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        output: File to write: .onnx, .xml (with a .bin beside it), .pt2 or .html. FILE.json gets the
+            measurements.
+        to: Format: for ONNX Runtime and other readers of ONNX, for OpenVINO, a program of torch.export,
+            or a page that classifies photographs in a browser. Default: the format of the file's ending.
+        precision: Number format of the weights. float16 and bfloat16 halve the file size. With bfloat16
+            or int8, OpenVINO also computes in this format. Default: float32, or float16 for a page.
+        preprocessing: Put the preprocessing into the file, which then takes pictures of any size, uint8
+            (batch, height, width, 3), and returns probabilities. vitkit's own commands are faster
+            without this, because they prepare images in other processes.
+        merge: Merge this many tokens in every block: less work, and slightly different answers. The
+            bounds of int8 apply to the file.
+        data: Images to check the file on: the test part of a data set. Default: parts of two photographs
+            that come with scikit-learn; for int8 of a run, the images that the run held out.
+        calibrate: Fix the ranges of int8 with these images, 300 at most: this is faster in OpenVINO than
+            computing ranges for each image, and slightly less exact. ONNX Runtime needs fixed ranges,
+            and small models may then fail the check. Default for ONNX Runtime: the training part of
+            `data`; if `data` has only one part, every second image (the file is checked on the others);
+            without `data`, the training images of the run.
+        limit: Largest number of images to check the file on, chosen evenly from all.
+        onnxruntime_web: For a page: the folder of onnxruntime-web that npm install onnxruntime-web
+            wrote; the page contains it. Default: node_modules in this folder or in one above.
+        agreement: Smallest accepted share of images for which the file gives the model's answer.
+            Default: 0.99, 0.95 for bfloat16, 0.9 for int8. The loss of accuracy by the other answers is
+            bounded too (docs/export.md). 0 accepts anything.
+        **overrides: What the file of the model does not say, or should be something else: `Overrides`.
+
+    Raises:
+        BadSettings: If settings do not go together, or the file does not give the model's answers.
+        BadData: If `data` or `calibrate` cannot be read.
+        BadWeights: If the model cannot be read.
+        Unsupported: If the format cannot express the model.
     """
     # What is wanted
+    hints = hints_of(overrides)
     kinds = {ending: kind for kind, ending in ENDINGS.items()}
-    to = settings.to or kinds.get(settings.output.suffix.lower())
+    to = to or kinds.get(output.suffix.lower())
     if to is None:
         raise BadSettings(
-            f"`output` is {settings.output}; give the name of a file that ends in "
+            f"`output` is {output}; give the name of a file that ends in "
             f"{', '.join(kinds)}, or `to`"
         )
-    precision = settings.precision
     if precision is None:
         precision = "float16" if to == "page" else "float32"
-    if settings.limit < 1:
-        raise BadSettings(f"`limit` is {settings.limit}; it is a number of images, at least 1")
-    if settings.calibrate and not (settings.data and precision == "int8"):
+    if limit < 1:
+        raise BadSettings(f"`limit` is {limit}; it is a number of images, at least 1")
+    if calibrate and not (data and precision == "int8"):
         raise BadSettings("`calibrate` goes with `precision='int8'`, and `data` to try the file on")
-    if settings.onnxruntime_web and to != "page":
+    if onnxruntime_web and to != "page":
         raise BadSettings("onnxruntime-web is for a page: give `output` a name that ends in .html")
     wanted = Export(
         to,
         precision,
-        settings.preprocessing,
-        calibrated=bool(settings.calibrate),
-        merge=settings.merge,
-        least=settings.agreement,
+        preprocessing,
+        calibrated=bool(calibrate),
+        merge=merge,
+        least=agreement,
     )
-    digest_before = _digest_if_kept(settings, wanted)
-    classifier = classifier_of(settings.model, settings.hints)
-    check(classifier, settings.output, wanted)
+    digest_before = ""
+    if hints == Hints():
+        digest_before = _digest_if_kept(model, output, wanted)
+    classifier = classifier_of(model, hints)
+    check(classifier, output, wanted)
     if to == "page":
-        wanted = replace(wanted, web_runtime=find_web_runtime(settings.onnxruntime_web))
-    trial = _trial(settings, wanted, classifier)
+        wanted = replace(wanted, web_runtime=find_web_runtime(onnxruntime_web))
+    if data:
+        used = calibrate if needs_calibration(wanted) else None
+        trial = trial_on(data, classifier.labels, limit, used)
+    else:
+        trial = _trial_without_data(model, wanted, classifier, limit)
 
     # Write it, and compare
     tried = counted(len(trial.items), "image")
     say(f"exporting; the file will then be tried on {tried}")
-    agreement = write(classifier, settings.output, wanted, trial)
+    measured = write(classifier, output, wanted, trial)
     if digest_before:
-        tie(settings.output, digest_before, digest_of_classifier(classifier))
+        tie(output, digest_before, digest_of_classifier(classifier))
     calibrated_on = len(trial.for_calibration) if needs_calibration(wanted) else 0
     return ExportedModel(
-        settings,
+        output,
         classifier,
         to,
         precision,
-        agreement,
+        measured,
         trial.name,
         calibrated_on,
+        calibrate or trial.name,
         trial.learned,
         wanted.web_runtime,
+        merge,
     )
 
 
-def _digest_if_kept(settings: ExportModel, wanted: Export) -> str:
+def _digest_if_kept(model: str | Classifier, output: Path, wanted: Export) -> str:
     """The digest of a run's model, if what is to be written is the file that the run keeps for answers
     without PyTorch (runtimes/onnx_of_run.py); "" for any other file."""
-    run_dir = run_of(settings.model)
-    is_plain = settings.hints == Hints() and not wanted.preprocessing and not wanted.merge
+    run_dir = run_of(model)
+    is_plain = not wanted.preprocessing and not wanted.merge
     if run_dir is None or not is_plain or (wanted.to, wanted.precision) != ("onnx", "float32"):
         return ""
-    if settings.output.resolve() != kept_file(run_dir).resolve():
+    if output.resolve() != kept_file(run_dir).resolve():
         return ""
     return digest_of_folder(run_dir)
 
@@ -267,8 +278,8 @@ def keep(run_dir: Path) -> None:
     try:
         export(str(run_dir), output=path, quiet=True)
     except KeyboardInterrupt:  # the run is complete, and what it found is still to be said
-        words = f"{as_word(run_dir)} -o {as_word(path)}"
-        say(f"interrupted, so {path} was not written; vitkit export {words} writes it")
+        again = step("export", run_dir, output=path)
+        say(f"interrupted, so {path} was not written; {again} writes it")
         return
     except Exception as error:  # the exporters' errors have no common class
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -279,20 +290,19 @@ def keep(run_dir: Path) -> None:
     )
 
 
-def _trial(settings: ExportModel, wanted: Export, classifier: Classifier) -> Trial:
-    """The images to try the file on, and those that give the ranges of int8."""
-    if settings.data:
-        calibrate = settings.calibrate if needs_calibration(wanted) else None
-        return trial_on(settings.data, classifier.labels, settings.limit, calibrate)
+def _trial_without_data(
+    model: str | Classifier, wanted: Export, classifier: Classifier, limit: int
+) -> Trial:
+    """The images to try the file on if none are named, and those that give the ranges of int8."""
     if wanted.precision != "int8":
         return sample_trial()
 
     # For int8 the images of the model's own run, if they are here
     why = ""
-    run_dir = run_of(settings.model)
+    run_dir = run_of(model)
     if run_dir is not None:
         try:
-            return _own_trial(read_run(run_dir), classifier, settings.limit)
+            return _own_trial(read_run(run_dir), classifier, limit)
         except (VitkitError, OSError) as error:
             why = f", and those of {run_dir} cannot be opened ({error})"
     if not needs_calibration(wanted):

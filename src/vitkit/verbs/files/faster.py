@@ -1,13 +1,14 @@
 """The fastest model that loses no more than is allowed, as a file."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal, Unpack
 
 from rich.table import Table
-from tyro.conf import arg
 
 from vitkit.acceleration import (
     HEADER,
@@ -31,14 +32,17 @@ from vitkit.acceleration import (
 )
 from vitkit.runtimes import run_of
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted, readable
+from vitkit.system.console.text import counted, readable
 from vitkit.system.errors import BadSettings
+from vitkit.system.functions.public import alone, public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import IMAGES, step
+from vitkit.system.functions.types import DataLike, PathLike, SeveralPaths
 from vitkit.system.storage.files import check_can_be_made, check_replaceable, write_json
-from vitkit.verbs.arguments import Model, ModelHints, name_of, word_of
+from vitkit.verbs.arguments import name_of
 from vitkit.verbs.computing import classifier_of
-from vitkit.verbs.definition import alone, result, verb
 from vitkit.verbs.made_model import MadeModel
-from vitkit.weights import Classifier, Hints, check_savable
+from vitkit.weights import Classifier, Hints, ModelLike, Overrides, check_savable, hints_of
 
 DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h)?\s*")
 SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -47,43 +51,37 @@ WRITTEN = (".json", ".png", ".svg", ".html")
 
 
 @dataclass(frozen=True)
-class Faster:
-    """Find the fastest model that loses no more accuracy than you allow, and write it. The search
-    covers every runtime and precision of this machine, fewer blocks, smaller images and merged
-    tokens. It measures accuracy on images that the model has not learned from. Run the same command
-    again to continue the search."""
+class Goal:
+    """Which model is wanted, and how long it is searched for."""
 
-    model: Model
-    data: Annotated[str, arg(metavar="DATA")] = ""
-    """Images to measure accuracy on, from which the model has not learned: the test part of a data
-    set with the model's classes. Default: the data set of the model's run."""
     lose: float = 0.5
-    """Percentage points of accuracy that the model may lose, at 95 % confidence, if there are
-    enough images to show it."""
-    at_most: str = ""
-    """Instead of --lose: find the most accurate model that takes no longer than this for an image,
-    such as 15ms."""
-    purpose: Annotated[Literal["latency", "throughput"], arg(name="for")] = "latency"
-    """latency: one image at a time; throughput: batches of 32 images."""
-    budget: str = "10m"
-    """Approximate time of the search: 90s, 10m or 1h."""
-    output: Annotated[Path | None, arg(aliases=["-o"])] = None
-    """File to write, with the ending .onnx or .xml, or a directory for PyTorch, without an ending.
-    The search is then limited to models of this format. Default: a file named faster, with the
-    ending of the fastest model, in the directory of the run, or else in this folder."""
-    report: tuple[Path, ...] = ()
-    """Reports to write: .html is a page, .png or .svg its picture, .json has the numbers. Default:
-    faster.html beside the model."""
-    hints: ModelHints = field(default_factory=Hints)
+    """Percentage points of accuracy that it may lose."""
+    most: float | None = None
+    """Instead: milliseconds that it may take for an image."""
+    search: Wanted = field(default_factory=Wanted)
 
 
-@result
 @dataclass(frozen=True)
-class FasterModel(MadeModel):
+class Places:
+    """Where a faster model and its reports are written."""
+
+    output: Path
+    """The file, or the directory."""
+    is_given: bool
+    """Whether the caller named it; otherwise it gets the ending of the chosen model."""
+    reports: tuple[Path, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class FasterModel(Rows, MadeModel):
     """The models for which no other is both faster and more accurate, and the one that was
     written."""
 
-    settings: Faster
+    model: str | Classifier
+    """The model that was to be faster, as it was given."""
+    search: dict[str, Any]
+    """The arguments of `vitkit.faster` that decided which models were measured, if they were given: data,
+    purpose, output."""
     line: Line
     chosen: Point
     path: Path
@@ -124,94 +122,153 @@ class FasterModel(MadeModel):
         yield f"wrote {self.path}"
         for path in self.reports:
             yield f"wrote {path}"
-        word = as_word(self.path)
-        precision = ""
+        precision = {}
         if self.chosen.library == "torch" and self.chosen.precision != "float32":
-            precision = f" --precision {self.chosen.precision}"
-        yield f"next: vitkit predict {word} IMAGE...{precision}, or vitkit serve {word}{precision}"
+            precision = {"precision": self.chosen.precision}
+        predicting = step("predict", self.path, IMAGES, **precision)
+        yield f"next: {predicting}, or {step('serve', self.path, **precision)}"
         if other := self.other():
             yield f"another model of the line: {other}"
 
     def other(self) -> str:
-        """The command for a faster point of the line, or for a slower one; "" if there is no other."""
+        """The search for a faster point of the line, or for a slower one; "" if there is no other."""
         best = self.line.best
         others = [point for point in best if point != self.chosen]
         if not others:
             return ""
         faster = [point for point in others if point.milliseconds < self.chosen.milliseconds]
         point = faster[0] if faster else others[-1]
-        command = f"vitkit faster {word_of(self.settings.model)}"
-        if self.settings.data:
-            command += f" --data {as_word(self.settings.data)}"
-        if self.settings.purpose != "latency":
-            command += f" --for {self.settings.purpose}"
-        if self.settings.output is not None:
-            command += f" -o {as_word(self.settings.output)}"
-        return f"{command} --at-most {readable(1.01 * point.milliseconds).replace(',', '')}ms ({point.name})"
+        limit = f"{readable(1.01 * point.milliseconds).replace(',', '')}ms"
+        return f"{step('faster', self.model, **self.search, at_most=limit)} ({point.name})"
 
 
-@verb
+@public
 @alone
-def faster(settings: Faster) -> FasterModel:
-    """Find the fastest model that loses no more accuracy than is allowed, on images that it has not
-    learned from, and write it as a file.
+def faster(
+    model: ModelLike,
+    *,
+    data: DataLike = "",
+    lose: float = 0.5,
+    at_most: str = "",
+    purpose: Literal["latency", "throughput"] = "latency",
+    budget: str = "10m",
+    output: PathLike | None = None,
+    report: SeveralPaths = (),
+    **overrides: Unpack[Overrides],
+) -> FasterModel:
+    """Find the fastest model that loses no more accuracy than you allow, and write it. The search
+    covers every runtime and precision of this machine, fewer blocks, smaller images and merged
+    tokens. It measures accuracy on images that the model has not learned from. Run the same command
+    again to continue the search.
 
-    Raises ValueError for a model without such images, and for one that cannot be judged by them.
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        data: Images to measure accuracy on, from which the model has not learned: the test part of a
+            data set with the model's classes. Default: the data set of the model's run.
+        lose: Percentage points of accuracy that the model may lose, at 95 % confidence, if there are
+            enough images to show it.
+        at_most: Instead of `lose`: find the most accurate model that takes no longer than this for an
+            image, such as 15ms.
+        purpose: latency: one image at a time; throughput: batches of 32 images.
+        budget: Approximate time of the search: 90s, 10m or 1h.
+        output: File to write, with the ending .onnx or .xml, or a directory for PyTorch, without an
+            ending. The search is then limited to models of this format. Default: a file named faster,
+            with the ending of the fastest model, in the directory of the run, or else in this folder.
+        report: Reports to write: .html is a page, .png or .svg its picture, .json has the numbers.
+            Default: faster.html beside the model.
+        **overrides: What the file of the model does not say, or should be something else: `Overrides`.
+
+    Raises:
+        BadSettings: If a setting has a value that is not allowed, there are no images that the model has
+            not learned from, or no model is fast enough.
+        BadData: If the images cannot be read, or the model cannot be judged by them.
+        BadWeights: If the model cannot be read.
+        Unsupported: If no faster model of this kind can be made.
     """
-    return faster_of(settings)
+    # What is wanted
+    hints = hints_of(overrides)
+    seconds = duration(budget, "`budget`", "10m")
+    most = None
+    if at_most:
+        most = 1000 * duration(at_most, "`at_most`", "15ms")
+    if not 0 < lose < 100:
+        raise BadSettings(
+            f"`lose` is {lose:g}; it is in points of accuracy, above 0 and below 100, such as 0.5"
+        )
+    libraries = LIBRARIES
+    if output is not None:
+        libraries = (library_of(output),)
+    for path in report:
+        if path.suffix.lower() not in WRITTEN:
+            raise BadSettings(f"`report` is {path}; its name ends in {', '.join(WRITTEN)}")
+    goal = Goal(lose, most, Wanted(purpose, seconds, libraries))
+    run_dir = run_of(model)
+    places = places_for(run_dir, output, report)
+
+    # The model, and the images
+    classifier = classifier_of(model, hints)
+    check(classifier)
+    if output is not None and not output.suffix:
+        check_savable(classifier, output)
+    if data:
+        subject = of_data(classifier, data, run_dir)
+    elif run_dir is not None:
+        subject = of_run(classifier, run_dir)
+    else:
+        raise BadSettings(
+            f"{name_of(model)} is no run, so there are no images that it has not learned from: "
+            "name some, sorted into folders of their classes, with `data`"
+        )
+
+    asked = {"data": data or None, "purpose": purpose, "output": output}
+    if purpose == "latency":
+        del asked["purpose"]
+    asked = {name: value for name, value in asked.items() if value is not None}
+    return _found(model, subject, goal, places, asked)
 
 
-def faster_of(settings: Faster, typed: Sequence[str] = ()) -> FasterModel:
-    """The fastest model, as `faster` finds it.
+def faster_of_run(run_dir: Path, typed: Sequence[str] = ()) -> FasterModel:
+    """The fastest model of a run, as `faster` finds it with its defaults.
 
     typed: names of data sets that a person typed beside the settings: those of a command that ends with
     this search.
     """
-    # What is wanted
-    seconds = duration(settings.budget, "`budget`", "10m")
-    most = None
-    if settings.at_most:
-        most = 1000 * duration(settings.at_most, "`at_most`", "15ms")
-    if not 0 < settings.lose < 100:
-        raise BadSettings(
-            f"`lose` is {settings.lose:g}; it is in points of accuracy, above 0 and below 100, such as 0.5"
-        )
-    libraries = LIBRARIES
-    if settings.output is not None:
-        libraries = (library_of(settings.output),)
-    for path in settings.report:
-        if path.suffix.lower() not in WRITTEN:
-            raise BadSettings(f"`report` is {path}; its name ends in {', '.join(WRITTEN)}")
-
-    # Where it is written: found out before the search, not after it
-    run_dir = run_of(settings.model)
-    output = settings.output or (run_dir or Path()) / NAME
-    check_can_be_made(output)
-    reports = settings.report or (output.with_name(f"{output.stem}.html"),)
-    for path in reports:
-        check_replaceable(path)
-
-    # The model, and the images
-    classifier = classifier_of(settings.model, settings.hints)
+    places = places_for(run_dir, None, ())
+    classifier = classifier_of(run_dir, Hints())
     check(classifier)
-    if settings.output is not None and not output.suffix:
-        check_savable(classifier, output)
-    subject = subject_of(settings, classifier, run_dir, typed)
-    say(f"judging by {subject.where}")
+    return _found(str(run_dir), of_run(classifier, run_dir, typed), Goal(), places, {})
 
-    # The search
-    found = search(subject, Wanted(settings.purpose, seconds, libraries))
+
+def places_for(run_dir: Path | None, output: Path | None, report: tuple[Path, ...]) -> Places:
+    """Where the results of a search are written. Raises BadSettings or OSError, before the search, if they
+    cannot be written there."""
+    path = output or (run_dir or Path()) / NAME
+    check_can_be_made(path)
+    reports = report or (path.with_name(f"{path.stem}.html"),)
+    for each in reports:
+        check_replaceable(each)
+    return Places(path, output is not None, tuple(reports))
+
+
+def _found(
+    model: str | Classifier, subject: Subject, goal: Goal, places: Places, asked: dict[str, Any]
+) -> FasterModel:
+    """Search, and write the chosen model and the reports."""
+    say(f"judging by {subject.where}")
+    found = search(subject, goal.search)
     line = found.line
-    chosen = choose(line, settings.lose / 100, most)
+    chosen = choose(line, goal.lose / 100, goal.most)
 
     # What is written
-    if settings.output is None:
+    output = places.output
+    if not places.is_given:
         output = output.with_name(f"{NAME}{ending_of(chosen.library)}")
     written = write(subject, found, chosen, output)
-    sentences = tuple(_sentences(settings, found, chosen))
-    for path in reports:
-        _report(path, settings, line, chosen, list(sentences))
-    return FasterModel(settings, line, chosen, output, written, sentences, tuple(reports))
+    sentences = tuple(_sentences(goal, found, chosen))
+    for path in places.reports:
+        _report(path, goal.lose, line, chosen, list(sentences))
+    return FasterModel(model, asked, line, chosen, output, written, sentences, places.reports)
 
 
 def duration(text: str, option: str, example: str) -> float:
@@ -220,20 +277,6 @@ def duration(text: str, option: str, example: str) -> float:
     if match is None or not match[2] or float(match[1]) == 0:
         raise BadSettings(f"{option} is {text!r}; it is a time such as {example}")
     return float(match[1]) * SECONDS[match[2]]
-
-
-def subject_of(
-    settings: Faster, classifier: Classifier, run_dir: Path | None, typed: Sequence[str] = ()
-) -> Subject:
-    """The model on the images that are named, or on those of its run. Raises ValueError without either."""
-    if settings.data:
-        return of_data(classifier, settings.data, run_dir)
-    if run_dir is None:
-        raise BadSettings(
-            f"{name_of(settings.model)} is no run, so there are no images that it has not learned from: "
-            "name some, sorted into folders of their classes, with `data`"
-        )
-    return of_run(classifier, run_dir, typed)
 
 
 def choose(line: Line, lose: float, most: float | None) -> Point:
@@ -260,7 +303,7 @@ def _left_out(line: Line) -> str:
     )
 
 
-def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
+def _sentences(goal: Goal, found: Found, chosen: Point) -> Iterator[str]:
     """What can be said of the chosen model, and of those that could not be chosen."""
     line = found.line
     yield f"chosen: {chosen.name}, {chosen.times:.2f} times as fast as the whole model in PyTorch"
@@ -270,8 +313,8 @@ def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
     else:
         # Of a model that was chosen by its loss nothing tighter than what was asked is promised: it was
         # chosen among several, and the test of each holds for that limit
-        how_much = f"loses less than {_points(settings.lose)}, as asked"
-        if settings.at_most:
+        how_much = f"loses less than {_points(goal.lose)}, as asked"
+        if goal.most is not None:
             how_much = f"loses {100 * loss.at_most:.2f} points at most"
         less = f"{100 * loss.lost:.1f} points less often"
         if loss.lost < 0:
@@ -280,14 +323,14 @@ def _sentences(settings: Faster, found: Found, chosen: Point) -> Iterator[str]:
             f"it {how_much}, at 95 % confidence, by {line.tested:,} of {line.where}: there it is right "
             f"{less} (a loss of {100 * loss.low:.1f} to {100 * loss.high:.1f})"
         )
-        if not settings.at_most:
-            by_chance = 100 * on_others(loss, settings.lose / 100, line.tested)
+        if goal.most is None:
+            by_chance = 100 * on_others(loss, goal.lose / 100, line.tested)
             yield (
                 f"that is of all images of this kind: on {line.tested:,} others, it may lose up to "
                 f"{by_chance:.1f} points by chance alone"
             )
-    if not settings.at_most:
-        yield from _not_promised(settings.lose, found)
+    if goal.most is None:
+        yield from _not_promised(goal.lose, found)
     if line.left_out:
         yield _left_out(line)
 
@@ -317,14 +360,14 @@ def _points(lose: float) -> str:
     return f"{lose:g} point" if lose == 1 else f"{lose:g} points"
 
 
-def _report(path: Path, settings: Faster, line: Line, chosen: Point, sentences: list[str]) -> None:
+def _report(path: Path, lose: float, line: Line, chosen: Point, sentences: list[str]) -> None:
     """A page, a picture or the numbers."""
     ending = path.suffix.lower()
     if ending == ".html":
         write_page(path, line, chosen, sentences)
     elif ending == ".json":
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
-        values = line.to_json() | {"chosen": chosen.name, "lose": settings.lose}
+        values = line.to_json() | {"chosen": chosen.name, "lose": lose}
         write_json(path, values)
     else:
         draw(path, line, chosen)

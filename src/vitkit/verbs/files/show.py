@@ -1,9 +1,12 @@
 """What a model is: architecture, cost, preprocessing, classes, and where it came from."""
 
-import json
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from json import dumps as dumped
 from pathlib import Path
+from typing import Unpack
 
 from rich.markup import escape
 from rich.table import Table
@@ -21,48 +24,40 @@ from vitkit.models import (
 )
 from vitkit.system.console.text import printable, some
 from vitkit.system.errors import BadSettings, VitkitError
-from vitkit.verbs.arguments import Model, ModelHints, name_of, word_of
-from vitkit.verbs.definition import result, verb
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Result
+from vitkit.system.functions.steps import DATA, IMAGES, step
+from vitkit.system.functions.types import PathLike
+from vitkit.verbs.arguments import name_of
 from vitkit.weights import (
     CREATE,
     Classifier,
     Hints,
+    ModelLike,
+    Overrides,
     find_published,
+    hints_of,
     license_to_json,
     load_as,
     no_answer,
 )
 
 
-@dataclass(frozen=True)
-class Show:
-    """Print what a model is: architecture, cost, preprocessing, classes and origin. MODEL may also
-    be a size without weights, such as B/16 or R50+B/32."""
-
-    model: Model
-    json: bool = False
-    """Print one JSON object."""
-    draw: Path | None = None
-    """Draw the architecture like Figure 1 of the paper, with the shapes, parameters and operations
-    of its parts: model.svg, model.png, or model.html, a page."""
-    hints: ModelHints = field(default_factory=Hints)
-
-
-@result
-@dataclass(frozen=True)
-class Description:
+@dataclass(frozen=True, repr=False)
+class Description(Result):
     """The description of a model."""
 
-    settings: Show
+    model: str | Classifier
+    """The model, as it was given."""
     config: ModelConfig
     """The architecture."""
     classifier: Classifier | None
     """The model; None for a size such as B/16, which has no weights."""
 
-    @property
-    def path(self) -> Path | None:
-        """The drawing of its architecture, if one was asked for."""
-        return self.settings.draw
+    path: Path | None = None
+    """The drawing of its architecture, if one was asked for."""
+    json: bool = False
+    """Whether it is printed as JSON."""
 
     def to_json(self) -> dict:
         """All of it as plain values: architecture, cost and that of each part; and of a model with
@@ -88,45 +83,64 @@ class Description:
 
     def shown(self) -> Iterator[str | Table]:
         """A table, or JSON."""
-        if self.settings.json:
-            yield json.dumps(self.to_json())
+        if self.json:
+            yield dumped(self.to_json())
             return
         yield _description(self.config, self.classifier)
         if self.path:
             yield f"wrote {self.path}"
-        name = word_of(self.settings.model)
         if self.classifier is None:
-            if find_published(name_of(self.settings.model)):
-                yield f"next: vitkit models --published {name}   weights of this size to begin with"
+            if find_published(name_of(self.model)):
+                published = step("list_models", self.model, published=True)
+                yield f"next: {published}   weights of this size to begin with"
         elif reason := no_answer(self.classifier):
             yield reason
-            yield f"next: vitkit finetune {name} DATA"
+            yield f"next: {step('finetune', self.model, DATA)}"
         else:
-            yield f"next: vitkit predict {name} IMAGE..."
+            yield f"next: {step('predict', self.model, IMAGES)}"
 
 
-@verb
-def show(settings: Show) -> Description:
-    """A model's description, and a drawing of its architecture. Raises ValueError if it cannot be
-    loaded, or drawn; OSError."""
-    if settings.draw:
-        check_drawing(settings.draw)
-    config = _architecture(settings)
+@public
+def show(
+    model: ModelLike,
+    *,
+    json: bool = False,
+    draw: PathLike | None = None,
+    **overrides: Unpack[Overrides],
+) -> Description:
+    """Print what a model is: architecture, cost, preprocessing, classes and origin. The model may also
+    be a size without weights, such as B/16 or R50+B/32.
+
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        json: Print one JSON object.
+        draw: Draw the architecture like Figure 1 of the paper, with the shapes, parameters and operations
+            of its parts: model.svg, model.png, or model.html, a page.
+        **overrides: What the file of the model does not say, or should be something else: `Overrides`.
+
+    Raises:
+        BadSettings: If the drawing cannot be written, or an override has no meaning for the model.
+        BadWeights: If the model cannot be read.
+    """
+    if draw:
+        check_drawing(draw)
+    hints = hints_of(overrides)
+    config = _architecture(model, hints)
     classifier = None
     if config is None:
-        classifier = settings.model
+        classifier = model
         if not isinstance(classifier, Classifier):
-            classifier = load_as(classifier, settings.hints, quiet=settings.json)
+            classifier = load_as(classifier, hints, quiet=json)
         config = classifier.model.config
-    if settings.draw:
-        write_architecture(settings.draw, config)
-    return Description(settings, config, classifier)
+    if draw:
+        write_architecture(draw, config)
+    return Description(model, config, classifier, draw, json)
 
 
-def _architecture(settings: Show) -> ModelConfig | None:
-    """The model that a name such as B/16 stands for, with what was said of its size; None of anything
-    that may have weights. Raises ValueError if something was said that only weights have."""
-    name = settings.model
+def _architecture(name: str | Classifier, hints: Hints) -> ModelConfig | None:
+    """The model that a name such as B/16 stands for, of the size that the hints give; None for anything
+    that may have weights. Raises BadSettings for a hint that only weights have."""
     if not isinstance(name, str) or Path(name).exists():
         return None
     try:
@@ -134,7 +148,7 @@ def _architecture(settings: Show) -> ModelConfig | None:
     except VitkitError:
         return None
     said = {}
-    for hint, value in vars(settings.hints).items():
+    for hint, value in vars(hints).items():
         if value == getattr(Hints(), hint):
             continue
         if hint not in CREATE:

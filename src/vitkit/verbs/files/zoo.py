@@ -1,16 +1,20 @@
 """Every named model, and what it costs; and the published weights that there are to begin with."""
 
+from __future__ import annotations
+
 import fnmatch
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Unpack
 
 from rich.table import Table
-from tyro.conf import Positional, arg
 
 from vitkit.models import NAMES, ModelConfig, cost, exaflops, named, parameters
 from vitkit.system.errors import BadSettings
-from vitkit.verbs.definition import result, verb
+from vitkit.system.functions.public import Messages, public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import step
+from vitkit.system.functions.types import Several
 from vitkit.weights import (
     SOURCES,
     Published,
@@ -21,44 +25,25 @@ from vitkit.weights import (
 )
 
 
-@dataclass(frozen=True)
-class Models:
-    """List every named model with its parameters, its tokens and multiply-accumulates at each image
-    size, and the cost of its training; or, with --published, the weights that you can begin
-    with."""
-
-    published: bool = False
-    """List published weights instead: those whose name, family, architecture or pre-training
-    contains NAME, such as dinov2 or B/16; without NAME, one line for each family."""
-    image: tuple[int, ...] = (224, 384)
-    """Sides of square images in pixels. A side that the patch does not divide is rounded down."""
-    classes: int = 1000
-    """Classes of the head."""
-    epochs: float = 7
-    """Length of the training for which exaFLOPs are shown, at the first image size; in most of
-    Table 6, 7 epochs of JFT-300M."""
-    examples: float = 303e6
-    """Images in an epoch."""
-    names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME...")] = field(default=())
-    """Models to list, any size with any patch, such as B/20 or R101+B/32; or patterns, such as 'B/*', or
-    'vit_*', which fits published weights. Default: all."""
-
-
-@result
-@dataclass(frozen=True)
-class ModelList:
+@dataclass(frozen=True, repr=False)
+class ModelList(Rows):
     """Named models, and the cost of each."""
 
-    settings: Models
     configs: dict[str, tuple[ModelConfig, ...]]
     """By name: the model at each size."""
+    image: tuple[int, ...]
+    """Sides of the images in pixels."""
+    epochs: float
+    """Length of the training that exaFLOPs are for."""
+    examples: float
+    """Images in an epoch."""
 
     def rows(self) -> list[dict]:
         """A row for each model and size: its tokens, and operations."""
-        images = self.settings.epochs * self.settings.examples
+        images = self.epochs * self.examples
         rows = []
         for name, configs in self.configs.items():
-            for side, config in zip(self.settings.image, configs, strict=True):
+            for side, config in zip(self.image, configs, strict=True):
                 tokens, macs = cost(config)
                 rows.append(
                     {
@@ -74,32 +59,31 @@ class ModelList:
 
     def shown(self) -> Iterator[str | Table]:
         """A table with a row for each model."""
-        settings = self.settings
         table = Table("model", "parameters")
-        for side in settings.image:
+        for side in self.image:
             table.add_column(f"tokens\n{side}")
             table.add_column(f"GMACs\n{side}")
         table.add_column("exaFLOPs")
         for column in table.columns[1:]:
             column.justify = "right"
         for name, configs in self.configs.items():
-            table.add_row(name, *_columns(configs, settings))
+            table.add_row(name, *_columns(configs, self.epochs * self.examples))
         yield table
 
         # What it means
-        side = settings.image[0]
-        images = f"{settings.epochs:g} epochs of {settings.examples:,.0f} images at {side} x {side}"
+        side = self.image[0]
+        images = f"{self.epochs:g} epochs of {self.examples:,.0f} images at {side} x {side}"
         yield f"exaFLOPs: {images}."
         yield (
             "LeNet-5 knows 32 x 32 only. "
-            "Any size goes with any patch: vitkit models B/20 R101+B/32 R101x4."
+            f"Any size goes with any patch: {step('list_models', 'B/20', 'R101+B/32', 'R101x4')}."
         )
-        yield "next: vitkit train digits, or vitkit models --published, the weights to begin with"
+        published = step("list_models", published=True)
+        yield f"next: {step('train', 'digits')}, or {published}, the weights to begin with"
 
 
-@result
-@dataclass(frozen=True)
-class PublishedList:
+@dataclass(frozen=True, repr=False)
+class PublishedList(Rows):
     """Published weights that vitkit opens."""
 
     weights: tuple[Published, ...]
@@ -119,7 +103,8 @@ class PublishedList:
             yield self._families()
             yield "top-1: on ImageNet, in percent, the best that is stated."
             yield "MB: 10^6 bytes of a file; where nobody states it, four bytes a parameter."
-            yield "next: vitkit models --published dinov2, or any other NAME, lists each"
+            each = step("list_models", "dinov2", published=True)
+            yield f"next: {each}, or any other NAME, lists each"
             return
         for each in self.weights:
             yield each.name
@@ -132,7 +117,7 @@ class PublishedList:
         first = self.weights[0]
         if first.library == "torchvision":
             yield f"torchvision's are files: download one from its address, such as {first.where}"
-        yield f"next: vitkit finetune {first.name} photos/"
+        yield f"next: {step('finetune', first.name, 'photos/')}"
 
     def _families(self) -> Table:
         """Families in the order of the table."""
@@ -155,26 +140,50 @@ class PublishedList:
         return table
 
 
-@verb
-def list_models(settings: Models) -> ModelList | PublishedList:
-    """Named models with their parameters, tokens and multiply-accumulates at each size, and the
-    operations of a training; or published weights. Raises ValueError if a name does not exist."""
-    if settings.published:
-        return list_published(settings.names)
-    if not settings.image or min(settings.image) < 1:
+@public
+def list_models(
+    *names: str,
+    published: bool = False,
+    image: Several[int] = (224, 384),
+    classes: int = 1000,
+    epochs: float = 7,
+    examples: float = 303e6,
+    **messages: Unpack[Messages],
+) -> ModelList | PublishedList:
+    """List every named model with its parameters, its tokens and multiply-accumulates at each image
+    size, and the cost of its training; or, with `published`, the weights that you can begin with.
+
+    Args:
+        names: Models to list, any size with any patch, such as B/20 or R101+B/32; or patterns, such as
+            'B/*', or 'vit_*', which fits published weights. Default: all.
+        published: List published weights instead: those whose name, family, architecture or pre-training
+            contains one of the names, such as dinov2 or B/16; without a name, one line for each family.
+        image: Sides of square images in pixels. A side that the patch does not divide is rounded down.
+        classes: Classes of the head.
+        epochs: Length of the training for which exaFLOPs are shown, at the first image size; in most of
+            Table 6, 7 epochs of JFT-300M.
+        examples: Images in an epoch.
+        **messages: Where messages go.
+
+    Raises:
+        BadSettings: If there is no model, and are no published weights, of a name.
+    """
+    if published:
+        return list_published(names)
+    if not image or min(image) < 1:
         raise BadSettings(
-            f"`image` is {settings.image}; give one or more sides in pixels, such as `image=(224, 384)`"
+            f"`image` is {image}; give one or more sides in pixels, such as `image=(224, 384)`"
         )
-    names = []
-    for name in settings.names or NAMES:
+    listed = []
+    for name in names or NAMES:
         fitting = fnmatch.filter(NAMES, name)
         if is_pattern(name) and not fitting:  # of timm's names, say
-            return list_published(settings.names)
-        names += fitting or [name]
+            return list_published(names)
+        listed += fitting or [name]
     configs = {}
-    for name in names:
-        configs[name] = tuple(_at_side(name, side, settings.classes) for side in settings.image)
-    return ModelList(settings, configs)
+    for name in listed:
+        configs[name] = tuple(_at_side(name, side, classes) for side in image)
+    return ModelList(configs, image, epochs, examples)
 
 
 def list_published(names: tuple[str, ...]) -> PublishedList:
@@ -224,13 +233,13 @@ def _range(numbers: list[int]) -> str:
     return f"{least:,} to {most:,}"
 
 
-def _columns(sizes: tuple[ModelConfig, ...], settings: Models) -> list[str]:
-    """A model's row of the table, after its name."""
+def _columns(sizes: tuple[ModelConfig, ...], images: float) -> list[str]:
+    """A model's row of the table, after its name. images: those of the training, over all epochs."""
     columns = [f"{parameters(sizes[0]):,}"]
     for config in sizes:
         tokens, macs = cost(config)
         columns += [f"{tokens:,}", _number(macs / 1e9)]
-    columns.append(_number(exaflops(sizes[0], settings.epochs * settings.examples)))
+    columns.append(_number(exaflops(sizes[0], images)))
     return columns
 
 

@@ -28,7 +28,7 @@ from vitkit.training import Recipe, default_run_dir, tidied
 from vitkit.training import report as report_of_run
 from vitkit.verbs.arguments import name_on_disk
 from vitkit.verbs.files.export import keep
-from vitkit.verbs.files.faster import Faster, faster_of
+from vitkit.verbs.files.faster import faster_of_run
 from vitkit.verbs.training.quick import Finetuned, earlier_model, finetune_quick
 from vitkit.verbs.training.train import (
     dotted,
@@ -294,7 +294,7 @@ def _with_faster(made: Finetuned, source: str) -> Finetuned:
     """The result with a faster model of the run, or a sentence why there is none: the run has ended
     well."""
     try:
-        return replace(made, fast=faster_of(Faster(str(made.run_dir)), (source,)))
+        return replace(made, fast=faster_of_run(made.run_dir, (source,)))
     except KeyboardInterrupt:  # what the run found is still to be said
         say(
             f"interrupted, so no faster model is written; vitkit faster {as_word(made.run_dir)} goes on"
