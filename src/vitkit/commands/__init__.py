@@ -78,14 +78,15 @@ class Command(NamedTuple):
         from vitkit.verbs import print_result
 
         listener = to_standard_output if self.narrates else to_log
-        with heard_by(listener), printing_to(sys.stdout), steps_as(as_command):
-            function = self.load_verb()
-            if isinstance(settings, dict):
-                returned = called(function, settings)
-            else:
-                returned = function.run(settings)
-        if is_first():
-            print_result(returned, spelling=as_options)
+        with steps_as(as_command):
+            with heard_by(listener), printing_to(sys.stdout):
+                function = self.load_verb()
+                if isinstance(settings, dict):
+                    returned = called(function, settings)
+                else:
+                    returned = function.run(settings)
+            if is_first():
+                print_result(returned, spelling=as_options)
         return getattr(returned, "status", 0)
 
     def load_settings(self) -> type:

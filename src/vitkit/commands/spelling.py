@@ -51,8 +51,11 @@ def as_command(name: str, args: tuple, settings: dict[str, Any]) -> str:
         else:  # a model in memory
             words.append("MODEL")
     for setting, value in settings.items():
+        setting = setting.replace("__", ".")
         if isinstance(value, Placeholder):
             words.append(f"--{NAMES.get(setting, setting)} {PLACES[value]}".replace("_", "-"))
+        elif setting == "output" and value:
+            words.append(f"-o {as_word(value)}")
         elif value not in (None, "", False):
             words.append(as_options(f"`{setting}={value if value is True else str(value)!r}`"))
     return " ".join(words)
