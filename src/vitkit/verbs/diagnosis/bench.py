@@ -35,6 +35,7 @@ from vitkit.benching import (
 from vitkit.data import of_one_size
 from vitkit.exporting import (
     Export,
+    Trial,
     missing_packages,
     prepared_images,
     sample_trial,
