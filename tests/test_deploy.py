@@ -89,8 +89,8 @@ def test_a_server_is_asked_and_ends_as_it_should():
     }
     sleep = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert sleep + defaults["grace"] < pod["terminationGracePeriodSeconds"]
-    options = {f"--{option.name}" for option in options(serve)}
-    assert {word for word in container["args"] if word.startswith("--")} <= options
+    known = {f"--{option.name}" for option in options(serve)}
+    assert {word for word in container["args"] if word.startswith("--")} <= known
     assert "1.30" in (DEPLOY / "serve.yaml").read_text().splitlines()[0]  # which sleep needs
 
 

@@ -164,7 +164,7 @@ def test_it_is_of_one_model(run_dir, images, capsys):
     other = classifier(seed=1)
     save(other, run_dir / "model")
     assert opened(run_dir) is None and not is_kept(run_dir / "model.onnx")
-    runtime = runtime_of(Predict(str(run_dir), tuple(images), precision="float32"))
+    runtime = runtime_of(request(str(run_dir), tuple(images), {"precision": "float32"}))
     prepared = other.batch([photograph(40, 50)])
     with torch.inference_mode():
         expected = other.logits(prepared).numpy()
@@ -174,7 +174,7 @@ def test_it_is_of_one_model(run_dir, images, capsys):
     capsys.readouterr()
     runtime_of(request(str(run_dir), tuple(images), {}))
     assert "writes it again" not in capsys.readouterr().err
-    runtime_of(Predict(str(run_dir), tuple(images), verbose=True))
+    runtime_of(request(str(run_dir), tuple(images), {"verbose": True}))
     assert f"vitkit export {run_dir} -o {run_dir}/model.onnx writes it" in capsys.readouterr().err
 
 
@@ -308,5 +308,5 @@ def test_finetuning_ends_with_it(photographs, tmp_path, monkeypatch, capsys):
     words = ["finetune", str(tmp_path / "weights"), str(photographs), "--minutes", "0.01"]
     assert main([*words, "--workdir", str(run_dir), "--device", "cpu"]) == 0
     assert "is kept beside the model" in capsys.readouterr().out
-    runtime = runtime_of(Predict(str(run_dir), (str(photographs),)))
+    runtime = runtime_of(request(str(run_dir), (str(photographs),), {}))
     assert isinstance(runtime, FileRuntime) and set(runtime.labels) == {"blue", "red"}

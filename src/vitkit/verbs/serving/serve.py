@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 TOKEN = "VITKIT_TOKEN"  # environment variable
 PIXELS = 50_000_000  # of an image that a stranger sends, unless the environment says otherwise
 
+NO_HINTS = Hints()
 USUAL_PORTS = {"http": ":80", "https": ":443"}
 
 
@@ -257,7 +258,7 @@ def token_of(file: Path | None) -> str | None:
 
 def open_model(
     model: str | Classifier,
-    hints: Hints = Hints(),
+    hints: Hints = NO_HINTS,
     runtime: RuntimeName = "auto",
     precision: PrecisionChoice = "auto",
     device: str = "auto",
