@@ -71,7 +71,9 @@ def _read(settings: type, program: str, words: list[str], default: Any, all_word
             return tyro.cli(
                 settings,
                 prog=program,
-                description=indent(fill(paragraphs(purpose_of(settings)), margin=2), "  "),
+                description=indent(
+                    fill(as_options(paragraphs(purpose_of(settings))), margin=2), "  "
+                ),
                 args=_sizes_last(words),
                 default=tyro.MISSING_NONPROP if default is None or not is_class else default,
                 # tyro would make a subcommand of a setting that may be absent, such as a hybrid's stem

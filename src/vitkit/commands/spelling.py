@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.system.console.text import as_word
-from vitkit.system.functions.parameters import NAMES
+from vitkit.system.functions.parameters import ALIASES, NAMES
 from vitkit.system.functions.steps import Placeholder
 
 SETTING = re.compile(r"`([a-z_]\w*(?:\.\w+)*)(?:=([^`]+))?`")
@@ -24,7 +24,14 @@ COMMAND_OF = {
     "list_models": "models",
 }
 """Commands that are not called as their functions."""
-PLACES = {"images": "IMAGE...", "data": "DATA", "model": "MODEL"}
+PLACES = {
+    "images": "IMAGE...",
+    "data": "DATA",
+    "model": "MODEL",
+    "recipe": "RECIPE",
+    "directory": "DIR",
+    "file": "FILE",
+}
 """Arguments that a user fills in, as usage writes them."""
 
 
@@ -41,7 +48,7 @@ def _command(match: re.Match) -> str:
 
 def as_command(name: str, args: tuple, settings: dict[str, Any]) -> str:
     """A call of a function as a command: ("stats", ("photos/",), {"json": True}) is "vitkit data stats
-    photos/ --json"."""
+    photos/ --json", and the setting data__source is --data.source."""
     words = ["vitkit", COMMAND_OF.get(name, name)]
     for each in args:
         if isinstance(each, Placeholder):
@@ -51,19 +58,28 @@ def as_command(name: str, args: tuple, settings: dict[str, Any]) -> str:
         else:  # a model in memory
             words.append("MODEL")
     for setting, value in settings.items():
-        setting = setting.replace("__", ".")
+        option = f"--{_name(setting.replace('__', '.'))}"
+        if setting in ALIASES:
+            (option,) = ALIASES[setting]
         if isinstance(value, Placeholder):
-            words.append(f"--{NAMES.get(setting, setting)} {PLACES[value]}".replace("_", "-"))
-        elif setting == "output" and value:
-            words.append(f"-o {as_word(value)}")
+            words += [option, PLACES[value]]
+        elif value is True:
+            words.append(option)
         elif value not in (None, "", False):
-            words.append(as_options(f"`{setting}={value if value is True else str(value)!r}`"))
+            several = value if isinstance(value, tuple | list) else [value]
+            words += [option, *(as_word(str(each)) for each in several)]
     return " ".join(words)
+
+
+def _name(setting: str) -> str:
+    """The name of a setting's option, without its dashes: "split-seed", "data.columns.label"."""
+    first, dot, rest = setting.partition(".")
+    return f"{NAMES.get(first, first)}{dot}{rest}".replace("_", "-")
 
 
 def _option(match: re.Match) -> str:
     setting, value = match.groups()
-    name = NAMES.get(setting, setting).replace("_", "-")
+    name = _name(setting)
     if value in (None, "True"):
         return f"--{name}"
     if value == "False":

@@ -22,6 +22,7 @@ NAMES = {
     "purpose": "for",
     "evaluators": "evals",
     "columns": "data.columns",
+    "named_model": "model",
 }
 """Options that are not called as their parameters: the first ones are words of Python."""
 ALIASES = {"output": ("-o",), "verbose": ("-v",)}
@@ -180,13 +181,16 @@ def function_option(parameter: Parameter) -> str:
 
 
 def metavar_of(parameter: Parameter) -> str | None:
-    """What usage calls the value, such as MODEL; None if its type does not say."""
+    """What usage calls the value, such as MODEL; None if its type does not say. A value without a name is
+    called as its parameter."""
     if parameter.is_variadic:
         return f"{parameter.name.removesuffix('s').upper()}..."
     metavar = mark(parameter.annotation, "metavar")
     for each in getattr(parameter.annotation, "__metadata__", ()):
         if isinstance(each, str):
             metavar = each
+    if metavar is None and parameter.is_positional:
+        return parameter.name.upper()
     return metavar
 
 

@@ -22,6 +22,9 @@ class Placeholder(str):
 IMAGES = Placeholder("images")
 DATA = Placeholder("data")
 MODEL = Placeholder("model")
+RECIPE = Placeholder("recipe")
+DIRECTORY = Placeholder("directory")
+FILE = Placeholder("file")
 
 Spelling = Callable[[str, tuple, dict[str, Any]], str]
 
