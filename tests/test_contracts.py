@@ -1,7 +1,6 @@
 """What holds everywhere in the house: ranks, settings that are read, light imports, documented public names."""
 
 import ast
-import dataclasses
 import functools
 import importlib
 import inspect
@@ -195,20 +194,16 @@ def test_models_import_torch_only():
                 )
 
 
-def test_every_setting_of_a_command_is_read_by_it():
-    """As an attribute of a command's settings, in this room; those of recipes: test_settings.py."""
-    read = set()
-    for file in [*(ROOT / "commands").rglob("*.py"), *(ROOT / "verbs").rglob("*.py")]:
-        for node in ast.walk(tree_of(file)):
-            if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
-                continue
-            if node.value.id in ("command", "settings", "start", "known"):
-                read.add(node.attr)
-    # These are read from the words themselves, before the others can be: they decide which there are.
-    read |= {"model_name", "evaluators", "like"}
-    for command in COMMANDS:
-        unread = {field.name for field in dataclasses.fields(command.load_settings())} - read
-        assert not unread, f"vitkit {command.name}: nobody reads {unread}"
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_parameter_of_a_command_is_used(command):
+    """By its name, in the body of the function; the settings of recipes: test_settings.py."""
+    function = inspect.unwrap(command.load_function())
+    tree = ast.parse(inspect.getsource(function)).body[0]
+    used = set()
+    for statement in tree.body:
+        used |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    names = set(inspect.signature(function).parameters) - {"messages"}  # the decorator reads them
+    assert not names - used
 
 
 def imported_by(*argv: str) -> set[str]:
@@ -422,7 +417,8 @@ def check_documented_and_typed(name, thing):
         assert not untyped, f"{name}: no type for {untyped}"
         assert signature.return_annotation is not signature.empty, f"{name}: no return type"
         assert name in ("models.vit", "models.named", "models.create", "weights.create") or all(
-            p.kind is not changes for p in signature.parameters.values()
+            p.kind is not changes or p.annotation is not p.empty
+            for p in signature.parameters.values()
         )
     else:
         for method, value in vars(thing).items():

@@ -506,7 +506,7 @@ def observe_machine(machine, folder) -> str:
 
     recipe = replace(BASES[Recipe](), batch=48)
     said = spent(resolve(recipe, Facts(480, tuple("0123456789"))), machine)
-    return str(said) + str(plan(recipe, machine=machine, examples=480, classes=10, quiet=True))
+    return str(said) + str(plan(recipe, **vars(machine), examples=480, classes=10, quiet=True))
 
 
 def observe_tune(tune, folder) -> str:

@@ -13,9 +13,8 @@ import traceback
 from _thread import interrupt_main
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from vitkit.commands import COMMANDS, DATA, MODEL, NEAR, Command, WordsMissing, WrongWords
+from vitkit.commands import COMMANDS, DATA, MODEL, NEAR, Command, Defaults, WordsMissing, WrongWords
 from vitkit.system.environment import MAX_PIXELS_VARIABLE, TRACEBACK_VARIABLE, max_pixels
 from vitkit.system.errors import VitkitError
 
@@ -316,11 +315,13 @@ def _run(command: Command, words: list[str]) -> int:
     words = ["--help" if word == HELP_ALL else word for word in words]
 
     # The defaults, which may follow from the first words
-    program, default, words = _read_first_words(command, words)
+    program, defaults, words = _read_first_words(command, words)
 
     # The other words change settings
-    check_options(command.load_settings(), default, words, program)
-    settings = read_settings(command.load_settings(), program, words, default)
+    check_options(command.load_settings(), defaults.settings, words, program)
+    settings = read_settings(command.load_settings(), program, words, defaults.settings)
+    if isinstance(settings, dict):
+        settings |= defaults.read
     action = command.load_action()
 
     # From here on there is garbage, but none in what was imported (see main)
@@ -330,15 +331,16 @@ def _run(command: Command, words: list[str]) -> int:
     return action(settings)
 
 
-def _read_first_words(command: Command, words: list[str]) -> tuple[str, Any, list[str]]:
+def _read_first_words(command: Command, words: list[str]) -> tuple[str, Defaults, list[str]]:
     """What was typed up to the options, the settings that follow from it if they do, and the other
     words."""
     program = f"vitkit {command.name}"
     read_first_words = command.load_defaults()
     if read_first_words is None:
-        return program, None, words
-    default, count = read_first_words(words)
-    return " ".join([program, *words[:count]]), default, words[count:]
+        return program, Defaults(None, 0), words
+    defaults = read_first_words(words)
+    count = defaults.words
+    return " ".join([program, *words[:count]]), defaults, words[count:]
 
 
 def _everyday_help(command: Command, words: list[str]) -> str:
@@ -352,10 +354,10 @@ def _everyday_help(command: Command, words: list[str]) -> str:
     if not words and not command.words.startswith("RECIPE"):
         return short_help(command, program, settings)
     try:
-        program, default, _ = _read_first_words(command, words)
+        program, defaults, _ = _read_first_words(command, words)
     except (VitkitError, OSError) as error:
         if command.words.startswith("RECIPE"):
             raise
         reason = f"Without the values of this run, because {as_options(str(error))}"
         return f"{reason}\n\n{short_help(command, program, settings)}"
-    return short_help(command, program, settings, default)
+    return short_help(command, program, settings, defaults.settings)

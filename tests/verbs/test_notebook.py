@@ -1,7 +1,6 @@
 """docs/verbs.ipynb calls the function of every command, on photographs, and runs."""
 
 import ast
-import inspect
 import json
 import re
 from pathlib import Path
@@ -89,10 +88,3 @@ def test_it_runs_and_shows_every_result(folder, capsys):
         "runs/small/report.html",
     ):
         assert Path(name).exists(), name
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_every_argument_is_documented_and_every_default_shown(command):
-    parameters = inspect.signature(command.load_verb()).parameters
-    assert parameters["quiet"].default is False and parameters["progress"].default is None
-    assert len(command.load_verb().__doc__.split()) >= 8

@@ -45,17 +45,17 @@ def test_signals_are_the_programs_while_answers_are_written(classifier, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("verb", "sentence"),
+    ("function", "error", "sentence"),
     [
-        (vitkit.sort, "files of this machine are sorted"),
-        (vitkit.watch, "waits for what arrives in one folder"),
-        (vitkit.batch, "takes names, and no images in memory"),
+        (vitkit.sort, ValueError, "files of this machine are sorted"),
+        (vitkit.watch, TypeError, "it takes a path"),
+        (vitkit.batch, TypeError, "it takes text"),
     ],
 )
-def test_what_needs_files_says_so(classifier, verb, sentence, tmp_path, monkeypatch):
+def test_what_needs_files_says_so(classifier, function, error, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=sentence):
-        verb(classifier, IMAGES[0], quiet=True)
+    with pytest.raises(error, match=sentence):
+        function(classifier, IMAGES[0], quiet=True)
     assert not list(tmp_path.iterdir())
 
 

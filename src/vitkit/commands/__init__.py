@@ -9,10 +9,10 @@ imported when the command is run. So `vitkit --help` appears at once, without Py
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
-from vitkit.system.functions.parameters import parameters
 from vitkit.verbs import DATA, MODEL
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Command(NamedTuple):
             return self._print_verb
         return _function(self.action)
 
-    def load_verb(self) -> "Verb":
+    def load_function(self) -> "Verb":
         """The same in Python."""
         from vitkit import verbs
 
@@ -78,9 +78,9 @@ class Command(NamedTuple):
         from vitkit.verbs import print_result
 
         listener = to_standard_output if self.narrates else to_log
+        function = self.load_function()
         with steps_as(as_command):
             with heard_by(listener), printing_to(sys.stdout):
-                function = self.load_verb()
                 if isinstance(settings, dict):
                     returned = called(function, settings)
                 else:
@@ -93,7 +93,7 @@ class Command(NamedTuple):
         """The class of its settings: the type of the action's argument, which is always called
         `command`, or those of the verb."""
         if not self.action:
-            function = self.load_verb()
+            function = self.load_function()
             return getattr(function, "settings", function)
         return get_type_hints(self.load_action())["command"]
 
@@ -107,6 +107,8 @@ class Command(NamedTuple):
 def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
     """What a function returns for the values of its parameters. Its decorators are for programs: here the
     values have been read already, and signals are the command's to handle."""
+    from vitkit.system.functions.parameters import parameters
+
     function = inspect.unwrap(function)
     args = []
     named = {}
@@ -114,6 +116,8 @@ def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
     for name, each in own.items():
         if each.kind is each.VAR_POSITIONAL:
             args += values[name]
+        elif name not in values:
+            continue
         elif each.kind is each.POSITIONAL_OR_KEYWORD:
             args.append(values[name])
         elif each.kind is each.KEYWORD_ONLY:
@@ -128,10 +132,13 @@ def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
 class Defaults(NamedTuple):
     """The defaults that follow from the first words after a command's name."""
 
-    settings: Any
-    """All settings, at their defaults."""
+    settings: Mapping[str, Any] | None
+    """The arguments of the function by name, at their defaults; READ for those that the words have given.
+    None if no words decide any."""
     words: int
     """How many words were read; those that follow change settings."""
+    read: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of the function that those words gave."""
 
 
 class WordsMissing(Exception):

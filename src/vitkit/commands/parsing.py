@@ -9,7 +9,7 @@ import inspect
 import io
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stderr
 from difflib import get_close_matches
 from functools import partial
@@ -50,10 +50,12 @@ def read_settings(settings: type, program: str, words: list[str], default: Any =
     return _read(settings, program, words, default, all_words=True)
 
 
-def read_some(settings: type, program: str, words: list[str]) -> Any:
-    """The settings of this class, from words that may have other options too; those are left
+def read_some(
+    function: Any, program: str, words: list[str], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a function, from words that may have other options too; those are left
     unread."""
-    known, _ = _read(settings, program, words, None, all_words=False)
+    known, _ = _read(function, program, words, defaults, all_words=False)
     return known
 
 
@@ -235,12 +237,18 @@ def _kind_in_words(parameter: Parameter) -> Any:
     its name."""
     if dataclasses.is_dataclass(parameter.default):
         return type(parameter.default)
-    kind = bare(parameter.annotation)
-    if parameter.is_variadic:
-        kind = get_args(kind)[0]
-        return tuple[str if bare(kind) is Any else kind, ...]
+    return _in_words(parameter.annotation)
+
+
+def _in_words(kind: Any) -> Any:
+    """A type in which names stand for objects, also for each of several."""
+    kind = bare(kind)
     if kind is Any:
         return str
+    if get_origin(kind) is tuple:
+        return tuple[
+            tuple(each if each is Ellipsis else _in_words(each) for each in get_args(kind))
+        ]
     return kind
 
 

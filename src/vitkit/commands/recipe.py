@@ -16,24 +16,28 @@ from vitkit.commands.spelling import as_options
 from vitkit.recipes import RECIPES, listing
 from vitkit.system.console.text import as_word, fill
 from vitkit.system.errors import BadSettings, VitkitError
+from vitkit.system.functions.parameters import READ
 from vitkit.system.scripts import functions_of
 from vitkit.system.span import Span
 from vitkit.training import Recipe
-from vitkit.verbs import Plan, RecipeOnImages, Train, kind_of, recipe_on_images
+from vitkit.verbs import kind_of, recipe_on_images
 
 HELP = ("-h", "--help")
+READ_FIRST = {"data": READ, "length": READ}
+APPLIED = {"data": "", "model": "", "evaluators": None, "length": None}
+"""Arguments that the recipe has already, as the first words and a few options gave them."""
 
 
 def train(words: list[str]) -> Defaults:
     """Every setting of a run, from the recipe and the images that the first words name."""
     recipe, count = first_recipe("train", words)
-    return Defaults(Train(recipe), count)
+    return Defaults({"recipe": recipe} | READ_FIRST, count, APPLIED)
 
 
 def plan(words: list[str]) -> Defaults:
-    """The same for a plan, followed by the settings of the machine."""
+    """Every setting of a plan, as those of a run, and those of the machine."""
     recipe, count = first_recipe("plan", words, "--gpus N --memory GIB --examples N")
-    return Defaults(Plan(recipe), count)
+    return Defaults({"recipe": recipe} | READ_FIRST, count, APPLIED)
 
 
 def finetune(words: list[str]) -> Defaults:
@@ -47,30 +51,53 @@ def finetune(words: list[str]) -> Defaults:
     If the words do not begin with DATA, --help is answered in the first pass.
     """
     # Imported here: the quick way comes with them, which `train` and `plan` can do without.
-    from vitkit.verbs import FirstPass, ModelAndImages, begin_finetune
+    from vitkit.verbs import beginning, regularisation
+    from vitkit.verbs import finetune as function
+    from vitkit.weights import hints_of
 
     names = []  # MODEL and DATA, or DATA alone
     for word in words[:2]:
         if word.startswith("-"):
             break
         names.append(word)
+    without_recipe = {"recipe": READ}
+    help_only = {"recipe": READ, "length": READ}
     if not names:
-        read_some(FirstPass, "vitkit finetune", words)  # leaves
+        read_some(function, "vitkit finetune", words, help_only)  # leaves
     asks_for_help = any(word in HELP for word in words)
     named = [*names, ""][:2]  # without it, tyro would take the value of an option for DATA
     rest = [word for word in words[len(names) :] if word not in HELP]
-    first = read_some(ModelAndImages, "vitkit finetune", [*named, *rest])
+    first = read_some(function, "vitkit finetune", [*named, *rest], without_recipe)
+    values = [first[name] for name in ("weight_decays", "dropouts", "label_smoothings")]
+    chooses = first["select"] or first["rates"] or regularisation(first["regularise"], *values)
     try:
-        settings = begin_finetune(first, given_options(words))
+        begun = beginning(
+            first["model"],
+            first["data"],
+            preset=first["preset"],
+            like=first["like"],
+            minutes=first["minutes"],
+            is_protocol=bool(chooses or first["seeds"] > 1),
+            evaluators=first["evaluators"],
+            length=first["length"],
+            workdir=first["workdir"],
+            device=first["device"],
+            columns=first["columns"],
+            hints=hints_of(first),
+            given=given_options(words),
+        )
     except (VitkitError, OSError) as error:
         if not asks_for_help:
             raise
         print(
             f"Without the settings of a run, which follow from MODEL and DATA, because {as_options(str(error))}\n"
         )
-        read_some(FirstPass, "vitkit finetune", ["--help"])  # leaves
+        read_some(function, "vitkit finetune", ["--help"], help_only)  # leaves
         raise
-    return Defaults(settings, words=len(names))
+    settings = first | {"recipe": begun.recipe}
+    settings |= dict.fromkeys(("model", "data", "columns", "length"), READ)  # which the recipe has
+    read = {"model": begun.model, "data": begun.data, "preset": begun.preset}
+    return Defaults(settings, len(names), read)
 
 
 def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Recipe, int]:
@@ -100,8 +127,9 @@ def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Rec
     if models := option_words("--model", words):
         model = models[0]
     evaluators = option_words("--evals", words)
-    first = RecipeOnImages(name, images, model, evaluators, asked_length(words))
-    return recipe_on_images(first, given_options(words)), count
+    length = asked_length(words)
+    given = given_options(words)
+    return recipe_on_images(name, images, model, evaluators, length, given), count
 
 
 def _recipe_word(command: str, words: list[str]) -> str:

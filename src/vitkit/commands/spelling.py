@@ -52,7 +52,7 @@ def as_command(name: str, args: tuple, settings: dict[str, Any]) -> str:
     words = ["vitkit", COMMAND_OF.get(name, name)]
     for each in args:
         if isinstance(each, Placeholder):
-            words.append(PLACES[each])
+            words.append(PLACES.get(each, each.upper()))
         elif isinstance(each, str | Path):
             words.append(as_word(each))
         else:  # a model in memory
@@ -62,7 +62,7 @@ def as_command(name: str, args: tuple, settings: dict[str, Any]) -> str:
         if setting in ALIASES:
             (option,) = ALIASES[setting]
         if isinstance(value, Placeholder):
-            words += [option, PLACES[value]]
+            words += [option, PLACES.get(value, value.upper())]
         elif value is True:
             words.append(option)
         elif value not in (None, "", False):

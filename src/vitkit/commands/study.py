@@ -3,7 +3,7 @@
 from vitkit.commands import Defaults
 from vitkit.commands.spelling import as_options
 from vitkit.studies import STUDIES
-from vitkit.verbs import RunStudy, study_description
+from vitkit.verbs import study_description
 
 HELP = ("-h", "--help", "--help-all")
 
@@ -14,4 +14,4 @@ def defaults(words: list[str]) -> Defaults:
     named = [word for word in words[:1] if word in STUDIES]
     if asks_for_help and named:
         print(as_options(study_description(STUDIES[named[0]])))
-    return Defaults(RunStudy(), words=0)
+    return Defaults(None, words=0)

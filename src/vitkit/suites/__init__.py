@@ -7,7 +7,7 @@ from vitkit.system.lazy import lazily
 _FILES = {
     "comparison": "SuiteComparison compare_models comparison_markdown draw_comparison",
     "robustness": "ROBUSTNESS",
-    "running": "FINE_TUNING Outcome run_suite",
+    "running": "FINE_TUNING FineTuning Outcome run_suite",
     "table": "cell cells columns lines markdown sentences",
     "task": "Suite Task read_suite",
     "vtab": "VTAB",

@@ -29,7 +29,7 @@ _FILES = {
     "files.push": "Pushed push",
     "files.show": "Description show",
     "files.zoo": "ModelList PublishedList list_models",
-    "grids.study": "RunStudy Studies StudyTable study study_description",
+    "grids.study": "Studies StudyTable study study_description",
     "grids.suite": "SuiteTable suite",
     "inspection.compare": "ComparedModels ComparedRuns compare",
     "inspection.inspect": "Figure Inspected inspect",
@@ -47,11 +47,11 @@ _FILES = {
     ),
     "teaching.label": "Labelled label",
     "teaching.teach": "Lesson teach",
-    "training.finetune": "FirstPass ModelAndImages begin_finetune finetune",
-    "training.plan": "Plan Planned plan",
+    "training.finetune": "beginning finetune",
+    "training.plan": "Planned plan",
     "training.quick": "Finetuned",
     "training.report": "WrittenReport report",
-    "training.train": "RecipeOnImages Train Trained recipe_on_images train",
+    "training.train": "Trained recipe_on_images regularisation train",
     "words": "ARCHIVES DATA IMAGE_FILES MODEL is_images is_model kind_of",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _FILES)

@@ -4,8 +4,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, Unpack, get_origin, get_type_hints
 
+from vitkit.system.functions.parameters import groups_of
 from vitkit.system.functions.results import ModelResult
 from vitkit.system.functions.values import read_value
 
@@ -90,9 +91,8 @@ def _described(function: Callable) -> tuple[inspect.Signature, dict[str, Any], b
         if each.kind is not inspect.Parameter.VAR_KEYWORD:
             types[name] = hints[name]
             continue
-        groups = get_args(hints[name])
-        open_group = not groups
-        for group in groups:  # Unpack[Overrides]
+        open_group = get_origin(hints[name]) is not Unpack
+        for group in groups_of(hints[name]):
             types |= get_type_hints(group, include_extras=True)
     return signature, types, open_group
 

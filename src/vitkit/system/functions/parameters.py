@@ -6,13 +6,12 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from typing_extensions import is_typeddict
 
 from vitkit.system.console.text import paragraphs
-from vitkit.system.functions.public import Messages
-from vitkit.system.functions.types import Default
+from vitkit.system.functions.types import Default, Fields, Messages
 from vitkit.system.functions.values import bare
 
 MISSING = dataclasses.MISSING
@@ -27,6 +26,8 @@ NAMES = {
 """Options that are not called as their parameters: the first ones are words of Python."""
 ALIASES = {"output": ("-o",), "verbose": ("-v",)}
 """Short names of options, by parameter."""
+READ = object()
+"""Stands for the value of an argument that has been read already, so that it is no option."""
 Owner = type | Callable[..., Any]
 """A function, a dataclass, or a TypedDict."""
 
@@ -76,7 +77,8 @@ def parameters(owner: Owner, defaults: Any = None) -> Iterator[Parameter]:
 
     Args:
         owner: A function, a dataclass or a TypedDict.
-        defaults: Other defaults: an instance of the dataclass, or a mapping for a function.
+        defaults: Other defaults: an instance of the dataclass, or a mapping for a function, in which
+            READ is the value of parameters to leave out.
     """
     if dataclasses.is_dataclass(owner):
         yield from _fields(owner, defaults)
@@ -92,8 +94,10 @@ def _of_function(function: Callable, defaults: Mapping[str, Any]) -> Iterator[Pa
     texts = docstrings(function)
     for name, each in inspect.signature(function).parameters.items():
         if each.kind is inspect.Parameter.VAR_KEYWORD:
-            for group in get_args(types[name]):  # Unpack[...]
+            for group in groups_of(types[name]):
                 yield from _keys(group)
+            continue
+        if defaults.get(name) is READ:
             continue
         annotation = types[name]
         is_variadic = each.kind is inspect.Parameter.VAR_POSITIONAL
@@ -106,7 +110,13 @@ def _of_function(function: Callable, defaults: Mapping[str, Any]) -> Iterator[Pa
         is_positional = each.kind is not inspect.Parameter.KEYWORD_ONLY
         if dataclasses.is_dataclass(default):  # such as a recipe in the place of its name
             is_positional = False
-        yield Parameter(name, annotation, default, texts.get(name, ""), is_positional, is_variadic)
+        kinds = fields_of(annotation)  # of a recipe, whose settings are options
+        if is_positional or dataclasses.is_dataclass(default) or not kinds:
+            text = texts.get(name, "")
+            yield Parameter(name, annotation, default, text, is_positional, is_variadic)
+        if not dataclasses.is_dataclass(default):
+            for kind in kinds:
+                yield Parameter(name, kind, MISSING, "")
 
 
 def _keys(group: type) -> Iterator[Parameter]:
@@ -172,10 +182,27 @@ def options(
         )
 
 
+def groups_of(annotation: Any) -> tuple[type, ...]:
+    """The TypedDicts of `**name: Unpack[Overrides]`, or of an annotation with Fields."""
+    return tuple(filter(is_typeddict, (*get_args(annotation), *fields_of(annotation))))
+
+
+def fields_of(annotation: Any) -> tuple[type, ...]:
+    """The classes that Fields names in an annotation."""
+    for inner in (annotation, *get_args(annotation)):  # of a type that may be absent, too
+        for each in getattr(inner, "__metadata__", ()):
+            if isinstance(each, Fields):
+                return each.classes
+    return ()
+
+
 def function_option(parameter: Parameter) -> str:
     """The name of the option of a function's parameter; "" for a value whose fields are options beside
     the others, such as a recipe."""
-    if dataclasses.is_dataclass(parameter.default) and parameter.name not in NAMES:
+    is_part = dataclasses.is_dataclass(parameter.default) or dataclasses.is_dataclass(
+        parameter.annotation
+    )
+    if is_part and parameter.name not in NAMES:
         return ""
     return NAMES.get(parameter.name, parameter.name.replace("_", "-"))
 
@@ -186,9 +213,12 @@ def metavar_of(parameter: Parameter) -> str | None:
     if parameter.is_variadic:
         return f"{parameter.name.removesuffix('s').upper()}..."
     metavar = mark(parameter.annotation, "metavar")
-    for each in getattr(parameter.annotation, "__metadata__", ()):
-        if isinstance(each, str):
-            metavar = each
+    kind = parameter.annotation
+    is_tuple = get_origin(kind) is tuple
+    for inner in (kind, *get_args(kind)):  # of several, or of one that may be absent, too
+        for each in getattr(inner, "__metadata__", ()):
+            if isinstance(each, str):
+                metavar = f"{each}..." if is_tuple else each
     if metavar is None and parameter.is_positional:
         return parameter.name.upper()
     return metavar

@@ -17,7 +17,6 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import numpy
-from typing_extensions import TypedDict
 
 from vitkit.system.console.messages import (
     Callback,
@@ -30,21 +29,12 @@ from vitkit.system.console.messages import (
     to_nobody,
 )
 from vitkit.system.functions.call import read_arguments
+from vitkit.system.functions.types import Messages as Messages
 from vitkit.system.processes.signals import leaving_signals
 from vitkit.system.storage.addresses import without_credentials
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Messages(TypedDict, total=False):
-    """Where the messages of a call go."""
-
-    quiet: bool
-    """Log no messages, and show no progress bars."""
-    progress: Listener | None
-    """Function that receives each message (str) and each step of a progress bar (Progress), instead of
-    the log and the terminal."""
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:

@@ -7,13 +7,35 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
+from typing_extensions import TypedDict
+
+from vitkit.system.console.messages import Listener
+from vitkit.system.span import Span
+
 T = TypeVar("T")
+
+
+class Messages(TypedDict, total=False):
+    """Where the messages of a call go."""
+
+    quiet: bool
+    """Log no messages, and show no progress bars."""
+    progress: Listener | None
+    """Function that receives each message (str) and each step of a progress bar (Progress), instead of
+    the log and the terminal."""
 
 
 class Default(NamedTuple):
     """The default of a key of a TypedDict: `top: Annotated[int, Default(5)]`."""
 
     value: Any
+
+
+class Fields(NamedTuple):
+    """The classes whose fields an argument stands for: a Recipe in the place of its name, or what
+    `**settings` may be."""
+
+    classes: tuple[type, ...]
 
 
 def with_defaults(group: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,10 +56,13 @@ if TYPE_CHECKING:
     Several = T | Sequence[T]
     """One value or several. The body gets a tuple."""
     SeveralPaths = str | Path | Sequence[str | Path]
+    SpanLike = str | Span
+    """A duration, such as "10epochs". The body gets a Span."""
 else:
     PathLike = Path
     DataLike = Annotated[str, "DATA"]
     SeveralPaths = tuple[Path, ...]
+    SpanLike = Span
 
     class Several:
         """One value or several, as a tuple."""

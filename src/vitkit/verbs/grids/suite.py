@@ -1,22 +1,24 @@
 """A model on every task of VTAB, of the robustness suite, or of one's own; or several, side by side."""
 
-import json
+from __future__ import annotations
+
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from json import dumps
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal, Unpack
 
 from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import Positional, arg
 
 from vitkit.studies import write_figure
 from vitkit.suites import (
     FINE_TUNING,
     ROBUSTNESS,
     VTAB,
+    FineTuning,
     Outcome,
     Suite,
     SuiteComparison,
@@ -35,83 +37,24 @@ from vitkit.suites import (
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
 from vitkit.system.errors import BadSettings
+from vitkit.system.functions.public import alone, public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import DATA, Placeholder, step
+from vitkit.system.functions.types import DataLike, PathLike, Several
+from vitkit.system.machine import PrecisionChoice
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import as_utf8, whole
-from vitkit.verbs.arguments import (
-    Device,
-    Model,
-    ModelHints,
-    Precision,
-    name_on_disk,
-    pick_precision,
-    read_shard,
-    short_name,
-    word_of,
-)
-from vitkit.verbs.definition import alone, result, verb
-from vitkit.weights import Hints
+from vitkit.verbs.arguments import name_on_disk, pick_precision, read_shard, short_name
+from vitkit.weights import ModelLike, Overrides, hints_of
 
 
-@dataclass(frozen=True)
-class RunSuite:
-    """Measure a model on many tasks, and print the accuracy on each, with the means over groups and
-    over all tasks. The same command continues an interrupted suite, and tries failed tasks
-    again."""
-
-    suite: Annotated[
-        Positional[str],
-        arg(metavar="SUITE", help="vtab, robustness, or a TOML file (docs/evaluation.md)."),
-    ]
-    model: Model
-    against: Annotated[tuple[str, ...], arg(metavar="MODEL...")] = ()
-    """More models to measure in the same way. A table and a picture compare all of them by groups of
-    tasks, as in the paper's Figure 2."""
-    data: str = ""
-    """Folder with the images of all tasks, in a folder or file named after each task. Default: the
-    folder of the TOML file."""
-    from_hub: bool = False
-    """Read tasks of VTAB that are not in the folder from the Hugging Face hub, which downloads
-    gigabytes. Their images are not VTAB's own selection, and the table says so. With a TOML file:
-    fetch the tasks whose `data` is an address or hf:NAME."""
-    protocol: Literal["features", "paper", "light"] = "features"
-    """How a task is measured: features, paper or light. features: a linear probe, few-shot and
-    nearest neighbours on the frozen model, which take seconds per task. paper: fine-tuning as in
-    the ViT paper, 2,500 steps of 512 images, the same for all tasks. light: VTAB's sweep of two
-    learning rates and two lengths, chosen for each task on its validation images. The robustness
-    suite has no protocol, because it trains nothing."""
-    tasks: tuple[str, ...] = ()
-    """Names of the tasks, or of their groups, to run now. Default: all."""
-    rates: tuple[float, ...] = ()
-    """Learning rates to use instead of the protocol's; if there are several, the best is chosen for
-    each task."""
-    steps: tuple[int, ...] = ()
-    """Numbers of steps to use instead of the protocol's; if there are several, the best is chosen
-    for each task."""
-    batch: int = 0
-    """Images in a step, instead of the protocol's number."""
-    seeds: int = 1
-    """Fine-tuning runs of each task, over which the accuracy is averaged."""
-    shard: str = ""
-    """Which of several processes that share the suite this one is: 1/4 to 4/4 for four."""
-    workdir: Path | None = None
-    """Directory of the results. Default: runs/SUITE-PROTOCOL-MODEL, or runs/robustness-MODEL. The results
-    of the models of --against are beside it: in their own defaults, or in WORKDIR-MODEL."""
-    precision: Precision = "float32"
-    """Arithmetic of the matrix products in measurements without training. Default: float32, so that
-    they do not depend on the machine. Runs of the protocols paper and light use float32, as in the
-    paper."""
-    device: Device = "auto"
-    json: bool = False
-    """Print the table as one line of JSON."""
-    hints: ModelHints = field(default_factory=Hints)
-
-
-@result
-@dataclass(frozen=True, eq=False)
-class SuiteTable:
+@dataclass(frozen=True, eq=False, repr=False)
+class SuiteTable(Rows):
     """A model on many tasks."""
 
-    settings: RunSuite
+    model: str
+    """The first model."""
+    protocol: str
     outcome: Outcome
     """The result of each task, and the means."""
     workdir: Path
@@ -119,6 +62,8 @@ class SuiteTable:
     and comparison.png."""
     comparison: SuiteComparison | None = None
     """The models side by side, if there are several."""
+    json: bool = False
+    """Whether it is printed as JSON."""
 
     def rows(self) -> list[dict]:
         """A row for each task, and for each mean."""
@@ -142,12 +87,12 @@ class SuiteTable:
 
     def shown(self) -> Iterator[str | Table]:
         """The table, or JSON."""
-        if self.settings.json:
-            yield json.dumps(self.to_json(), allow_nan=False)
+        if self.json:
+            yield dumps(self.to_json(), allow_nan=False)
             return
-        title = f"{self.settings.model} on {self.outcome.suite.name}"
+        title = f"{self.model} on {self.outcome.suite.name}"
         if self.outcome.suite.learns:
-            yield f"{title}, protocol {self.settings.protocol}: top-1 in percent"
+            yield f"{title}, protocol {self.protocol}: top-1 in percent"
         else:
             yield f"{title}, in percent"
         yield _table(self.outcome)
@@ -159,87 +104,147 @@ class SuiteTable:
                 yield printable(sentence)
             files += ["comparison.md", "comparison.png"]
         yield f"wrote {', '.join(files[:-1])} and {files[-1]} in {self.workdir}"
-        yield _next(self.settings, self.outcome.suite)
+        yield _next(self.model, self.protocol, self.outcome.suite)
 
 
-@verb
+@public
 @alone
-def suite(settings: RunSuite) -> SuiteTable:
-    """Measure a model on many tasks: VTAB, robustness, or your own; or several models, and compare them.
-    An interrupted suite continues. Raises ValueError if the suite does not exist, or if its images are
-    missing."""
-    shard = read_shard(settings.shard)
-    chosen, folder = _suite(settings)
-    protocol = _protocol(settings, chosen)
-    workdirs = _workdirs(settings, chosen)
+def suite(
+    suite: str,
+    model: ModelLike,
+    *,
+    against: Several[ModelLike] = (),
+    data: DataLike = "",
+    from_hub: bool = False,
+    protocol: Literal["features", "paper", "light"] = "features",
+    tasks: Several[str] = (),
+    rates: Several[float] = (),
+    steps: Several[int] = (),
+    batch: int = 0,
+    seeds: int = 1,
+    shard: str = "",
+    workdir: PathLike | None = None,
+    precision: PrecisionChoice = "float32",
+    device: str = "auto",
+    json: bool = False,
+    **overrides: Unpack[Overrides],
+) -> SuiteTable:
+    """Measure a model on many tasks, and print the accuracy on each, with the means over groups and
+    over all tasks. The same command continues an interrupted suite, and tries failed tasks
+    again.
+
+    Args:
+        suite: vtab, robustness, or a TOML file (docs/evaluation.md).
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        against: More models to measure in the same way. A table and a picture compare all of them by
+            groups of tasks, as in the paper's Figure 2.
+        data: Folder with the images of all tasks, in a folder or file named after each task. Default:
+            the folder of the TOML file.
+        from_hub: Read tasks of VTAB that are not in the folder from the Hugging Face hub, which downloads
+            gigabytes. Their images are not VTAB's own selection, and the table says so. With a TOML
+            file: fetch the tasks whose `data` is an address or hf:NAME.
+        protocol: How a task is measured: features, paper or light. features: a linear probe, few-shot
+            and nearest neighbours on the frozen model, which take seconds per task. paper: fine-tuning as
+            in the ViT paper, 2,500 steps of 512 images, the same for all tasks. light: VTAB's sweep of
+            two learning rates and two lengths, chosen for each task on its validation images. The
+            robustness suite has no protocol, because it trains nothing.
+        tasks: Names of the tasks, or of their groups, to run now. Default: all.
+        rates: Learning rates to use instead of the protocol's; if there are several, the best is chosen
+            for each task.
+        steps: Numbers of steps to use instead of the protocol's; if there are several, the best is
+            chosen for each task.
+        batch: Images in a step, instead of the protocol's number.
+        seeds: Fine-tuning runs of each task, over which the accuracy is averaged.
+        shard: Which of several processes that share the suite this one is: 1/4 to 4/4 for four.
+        workdir: Directory of the results. Default: runs/SUITE-PROTOCOL-MODEL, or runs/robustness-MODEL.
+            The results of the models of `against` are beside it: in their own defaults, or in
+            WORKDIR-MODEL.
+        precision: Arithmetic of the matrix products in measurements without training. Default: float32,
+            so that they do not depend on the machine. Runs of the protocols paper and light use float32,
+            as in the paper.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        json: Print the table as one line of JSON.
+        **overrides: What the caller says about the model, and where messages go: `Overrides`.
+
+    Raises:
+        BadSettings: If the suite does not exist, or settings do not go together.
+        BadData: If its images are missing.
+    """
+    part = read_shard(shard)
+    chosen, folder = _suite(suite, data, from_hub)
+    rules = _protocol(protocol, chosen, seeds, {"rates": rates, "steps": steps, "batch": batch})
+    models = [name_on_disk(each, "suite") for each in (model, *against)]
+    workdirs = _workdirs(models, chosen, protocol, workdir)
     outcomes = {}
-    with process_group(settings.device) as device:
-        precision = pick_precision(settings.precision, device)
-        for model, workdir in workdirs.items():
+    with process_group(device) as opened:
+        arithmetic = pick_precision(precision, opened)
+        for each, place in workdirs.items():
             if len(workdirs) > 1:
-                say(f"{model}, in {workdir}")
+                say(f"{each}, in {place}")
             outcome = run_suite(
                 chosen,
-                model,
+                each,
                 folder,
-                workdir,
-                protocol,
-                settings.tasks,
-                settings.seeds,
-                settings.hints,
-                settings.device,
-                shard,
-                settings.from_hub,
-                precision,
+                place,
+                rules,
+                tasks,
+                seeds,
+                hints_of(overrides),
+                device,
+                part,
+                from_hub,
+                arithmetic,
             )
-            outcomes[model] = outcome
+            outcomes[each] = outcome
             if on_rank_0():
-                with whole(workdir / "table.md") as new:
+                with whole(place / "table.md") as new:
                     new.write_bytes(as_utf8(markdown(outcome)))
-                if not settings.json:
+                if not json:
                     for sentence in _remarks(outcome):
                         say(sentence)
 
         # Side by side
-        workdir = next(iter(workdirs.values()))
+        first = workdirs[models[0]]
         comparison = None
         if len(outcomes) > 1:
             comparison = compare_models(
-                {_model_name(model): each for model, each in outcomes.items()}
+                {_model_name(name): each for name, each in outcomes.items()}
             )
             if on_rank_0():
-                with whole(workdir / "comparison.md") as new:
+                with whole(first / "comparison.md") as new:
                     new.write_bytes(as_utf8(comparison_markdown(comparison)))
-                write_figure(workdir / "comparison.png", draw_comparison(comparison))
-    return SuiteTable(settings, next(iter(outcomes.values())), workdir, comparison)
+                write_figure(first / "comparison.png", draw_comparison(comparison))
+    return SuiteTable(models[0], protocol, outcomes[models[0]], first, comparison, json)
 
 
-def _suite(settings: RunSuite):
-    """The suite, and the folder of its images. Raises ValueError if either is not known."""
-    if settings.from_hub and settings.suite == "robustness":
+def _suite(name: str, data: str, from_hub: bool) -> tuple[Suite, str]:
+    """The suite, and the folder of its images. Raises BadSettings if either is not known."""
+    if from_hub and name == "robustness":
         raise BadSettings(
-            f"`from_hub` is for tasks of vtab and of TOML files, and the suite is {settings.suite}"
+            f"`from_hub` is for tasks of vtab and of TOML files, and the suite is {name}"
         )
     known = {"vtab": VTAB, "robustness": ROBUSTNESS}
-    if settings.suite in known:
-        chosen = known[settings.suite]
-        if not settings.data:
+    if name in known:
+        chosen = known[name]
+        if not data:
             raise BadSettings(
                 f"where are the images? `data=DIR` has a folder for each task; {chosen.hint}"
             )
-        return chosen, settings.data
-    path = Path(settings.suite)
+        return chosen, data
+    path = Path(name)
     if path.suffix != ".toml":
         raise BadSettings(
-            f"there is no suite {settings.suite!r}; give {', '.join(known)}, or a TOML file of tasks"
+            f"there is no suite {name!r}; give {', '.join(known)}, or a TOML file of tasks"
         )
-    return read_suite(path), settings.data or str(path.parent)
+    return read_suite(path), data or str(path.parent)
 
 
-def _workdirs(settings: RunSuite, chosen: Suite) -> dict[str, Path]:
-    """The directory of the results of each model, by what was typed. Raises ValueError for two models
-    that have one name."""
-    models = [name_on_disk(model, "suite") for model in (settings.model, *settings.against)]
+def _workdirs(
+    models: Sequence[str], chosen: Suite, protocol: str, given: Path | None
+) -> dict[str, Path]:
+    """The directory of the results of each model. Raises BadSettings for two models that have one
+    name."""
     workdirs: dict[str, Path] = {}
     by_name: dict[str, str] = {}
     for model in models:
@@ -250,9 +255,9 @@ def _workdirs(settings: RunSuite, chosen: Suite) -> dict[str, Path]:
                 "apart; leave one out, or rename it"
             )
         by_name[name] = model
-        workdir = Path("runs") / _name(settings, chosen, name)
-        if settings.workdir is not None:
-            workdir = settings.workdir
+        workdir = Path("runs") / _directory_name(chosen, protocol, name)
+        if given is not None:
+            workdir = given
             if model != models[0]:
                 workdir = workdir.with_name(_as_folder(f"{workdir.name}-{name}"))
         workdirs[model] = workdir
@@ -267,11 +272,11 @@ def _model_name(model: str) -> str:
     return short_name(model)
 
 
-def _name(settings: RunSuite, chosen: Suite, model: str) -> str:
+def _directory_name(chosen: Suite, protocol: str, model: str) -> str:
     """The name of a directory of results: the suite, the protocol if it has several, and the model."""
-    parts = [chosen.name.lower(), settings.protocol, model]
+    parts = [chosen.name.lower(), protocol, model]
     if not chosen.learns:
-        parts.remove(settings.protocol)
+        parts.remove(protocol)
     return _as_folder("-".join(parts))
 
 
@@ -280,24 +285,25 @@ def _as_folder(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name)
 
 
-def _protocol(settings: RunSuite, chosen):
-    """The protocol, with what the command changes of it. Raises ValueError for changes of a protocol
-    that does not train."""
-    asked = {"rates": settings.rates, "steps": settings.steps, "batch": settings.batch}
-    changes = {name: value for name, value in asked.items() if value}
-    if not chosen.learns and (changes or settings.seeds != 1):
+def _protocol(
+    name: str, chosen: Suite, seeds: int, asked: Mapping[str, Any]
+) -> FineTuning | Literal["features"]:
+    """The protocol with what is asked for instead of its own settings. Raises BadSettings for changes of a
+    protocol that does not train."""
+    changes = {setting: value for setting, value in asked.items() if value}
+    if not chosen.learns and (changes or seeds != 1):
         raise BadSettings(
             f"`rates`, `steps`, `batch` and `seeds` are for fine-tuning, and {chosen.name} measures a "
             "model as it is; leave them out"
         )
-    if settings.protocol == "features":
-        if changes or settings.seeds != 1:
+    if name == "features":
+        if changes or seeds != 1:
             raise BadSettings(
                 "`rates`, `steps`, `batch` and `seeds` are for fine-tuning; give "
                 "`protocol='paper'` or light, or leave them out"
             )
         return "features"
-    return replace(FINE_TUNING[settings.protocol], **changes)
+    return replace(FINE_TUNING[name], **changes)
 
 
 def _remarks(outcome: Outcome) -> Iterator[str]:
@@ -369,13 +375,12 @@ def _comparison_json(comparison: SuiteComparison) -> dict:
     }
 
 
-def _next(settings: RunSuite, chosen) -> str:
+def _next(model: str, protocol: str, chosen: Suite) -> str:
     """What to run next."""
     if not chosen.learns:
-        return (
-            f"next: vitkit evaluate {word_of(settings.model)} DATA --as NAME --report report.html, "
-            "for all about one of them"
-        )
-    if settings.protocol == "features":
-        return "next: the same with --protocol paper, which fine-tunes the model on every task"
-    return "next: vitkit evaluate WORKDIR/TASK/seed-0 DATA, for the report of one task"
+        evaluate = step("evaluate", model, DATA, named=Placeholder("name"), report="report.html")
+        return f"next: {evaluate}, for all about one of them"
+    if protocol == "features":
+        return "next: the same with `protocol='paper'`, which fine-tunes the model on every task"
+    evaluate = step("evaluate", Placeholder("WORKDIR/TASK/seed-0"), DATA)
+    return f"next: {evaluate}, for the report of one task"

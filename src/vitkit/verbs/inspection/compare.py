@@ -181,7 +181,7 @@ def compare(
     limit: int = 64,
     tolerance: float = 1e-4,
     output: PathLike = Path("comparison.html"),
-    data: Annotated[Several[str], "DATA..."] = (),
+    data: Several[DataLike] = (),
     json: bool = False,
     ok_if_unreadable: bool = False,
     **overrides: Unpack[Overrides],

@@ -1,17 +1,23 @@
 """What a run would need, counted before anything is run."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.table import Table
-from tyro.conf import arg
 
+from vitkit.evaluation import EvaluatorName
 from vitkit.recipes import facts_of
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import working
 from vitkit.system.console.text import readable
 from vitkit.system.errors import BadSettings, VitkitError
+from vitkit.system.functions.override import override_all
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.types import DataLike, Several, SpanLike
 from vitkit.training import (
     GIB,
     Facts,
@@ -22,36 +28,17 @@ from vitkit.training import (
     advice,
     count,
     divide,
-    memory,
     open_to_divide,
     resolve,
     spent,
 )
-from vitkit.verbs.definition import result, verb_that_begins
-from vitkit.verbs.training.train import RecipeOnImages, recipe_on_images
+from vitkit.training import memory as memory_of
+from vitkit.verbs.training.train import ModelConfig, RecipeLike, dotted, recipe_on_images
 from vitkit.weights import preprocessing_for_channels
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Compute what a recipe needs on a number of GPUs: memory per GPU, exaFLOPs, time, energy, and
-    the paper's TPUv3-core-days. Nothing is run."""
-
-    recipe: Annotated[Recipe, arg(name="")]
-    model_name: Annotated[str, arg(name="model")] = ""
-    """Name of a model to use instead of the recipe's, such as S/16, R26+S/32 or BiT-R50x1; `vitkit
-    models` lists the names."""
-    machine: Annotated[Machine, arg(name="")] = field(default_factory=Machine)
-    examples: int = 0
-    """Number of training images; 0 counts the images of --data.source, or uses the size of the
-    paper's data set."""
-    classes: int = 1000
-    """Number of classes, with --examples; with --data.source, the classes are counted."""
-
-
-@result
-@dataclass(frozen=True)
-class Planned:
+@dataclass(frozen=True, repr=False)
+class Planned(Rows):
     """The resources that a run would need."""
 
     machine: Machine
@@ -98,22 +85,57 @@ class Planned:
         yield f"next: torchrun --nproc-per-node {processes} -m vitkit train RECIPE (docs/scaling.md)"
 
 
-def begin_plan(first: RecipeOnImages, given: frozenset[str]) -> Plan:
-    """All settings of a plan, from the recipe and the images."""
-    return Plan(recipe_on_images(first, given))
+@public
+def plan(
+    recipe: RecipeLike,
+    data: DataLike = "",
+    *,
+    model: ModelConfig = "",
+    evaluators: Several[EvaluatorName] | None = None,
+    length: SpanLike | None = None,
+    gpus: int = Machine.gpus,
+    memory: float = Machine.memory,
+    tflops: float = Machine.tflops,
+    mfu: float = Machine.mfu,
+    watts: float = Machine.watts,
+    examples: int = 0,
+    classes: int = 1000,
+    **settings: Any,
+) -> Planned:
+    """Compute what a recipe needs on a number of GPUs: memory per GPU, exaFLOPs, time, energy, and
+    the paper's TPUv3-core-days. Nothing is run.
 
+    Args:
+        recipe: A recipe, or the name of one: `vitkit.recipes.RECIPES`, or file.py:function.
+        data: Images, instead of the recipe's.
+        model: Name of a model to use instead of the recipe's, such as S/16, R26+S/32 or BiT-R50x1;
+            `vitkit.list_models` lists the names. In a program also a configuration.
+        evaluators: Evaluators that would measure the run, instead of the recipe's.
+        length: How long the run is, such as 10epochs. Default: the recipe's length.
+        gpus: Number of GPUs; each runs one process.
+        memory: Memory of one GPU in GiB.
+        tflops: Peak of one GPU in 10^12 floating-point operations a second: an H100 has 989 in bfloat16
+            and 67 in float32, an A100 312 and 19.5.
+        mfu: Model FLOPs utilisation: the share of the peak that training reaches.
+        watts: Power of one GPU and its share of the host, under load.
+        examples: Number of training images; 0 counts the images of `data.source`, or uses the size of
+            the paper's data set.
+        classes: Number of classes, with `examples`; with `data.source`, the classes are counted.
+        **settings: Any setting of the recipe, with two underscores before the field of a part:
+            batch=256, optim__lr=0.1. Also quiet=True, which logs nothing, and progress=FUNCTION, which
+            receives all messages.
 
-@verb_that_begins(begin_plan)
-def plan(settings: Plan) -> Planned:
-    """Count what a recipe needs on a number of GPUs; nothing is run. Raises ValueError if the GPUs
-    cannot share a batch equally, and if nobody knows how many images there are."""
+    Raises:
+        BadSettings: If the GPUs cannot share a batch equally, or the number of images is unknown.
+    """
+    recipe = recipe_on_images(recipe, data, model, evaluators, length, dotted(settings))
+    recipe = override_all("plan", recipe, settings)
+    machine = Machine(gpus, memory, tflops, mfu, watts)
+
     # The run, with every span in steps
-    machine = settings.machine
-    recipe = settings.recipe
-    data = recipe.data
-    preprocessing = preprocessing_for_channels(data.preprocessing, recipe.model.channels)
-    recipe = replace(recipe, data=replace(data, preprocessing=preprocessing))
-    recipe = resolve(recipe, _facts(settings))
+    preprocessing = preprocessing_for_channels(recipe.data.preprocessing, recipe.model.channels)
+    recipe = replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))
+    recipe = resolve(recipe, _facts(recipe, examples, classes))
     if recipe.precision == "auto":  # a run asks its machine; the GPUs that one plans for have it
         recipe = replace(recipe, precision="bfloat16")
     if recipe.batch % machine.gpus:
@@ -130,38 +152,37 @@ def plan(settings: Plan) -> Planned:
     except VitkitError as error:
         say(f"without its memory: {error}")
         return Planned(machine, recipe, takes, None, "")
-    needs = memory(recipe, machine.gpus, counts)
+    needs = memory_of(recipe, machine.gpus, counts)
     return Planned(machine, recipe, takes, needs, advice(recipe, machine, counts))
 
 
-def _facts(settings: Plan) -> Facts:
-    """How many images there are, and their classes: as the command says, or counted. Raises
-    ValueError if there is nothing to count."""
-    if settings.examples:
-        return Facts(settings.examples, tuple(map(str, range(settings.classes))))
-    recipe = settings.recipe
+def _facts(recipe: Recipe, examples: int, classes: int) -> Facts:
+    """The number of images, and their classes: as given (`examples` above 0), or counted. Raises
+    BadSettings if there is nothing to count."""
+    if examples:
+        return Facts(examples, tuple(map(str, range(classes))))
     data = recipe.data
-    if not data.source:
-        # The facts of the data set that a recipe of the paper is for; for a recipe whose length
-        # does not depend on them, any
-        published = facts_of(recipe.name)
-        if published is not None:
-            say(
-                f"{published.examples:,} images of {len(published.labels):,} classes, as "
-                f"{recipe.name} is for; `examples` and `classes` say others"
-            )
-            return published
-        if recipe.length.unit == "epochs":
-            raise BadSettings(
-                f"the length is {recipe.length}, and the number of training images is unknown; "
-                "give it with `examples`, such as `examples=1281167`, or give the images with "
-                "`data.source`"
-            )
-        labels = tuple(map(str, range(settings.classes)))
-        return Facts(recipe.batch, labels)
-    splits = open_to_divide(data, typed=True)
-    training = divide(splits, data)["train"]
-    return Facts(len(training), tuple(splits.labels))
+    if data.source:
+        splits = open_to_divide(data, typed=True)
+        training = divide(splits, data)["train"]
+        return Facts(len(training), tuple(splits.labels))
+
+    # The facts of the data set that a recipe of the paper is for; for a recipe whose length does not
+    # depend on them, any
+    published = facts_of(recipe.name)
+    if published is not None:
+        say(
+            f"{published.examples:,} images of {len(published.labels):,} classes, as "
+            f"{recipe.name} is for; `examples` and `classes` say others"
+        )
+        return published
+    if recipe.length.unit == "epochs":
+        raise BadSettings(
+            f"the length is {recipe.length}, and the number of training images is unknown; "
+            "give it with `examples`, such as `examples=1281167`, or give the images with "
+            "`data.source`"
+        )
+    return Facts(recipe.batch, tuple(map(str, range(classes))))
 
 
 def _memory_table(needs: Memory, recipe: Recipe, machine: Machine) -> Table:

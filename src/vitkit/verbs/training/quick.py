@@ -34,18 +34,18 @@ from vitkit.quick import (
 from vitkit.recipes import few_pixels
 from vitkit.studies import Transfer
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted, printable
+from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import Interrupted
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import DATA, IMAGES, step
 from vitkit.system.processes.ranks import from_rank_0, process_group
-from vitkit.training import RUNS, run_name
-from vitkit.verbs.definition import result
+from vitkit.training import RUNS, Recipe, run_name
 from vitkit.verbs.made_model import MadeModel
 from vitkit.verbs.training.train import transfer_tables
-from vitkit.weights import Classifier, format_of, formats_for
+from vitkit.weights import Classifier, Hints, format_of, formats_for
 
 if TYPE_CHECKING:
     from vitkit.verbs.files.faster import FasterModel
-    from vitkit.verbs.training.finetune import Finetune
 
 
 def earlier_model(data: str, workdir: Path | None, minutes: float) -> str:
@@ -72,12 +72,14 @@ def _run_dirs(data: str, workdir: Path | None) -> Iterator[Path]:
         yield RUNS / f"{name}-{number}"
 
 
-@result
-@dataclass(frozen=True)
-class Finetuned(MadeModel):
+@dataclass(frozen=True, repr=False)
+class Finetuned(Rows, MadeModel):
     """A classifier of your own images."""
 
-    settings: "Finetune"
+    data: str
+    """The images that it was made of."""
+    workdir: Path | None
+    """The directory that was asked for."""
     classifier: Classifier
     """The model."""
     run_dir: Path
@@ -139,8 +141,8 @@ class Finetuned(MadeModel):
             yield from transfer_tables(self.transfer)
             written = (self.run_dir / "model", self.run_dir / "transfer.json")
             yield f"wrote {written[0]}, {written[1]} and {self.path}"
-            word = as_word(self.run_dir)
-            yield f"next: vitkit predict {word} IMAGE..., or vitkit evaluate {word} DATA"
+            predict = step("predict", self.run_dir, IMAGES)
+            yield f"next: {predict}, or {step('evaluate', self.run_dir, DATA)}"
             return
         yield from _other_targets(self.answer)
         yield from _candidates(self.answer)
@@ -150,29 +152,28 @@ class Finetuned(MadeModel):
         yield from _next(self)
 
 
-def finetune_quick(settings: "Finetune") -> Finetuned:
+def finetune_quick(
+    recipe: Recipe,
+    data: str,
+    workdir: Path | None,
+    minutes: float,
+    portable: bool,
+    hints: Hints,
+    device: str,
+    patience: float,
+) -> Finetuned:
     """Make the model, and write the report."""
-    recipe = settings.recipe
-    keep_size = bool(settings.hints.image)
+    keep_size = bool(hints.image)
     native = None
-    if settings.hints.crop or settings.hints.resize:  # somebody has said what becomes of the images
+    if hints.crop or hints.resize:  # the caller has decided what becomes of the images
         native = False
-    with process_group(settings.device, settings.patience) as device:
-        for run_dir in _run_dirs(settings.data, settings.workdir):
+    with process_group(device, patience) as opened:
+        for run_dir in _run_dirs(data, workdir):
             try:
-                reached = answer(
-                    recipe,
-                    run_dir,
-                    settings.minutes,
-                    device,
-                    say,
-                    keep_size,
-                    settings.portable,
-                    native,
-                )
+                reached = answer(recipe, run_dir, minutes, opened, say, keep_size, portable, native)
                 break
             except OtherPlan as error:
-                if settings.workdir is not None:
+                if workdir is not None:
                     raise OtherPlan(f"{error}; choose another `workdir`, or remove it") from None
                 say(f"{error}: a new one is made beside it")
             except Interrupted:
@@ -180,7 +181,7 @@ def finetune_quick(settings: "Finetune") -> Finetuned:
                     say(f"{run_dir / 'model'} holds the first model; the same command continues")
                 raise
         page = from_rank_0(lambda: write_page(run_dir, typed=(recipe.data.source,)))
-    return Finetuned(settings, reached.classifier, run_dir, page, reached, None)
+    return Finetuned(data, workdir, reached.classifier, run_dir, page, reached, None)
 
 
 def _other_targets(reached: Answer) -> Iterator[str]:
@@ -270,12 +271,12 @@ def _guessing(reached: Answer) -> Iterator[str]:
     height, width = preprocessing.size
     seen_in = f"{width} x {height} pixels"
     larger = 2 * max(height, width)
-    remedy = f"larger images (--image {larger})"
+    remedy = f"larger images (`image={larger}`)"
     if preprocessing.is_native:
         seen_in = f"{preprocessing.patches:,} patches of {preprocessing.patch[0]} pixels"
         larger = round(2 * math.sqrt(height * width))
-        remedy = f"more patches (--tokens {4 * preprocessing.patches})"
-    remedies = [f"more time (--minutes {reached.minutes:g})"]
+        remedy = f"more patches (`tokens={4 * preprocessing.patches}`)"
+    remedies = [f"more time (`minutes={reached.minutes:g}`)"]
     if not few_pixels(source, larger):  # there is more to see
         remedies.append(remedy)
     yield (
@@ -305,17 +306,17 @@ def openers(classifier: Classifier) -> Iterator[str]:
         lacking = ", ".join(format_of("huggingface", config, preprocessing.rule).cannot(config))
         yield (
             f"Transformers does not open it, whose models of whole images have no place for {lacking}, nor "
-            "does timm, whose models crop; --crop centre makes a model that timm opens"
+            "does timm, whose models crop; `crop='centre'` makes a model that timm opens"
         )
     elif preprocessing.is_native:
         yield (
             "Transformers and timm do not open it, because it reads images at their own proportions; "
-            "--portable --crop centre makes a model that both open"
+            "`portable` with `crop='centre'` makes a model that both open"
         )
     elif isinstance(config, ViTConfig) and config.reads != config.headless().reads:
         yield (
             "Transformers and timm do not open it, because of what its head reads: its README.md has the "
-            "lines that compute the same with timm, and --portable makes a model that both open"
+            "lines that compute the same with timm, and `portable` makes a model that both open"
         )
 
 
@@ -327,14 +328,13 @@ def _next(finetuned: Finetuned) -> Iterator[str]:
     else:
         yield f"wrote {finetuned.run_dir / 'model'} and {finetuned.path}"
     yield from openers(finetuned.classifier)
-    word = as_word(finetuned.run_dir)
-    data = as_word(finetuned.settings.data)
+    run_dir = finetuned.run_dir
     yield "next:"
-    yield f"  vitkit predict {word} IMAGE...   what it says of other photographs"
+    yield f"  {step('predict', run_dir, IMAGES)}   what it says of other photographs"
     if reached.photographs.target_kind == "class":
-        yield f"  vitkit data review {data} {word}   labels that may be wrong"
+        yield f"  {step('review', finetuned.data, run_dir)}   labels that may be wrong"
     if reached.photographs.held_out is not None:  # else nothing is fine-tuned, however long
-        changes = f"--minutes {reached.minutes:g}"
-        if finetuned.settings.workdir is not None:
-            changes += " and another --workdir"
+        changes = f"`minutes={reached.minutes:g}`"
+        if finetuned.workdir is not None:
+            changes += " and another `workdir`"
         yield f"  the same command with {changes}   more time"

@@ -1,17 +1,22 @@
 """A run on one page, or several side by side."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Unpack
 
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import Positional, arg
 
 from vitkit.quick import check_recorded, is_quick, write_page
 from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.errors import BadSettings, VitkitError
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import Placeholder, step
+from vitkit.system.functions.types import DataLike, Messages, PathLike, Several
 from vitkit.training import (
     Recorded,
     common_answers,
@@ -24,30 +29,10 @@ from vitkit.training import (
     write_comparison,
 )
 from vitkit.training import report as write_report
-from vitkit.verbs.definition import result, verb
 
 
-@dataclass(frozen=True)
-class Report:
-    """Write the report.html of a run again, with everything that it can show about the model:
-    confused classes, the most confident mistakes and what the model looked at, filters, positions,
-    attention. For several runs, write one page that compares results, curves, cost, and the
-    settings that differ."""
-
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")]
-    """Directories of runs, such as runs/digits."""
-    output: Path | None = None
-    """The page to write. Default: report.html in the directory of a single run, runs.html for
-    several."""
-    data: Annotated[tuple[str, ...], arg(metavar="DATA...")] = ()
-    """Data sets that may be opened again although they are Python functions or addresses: vitkit does
-    not run or fetch what only the run's own files name. Folders and files of this machine need not be
-    listed."""
-
-
-@result
-@dataclass(frozen=True)
-class WrittenReport:
+@dataclass(frozen=True, repr=False)
+class WrittenReport(Rows):
     """A page about a run, or about several."""
 
     path: Path
@@ -63,38 +48,58 @@ class WrittenReport:
 
     def shown(self) -> Iterator[str | Table]:
         """The path of the page; for several runs also their results and differences."""
-        first = as_word(self.runs[0].run_dir)
+        first = self.runs[0].run_dir
         if len(self.runs) == 1:
             yield f"wrote {self.path}"
-            yield f"next: vitkit report {first} OTHER, with another run beside it"
+            yield f"next: {step('report', first, Placeholder('other'))}, with another run beside it"
             return
         yield from side_by_side(self.runs)
         yield from map(printable, self.notes)
         yield f"wrote {self.path}"
-        yield f"next: vitkit report {first}, about one of them alone"
+        yield f"next: {step('report', first)}, about one of them alone"
 
 
-@verb
-def report(settings: Report) -> WrittenReport:
-    """Write a page about a run, with all that can be seen of its model; or about several runs, side by
-    side. Raises ValueError if one is not a run."""
-    if not settings.runs:
+@public
+def report(
+    *runs: PathLike,
+    output: PathLike | None = None,
+    data: Several[DataLike] = (),
+    **messages: Unpack[Messages],
+) -> WrittenReport:
+    """Write the report.html of a run again, with everything that it can show about the model:
+    confused classes, the most confident mistakes and what the model looked at, filters, positions,
+    attention. For several runs, write one page that compares results, curves, cost, and the
+    settings that differ.
+
+    Args:
+        runs: Directories of runs, such as runs/digits.
+        output: The page to write. Default: report.html in the directory of a single run, runs.html for
+            several.
+        data: Data sets that may be opened again although they are Python functions or addresses: vitkit
+            does not run or fetch what only the run's own files name. Folders and files of this machine
+            need not be listed.
+
+    Raises:
+        BadSettings: If no run is given, or one twice.
+        BadRun: If a directory is not a run.
+    """
+    if not runs:
         raise BadSettings("no run: say whose report to write, as in vitkit report runs/digits")
-    for run_dir in settings.runs:
+    for run_dir in runs:
         _check(run_dir)
-    places = [run_dir.resolve() for run_dir in settings.runs]
-    for run_dir, place in zip(settings.runs, places, strict=True):
+    places = [run_dir.resolve() for run_dir in runs]
+    for run_dir, place in zip(runs, places, strict=True):
         if places.count(place) > 1:
             raise BadSettings(f"{run_dir} is given twice; give each run once")
 
-    if len(settings.runs) == 1:
-        (run_dir,) = settings.runs
-        page = _page_of(run_dir, settings.output, settings.data)
+    if len(runs) == 1:
+        (run_dir,) = runs
+        page = _page_of(run_dir, output, data)
         return WrittenReport(page, (read_run(run_dir),))
-    runs = tuple(read_run(run_dir, settings.data) for run_dir in settings.runs)
-    notes = on_common_images(runs)
-    page = write_comparison(settings.output or Path("runs.html"), runs, notes)
-    return WrittenReport(page, runs, notes)
+    recorded = tuple(read_run(run_dir, data) for run_dir in runs)
+    notes = on_common_images(recorded)
+    page = write_comparison(output or Path("runs.html"), recorded, notes)
+    return WrittenReport(page, recorded, notes)
 
 
 def _page_of(run_dir: Path, path: Path | None, typed: Sequence[str]) -> Path:

@@ -1,121 +1,104 @@
 """A run by a recipe."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table
-from tyro.conf import Positional, arg
 
 from vitkit.evaluation import EVALUATORS, Eval, EvaluatorName, Metric
 from vitkit.recipes import recipe as recipe_called
 from vitkit.recipes import with_model
 from vitkit.studies import USUAL, Regularisation, Transfer, regularised, transfer
 from vitkit.system.console.messages import is_first, say
-from vitkit.system.console.text import as_word, counted
+from vitkit.system.console.text import counted
+from vitkit.system.functions.override import override_all
+from vitkit.system.functions.public import alone, public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import DATA, IMAGES, step
+from vitkit.system.functions.types import DataLike, Fields, PathLike, Several, SpanLike
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span
 from vitkit.training import Recipe, Recorded, default_run_dir, read_run, tidied
 from vitkit.training import report as report_of_run
 from vitkit.training import train as run_recipe
-from vitkit.verbs.arguments import Device
-from vitkit.verbs.definition import alone, result, verb_that_begins
 from vitkit.verbs.files.export import keep
 from vitkit.verbs.made_model import MadeModel
 from vitkit.weights import Classifier, load
 
-
-@dataclass(frozen=True)
-class Regularise:
-    """Regularisation that is chosen on held-out images."""
-
-    regularise: bool = False
-    """First choose weight decay, dropout and label smoothing on held-out training images, as the
-    paper does on its smaller data sets. Every combination of the following values is tried, and the
-    recipe's own values."""
-    weight_decays: tuple[float, ...] = ()
-    """Weight decays to choose from. Default, with --regularise: 0.03, 0.1 and 0.3."""
-    dropouts: tuple[float, ...] = ()
-    """Rates of dropout to choose from. Default, with --regularise: 0 and 0.1."""
-    label_smoothings: tuple[float, ...] = ()
-    """Label smoothings to choose from. Default, with --regularise: 0 and 0.1."""
-
-    def values(self) -> Regularisation:
-        """The values to try: those that are given; for the others the usual ones, if --regularise
-        is given."""
-        usual = Regularisation()
-        if self.regularise:
-            usual = USUAL
-        return Regularisation(
-            self.weight_decays or usual.weight_decays,
-            self.dropouts or usual.dropouts,
-            self.label_smoothings or usual.label_smoothings,
-        )
+if TYPE_CHECKING:
+    from vitkit.models import ViTConfig
 
 
-@dataclass(frozen=True)
-class Train:
-    """Train a model by a recipe, or continue the run in the directory."""
-
-    recipe: Annotated[Recipe, arg(name="")]
-    model_name: Annotated[str, arg(name="model")] = ""
-    """Name of a model to train instead of the recipe's, such as S/16, R26+S/32 or BiT-R50x1;
-    `vitkit models` lists the names."""
-    evaluators: Annotated[tuple[EvaluatorName, ...], arg(name="evals")] = ()
-    """Evaluators that measure the run, instead of the recipe's. Each then has settings, such as
-    --evals.0.every and --evals.0.data."""
-    regularising: Annotated[Regularise, arg(name="")] = field(default_factory=Regularise)
-    workdir: Path | None = None
-    """Directory of the run. Default: a directory in runs/, named after the images and the recipe.
-    Run the same command again to continue a run."""
-    device: Device = "auto"
-    patience: float = PATIENCE
-    """Seconds without progress after which a run of several processes (torchrun) ends and says
-    which one is missing."""
+if TYPE_CHECKING:
+    RecipeLike = str | Recipe
+    ModelConfig = str | ViTConfig
+else:
+    RecipeLike = Annotated[Any, "RECIPE", Fields((Recipe,))]
+    ModelConfig = Annotated[Any, "NAME"]
 
 
-@dataclass(frozen=True)
-class RecipeOnImages:
-    """The values that determine the other settings of a run."""
+def regularisation(
+    regularise: bool,
+    weight_decays: tuple[float, ...],
+    dropouts: tuple[float, ...],
+    label_smoothings: tuple[float, ...],
+) -> Regularisation:
+    """The values to try: those that are given; for the others the usual ones, if `regularise` is
+    given."""
+    usual = Regularisation()
+    if regularise:
+        usual = USUAL
+    return Regularisation(
+        weight_decays or usual.weight_decays,
+        dropouts or usual.dropouts,
+        label_smoothings or usual.label_smoothings,
+    )
 
-    recipe: Positional[str]
-    """A recipe, or the name of one."""
-    data: Positional[str] = ""
-    """Images, instead of the recipe's."""
-    model: str = ""
-    """Name of a model to train instead of the recipe's."""
-    evaluators: tuple[str, ...] | None = None
-    """Evaluators that measure the run, instead of the recipe's."""
-    length: Span | None = None
-    """How long the run is."""
 
+def recipe_on_images(
+    recipe: RecipeLike,
+    data: str,
+    model: ModelConfig,
+    evaluators: Sequence[str] | None,
+    length: Span | None,
+    given: frozenset[str],
+) -> Recipe:
+    """The recipe that is named, on these images, with this model and these evaluators.
 
-def recipe_on_images(first: RecipeOnImages, given: frozenset[str]) -> Recipe:
-    """The recipe that is named, on these images, with this model and these evaluators. Raises
-    ValueError if a name does not exist."""
-    recipe = first.recipe
+    Args:
+        recipe: A recipe, or the name of one.
+        data: Images, instead of the recipe's; empty for the recipe's own.
+        model: Name or configuration of a model to train, instead of the recipe's.
+        evaluators: Evaluators that measure the run, instead of the recipe's.
+        length: How long the run is; None for the recipe's length.
+        given: The names of all settings that the caller gives, such as "optim.lr".
+
+    Raises BadSettings if a name does not exist.
+    """
     if not isinstance(recipe, Recipe):
         recipe = recipe_called(str(recipe))
-    recipe = with_length(with_evals(recipe, first.evaluators), first.length, given)
-    if first.data:
-        recipe = replace(recipe, data=replace(recipe.data, source=str(first.data)))
-    if isinstance(first.model, str) and first.model:
-        recipe = with_model(recipe, first.model)
-    elif first.model:  # a program may have the model's config itself
-        recipe = replace(recipe, model=first.model)
+    recipe = with_length(with_evals(recipe, evaluators), length, given)
+    if data:
+        recipe = replace(recipe, data=replace(recipe.data, source=data))
+    if isinstance(model, str) and model:
+        recipe = with_model(recipe, model)
+    elif model:  # a program may have the model's configuration itself
+        recipe = replace(recipe, model=model)
     return with_augmentation_as_given(recipe, given)
 
 
-def begin(first: RecipeOnImages, given: frozenset[str]) -> Train:
-    """All settings of a run, from its recipe and images."""
-    return Train(recipe_on_images(first, given))
+def dotted(settings: Mapping[str, Any]) -> frozenset[str]:
+    """The names of settings with dots: {"optim__lr": 0.1} names "optim.lr"."""
+    return frozenset(name.replace("__", ".") for name in settings)
 
 
-@result
-@dataclass(frozen=True)
-class Trained(MadeModel):
+@dataclass(frozen=True, repr=False)
+class Trained(Rows, MadeModel):
     """A run that has ended."""
 
     classifier: Classifier
@@ -141,54 +124,94 @@ class Trained(MadeModel):
         """A row for each evaluation: its step, and every metric."""
         rows = {}
         for name, points in self.run.points().items():
-            for step, metric in points:
-                rows.setdefault(step, {"step": step})[name] = metric.value
-        return [rows[step] for step in sorted(rows)]
+            for number, metric in points:
+                rows.setdefault(number, {"step": number})[name] = metric.value
+        return [rows[number] for number in sorted(rows)]
 
     def shown(self) -> Iterator[str | Table]:
         """The output: the chosen settings, the files that were written, and the next command."""
         if self.transfer is not None:
             yield from transfer_tables(self.transfer)
         yield f"wrote {self.run_dir / 'model'} and {self.path}"
-        word = as_word(self.run_dir)
         if not self.classifier.labels:
-            yield f"next: vitkit finetune {word} DATA, which gives it a head"
+            yield f"next: {step('finetune', self.run_dir, DATA)}, which gives it a head"
             return
-        images = as_word(self.run.recipe["data"]["source"])
-        yield f"next: vitkit evaluate {word} {images}, or vitkit predict {word} IMAGE..."
+        evaluate = step("evaluate", self.run_dir, self.run.recipe["data"]["source"])
+        yield f"next: {evaluate}, or {step('predict', self.run_dir, IMAGES)}"
 
 
-@verb_that_begins(begin)
+@public
 @alone
-def train(settings: Train) -> Trained:
-    """Train a model by a recipe, or continue the run that is in the directory: bit for bit as if it
-    had never been interrupted, on a CPU, and on a GPU if the recipe is `deterministic`. The report is
-    written at its end.
+def train(
+    recipe: RecipeLike,
+    data: DataLike = "",
+    *,
+    model: ModelConfig = "",
+    evaluators: Several[EvaluatorName] | None = None,
+    length: SpanLike | None = None,
+    regularise: bool = False,
+    weight_decays: Several[float] = (),
+    dropouts: Several[float] = (),
+    label_smoothings: Several[float] = (),
+    workdir: PathLike | None = None,
+    device: str = "auto",
+    patience: float = PATIENCE,
+    **settings: Any,
+) -> Trained:
+    """Train a model by a recipe, or continue the run in the directory.
 
-    Raises ValueError if the recipe cannot run, Interrupted after a stop, FloatingPointError when the loss
-    stays non-finite.
+    A run that is continued is the same, bit for bit, as if it had never been interrupted: on a CPU, and on
+    a GPU if the recipe is `deterministic`. The report is written at its end.
+
+    Args:
+        recipe: A recipe, or the name of one: `vitkit.recipes.RECIPES`, or file.py:function.
+        data: Images, instead of the recipe's.
+        model: Name of a model to train instead of the recipe's, such as S/16, R26+S/32 or BiT-R50x1;
+            `vitkit.list_models` lists the names. In a program also a configuration.
+        evaluators: Evaluators that measure the run, instead of the recipe's. Each then has settings,
+            such as `evals.0.every` and `evals.0.data`.
+        length: How long the run is, such as 10epochs. Default: the recipe's length.
+        regularise: First choose weight decay, dropout and label smoothing on held-out training images, as
+            the paper does on its smaller data sets. Every combination of the following values is tried,
+            and the recipe's own values.
+        weight_decays: Weight decays to choose from. Default, with `regularise`: 0.03, 0.1 and 0.3.
+        dropouts: Rates of dropout to choose from. Default, with `regularise`: 0 and 0.1.
+        label_smoothings: Label smoothings to choose from. Default, with `regularise`: 0 and 0.1.
+        workdir: Directory of the run. Default: a directory in runs/, named after the images and the
+            recipe. Run the same command again to continue a run.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        patience: Seconds without progress after which a run of several processes (torchrun) ends and
+            says which one is missing.
+        **settings: Any setting of the recipe, with two underscores before the field of a part:
+            batch=256, optim__lr=0.1. Also quiet=True, which logs nothing, and progress=FUNCTION, which
+            receives all messages.
+
+    Raises:
+        BadSettings: If the recipe cannot run.
+        BadData: If the images cannot be read.
+        Interrupted: If the run was asked to stop, and has saved itself.
+        Diverged: If the loss stays non-finite.
     """
-    images = tidied(settings.recipe.data.source)
-    recipe = replace(settings.recipe, data=replace(settings.recipe.data, source=images))
-    run_dir = settings.workdir or default_run_dir(images, recipe.name)
+    recipe = recipe_on_images(recipe, data, model, evaluators, length, dotted(settings))
+    recipe = override_all("train", recipe, settings)
+    values = regularisation(regularise, weight_decays, dropouts, label_smoothings)
+    images = tidied(recipe.data.source)
+    recipe = replace(recipe, data=replace(recipe.data, source=images))
+    run_dir = workdir or default_run_dir(images, recipe.name)
     page = run_dir / "report.html"
-    with process_group(settings.device, settings.patience):
-        classifier, outcome = _run(settings, recipe, run_dir)
+    with process_group(device, patience):
+        if values:
+            say_regularisation(recipe, values)
+            outcome = transfer(recipe, run_dir, (), 1, device, values)
+            classifier = load(run_dir, quiet=True)
+        else:
+            outcome = None
+            classifier = run_recipe(recipe, run_dir, device)
         if on_rank_0():
             page = report_of_run(run_dir, typed=(images,))
     if is_first():
         keep(run_dir)
     return Trained(classifier, run_dir, page, outcome)
-
-
-def _run(settings: Train, recipe: Recipe, run_dir: Path) -> tuple[Classifier, Transfer | None]:
-    """Train; of several regularisations with the one that is best on held-out images."""
-    values = settings.regularising.values()
-    if not values:
-        return run_recipe(recipe, run_dir, settings.device), None
-    say_regularisation(recipe, values)
-    outcome = transfer(recipe, run_dir, (), 1, settings.device, values)
-    return load(run_dir, quiet=True), outcome
 
 
 def with_evals(recipe: Recipe, names: Sequence[str] | None) -> Recipe:

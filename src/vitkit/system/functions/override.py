@@ -1,0 +1,61 @@
+"""One setting of a frozen value changed by its name, such as "optim.lr" of a recipe."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, get_type_hints
+
+from vitkit.system.functions.parameters import options
+from vitkit.system.functions.values import read_value
+
+V = Any
+
+
+def override(value: V, name: str, new: Any) -> V:
+    """A copy of a frozen dataclass with another value of one setting.
+
+    Args:
+        value: The dataclass, such as a Recipe.
+        name: The setting, with a dot before the field of a part: "batch", "optim.lr".
+        new: Its new value, which is converted as the field's type says (`read_value`).
+
+    Raises:
+        KeyError: If there is no such setting.
+        TypeError: If `new` has another type.
+        BadSettings: If `new` is not one of the choices.
+    """
+    return _override(value, name, new, "")
+
+
+def _override(value: Any, name: str, new: Any, before: str) -> Any:
+    head, _, rest = name.partition(".")
+    types = get_type_hints(type(value))
+    if head not in types:
+        raise KeyError(name)
+    inner = getattr(value, head)
+    if rest and not dataclasses.is_dataclass(inner):
+        raise KeyError(name)
+    if rest:
+        new = _override(inner, rest, new, f"{before}{head}__")
+    else:
+        new = read_value(f"{before}{head}", types[head], new)
+    return dataclasses.replace(value, **{head: new})
+
+
+def override_all(
+    function: str, value: V, settings: Mapping[str, Any], known: Iterable[str] = ()
+) -> V:
+    """A copy of a frozen dataclass with the settings of a call, such as {"optim__lr": 0.1}.
+
+    Raises TypeError for one that does not exist, with the nearest name; known: the other arguments of the
+    function.
+    """
+    for argument, new in settings.items():
+        try:
+            value = override(value, argument.replace("__", "."), new)
+        except KeyError:
+            names = [*known, *(option.argument for option in options(type(value), value))]
+            near = get_close_matches(argument, names, 1)
+            question = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"vitkit.{function} has no setting {argument!r}{question}") from None
+    return value
