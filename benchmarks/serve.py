@@ -35,15 +35,14 @@ import record
 from vitkit.prediction import Item, prepare
 from vitkit.runtimes import Runtime
 from vitkit.system.machine import cpus
-from vitkit.verbs import Serve, open_model
+from vitkit.verbs import open_model
 
 
 def main() -> None:
     options = arguments()
     images = pq.read_table(options.images).column("image").to_pylist()
     files = [image["bytes"] for image in images[: options.count]]
-    command = Serve(options.model, batch=options.batch, precision=options.precision, device="cpu")
-    runtime = open_model(command)
+    runtime = open_model(options.model, precision=options.precision, device="cpu")
     batch = prepared(runtime, files[: options.batch])
 
     # In turns

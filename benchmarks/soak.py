@@ -41,7 +41,7 @@ from soak_traffic import Stage, ask_honestly, attack, be_silent, metrics_of
 import vitkit
 from vitkit.prediction import predict
 from vitkit.runtimes import Runtime
-from vitkit.verbs import Serve, open_model
+from vitkit.verbs import open_model
 
 FILES = 60  # photographs that are sent
 HONEST = 4  # clients
@@ -78,7 +78,7 @@ def main() -> None:
     with TemporaryDirectory() as name, disk(Path(name) / "disk") as kind_of_disk:
         folder = Path(name)
         models = two_models(options.model, folder)
-        expected = [answers(open_model(Serve(str(model), device="cpu")), files) for model in models]
+        expected = [answers(open_model(str(model), device="cpu"), files) for model in models]
         point(folder, models[0])
         with serving(folder) as (process, port):
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))  # for the flood

@@ -283,8 +283,8 @@ def test_an_exported_file_answers_without_pytorch(tmp_path, photographs):
     image = str(next(photographs.glob("red/*.jpg")))
     check_imports_no_pytorch(imported_by("predict", str(tmp_path / "model.onnx"), image))
     code = (
-        "import sys; from vitkit.verbs.serving.serve import Serve, open_model; "
-        "open_model(Serve(sys.argv[1])); print(*sys.modules)"
+        "import sys; from vitkit.verbs.serving.serve import open_model; "
+        "open_model(sys.argv[1]); print(*sys.modules)"
     )
     run = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "model.onnx")],

@@ -2,13 +2,13 @@
 and the commands."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
-from vitkit.verbs.serving.serve import Serve
+from vitkit.system.functions.parameters import options, parameters
+from vitkit.verbs.serving.serve import serve
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -79,7 +79,8 @@ def test_a_server_is_asked_and_ends_as_it_should():
     pod = PODS["serve.yaml"]["spec"]
     (container,) = pod["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports["http"] == Serve(model="").port
+    defaults = {each.name: each.default for each in parameters(serve)}
+    assert ports["http"] == defaults["port"]
     asked = {name: container[name]["httpGet"] for name in container if name.endswith("Probe")}
     assert asked == {
         "startupProbe": {"path": "/ready", "port": "http"},
@@ -87,9 +88,9 @@ def test_a_server_is_asked_and_ends_as_it_should():
         "livenessProbe": {"path": "/health", "port": "http"},
     }
     sleep = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert sleep + Serve(model="").grace < pod["terminationGracePeriodSeconds"]
-    options = {f"--{field.name.replace('_', '-')}" for field in fields(Serve)}
-    assert {word for word in container["args"] if word.startswith("--")} <= options
+    assert sleep + defaults["grace"] < pod["terminationGracePeriodSeconds"]
+    known = {f"--{option.name}" for option in options(serve)}
+    assert {word for word in container["args"] if word.startswith("--")} <= known
     assert "1.30" in (DEPLOY / "serve.yaml").read_text().splitlines()[0]  # which sleep needs
 
 

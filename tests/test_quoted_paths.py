@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -16,8 +17,7 @@ import vitkit
 from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.verbs.serving import app
-from vitkit.verbs.serving.serve import Serve, plan_of
+from vitkit.verbs.serving import app, serve
 from vitkit.weights import Classifier, load, save
 
 HERE = "a b/ü's (1)"
@@ -186,7 +186,18 @@ def test_a_page_and_a_server_are_called_by_its_end(monkeypatch):
     monkeypatch.setattr(app, "listening_socket", lambda *_: _Listener())
     vitkit.app(f"{HERE}/model", f"{HERE}/model", device="cpu")
     assert names == ["model", "model"]
-    assert plan_of(Serve(f"{HERE}/ü's")).name == "ü's"
+    monkeypatch.setattr(serve, "prepare_process", lambda: None)
+    monkeypatch.setattr(serve, "Server", lambda plan, *_: _Server(plan.name, names))
+    vitkit.serve(f"{HERE}/ü's", port=0)
+    assert names[2:] == ["ü's"]
+
+
+class _Server(NamedTuple):
+    name: str
+    names: list[str]
+
+    def run(self):
+        self.names.append(self.name)
 
 
 class _Listener:

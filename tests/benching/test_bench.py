@@ -16,7 +16,7 @@ from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.runtimes.fastest import folder_of, remembered
-from vitkit.verbs.diagnosis.bench import Bench, described
+from vitkit.verbs.diagnosis.bench import described
 from vitkit.verbs.diagnosis.bench_output import tables
 from vitkit.weights import Classifier, load, save
 
@@ -113,10 +113,11 @@ def test_what_cannot_be_is_a_sentence(model, capsys, words, sentence):
 
 
 def test_what_is_written_names_no_folder_and_no_empty_column(capsys, monkeypatch):
-    settings = Bench("/home/me/my models/fast.onnx")
-    assert described(settings, [], [], "images")["model"] == "fast.onnx"
+    plan = Plan()
+    facts = described("/home/me/my models/fast.onnx", plan, [], [], "images")
+    assert facts["model"] == "fast.onnx"
     monkeypatch.setenv("COLUMNS", "60")
-    speed = Speed(dict.fromkeys(settings.batch, 1.0), {}, 1.0, 1.0)
+    speed = Speed(dict.fromkeys(plan.batches, 1.0), {}, 1.0, 1.0)
     alone = Contender("ONNX Runtime", "float32", None)
     (only,) = tables([alone], [speed])
     assert "p95 ms" in only and "start s" not in only

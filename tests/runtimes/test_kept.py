@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,9 +23,8 @@ from vitkit.runtimes import (
 )
 from vitkit.system import machine
 from vitkit.verbs.files import export
-from vitkit.verbs.prediction.common import runtime_of
-from vitkit.verbs.prediction.predict import Predict
-from vitkit.verbs.serving.serve import Serve, open_model
+from vitkit.verbs.prediction.common import request, runtime_of
+from vitkit.verbs.serving.serve import open_model
 from vitkit.weights import Classifier, save
 
 pytestmark = pytest.mark.slow  # a run is trained and exported first
@@ -91,9 +89,9 @@ def test_the_answers_are_the_models(run_dir, images, capsys):
 
 def test_it_is_used_for_a_run_and_for_the_model_in_it(run_dir, images):
     for name in (run_dir, run_dir / "model"):
-        runtime = runtime_of(Predict(str(name), tuple(images)))
+        runtime = runtime_of(request(str(name), tuple(images), {}))
         assert isinstance(runtime, FileRuntime) and runtime.path == run_dir / "model.onnx"
-        assert isinstance(open_model(Serve(str(name))), FileRuntime)
+        assert isinstance(open_model(str(name)), FileRuntime)
     assert (
         runtime.made_of == json.loads((run_dir / "model.onnx.json").read_text())["kept"]["made_of"]
     )
@@ -103,7 +101,7 @@ def test_another_model_beside_it_is_answered_by_itself(run_dir, images):
     """Its file is of the folder model/ alone, whatever else is in the same directory."""
     save(classifier(seed=1), run_dir / "best")
     assert opened(run_dir / "best") is None
-    assert isinstance(runtime_of(Predict(str(run_dir / "best"), tuple(images))), Eager)
+    assert isinstance(runtime_of(request(str(run_dir / "best"), tuple(images), {})), Eager)
     file = run_dir / "model.onnx"
     assert main(["export", str(run_dir / "best"), "-o", str(file)]) == 0
     assert not is_kept(file) and opened(run_dir) is None
@@ -124,18 +122,15 @@ def test_what_only_pytorch_does_is_pytorchs(run_dir, changes):
     assert opened(run_dir, **changes) is None
 
 
-@pytest.mark.parametrize("changes", [{"merge": 1}, {"hints": {"crop": 0.9}}], ids=str)
+@pytest.mark.parametrize("changes", [{"merge": 1}, {"crop": 0.9}], ids=str)
 def test_another_computation_is_pytorchs(run_dir, images, changes):
-    settings = Predict(str(run_dir), tuple(images))
-    if "hints" in changes:
-        changes = {"hints": replace(settings.hints, **changes["hints"])}
-    assert isinstance(runtime_of(replace(settings, **changes)), Eager)
+    assert isinstance(runtime_of(request(str(run_dir), tuple(images), changes)), Eager)
 
 
 def test_what_it_looks_at_is_pytorchs(run_dir, images):
-    runtime = runtime_of(Predict(str(run_dir), tuple(images)), looking=True)
+    runtime = runtime_of(request(str(run_dir), tuple(images), {}), looking=True)
     assert not isinstance(runtime, FileRuntime)
-    assert isinstance(runtime_of(Predict(str(run_dir), tuple(images)), in_batches=True), Eager)
+    assert isinstance(runtime_of(request(str(run_dir), tuple(images), {}), in_batches=True), Eager)
 
 
 def test_a_machine_has_one_answer(run_dir, tmp_path, monkeypatch):
@@ -169,7 +164,7 @@ def test_it_is_of_one_model(run_dir, images, capsys):
     other = classifier(seed=1)
     save(other, run_dir / "model")
     assert opened(run_dir) is None and not is_kept(run_dir / "model.onnx")
-    runtime = runtime_of(Predict(str(run_dir), tuple(images), precision="float32"))
+    runtime = runtime_of(request(str(run_dir), tuple(images), {"precision": "float32"}))
     prepared = other.batch([photograph(40, 50)])
     with torch.inference_mode():
         expected = other.logits(prepared).numpy()
@@ -177,9 +172,9 @@ def test_it_is_of_one_model(run_dir, images, capsys):
 
     # And whoever asks why it is slower is told
     capsys.readouterr()
-    runtime_of(Predict(str(run_dir), tuple(images)))
+    runtime_of(request(str(run_dir), tuple(images), {}))
     assert "writes it again" not in capsys.readouterr().err
-    runtime_of(Predict(str(run_dir), tuple(images), verbose=True))
+    runtime_of(request(str(run_dir), tuple(images), {"verbose": True}))
     assert f"vitkit export {run_dir} -o {run_dir}/model.onnx writes it" in capsys.readouterr().err
 
 
@@ -313,5 +308,5 @@ def test_finetuning_ends_with_it(photographs, tmp_path, monkeypatch, capsys):
     words = ["finetune", str(tmp_path / "weights"), str(photographs), "--minutes", "0.01"]
     assert main([*words, "--workdir", str(run_dir), "--device", "cpu"]) == 0
     assert "is kept beside the model" in capsys.readouterr().out
-    runtime = runtime_of(Predict(str(run_dir), (str(photographs),)))
+    runtime = runtime_of(request(str(run_dir), (str(photographs),), {}))
     assert isinstance(runtime, FileRuntime) and set(runtime.labels) == {"blue", "red"}

@@ -303,7 +303,7 @@ def test_what_a_review_found_is_shown_on_a_page(place, monkeypatch):
         shutil.copy("my photos/00.png", f"sorted/{kind}/1.png")
     said = []
 
-    def serve(settings, table, listener):
+    def serve(page, table):
         said.extend(table.finish(False))
 
     monkeypatch.setattr("vitkit.verbs.teaching.label._serve", serve)

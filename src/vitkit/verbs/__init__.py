@@ -39,7 +39,7 @@ _FILES = {
     "prediction.sort": "sort",
     "prediction.watch": "watch",
     "serving.app": "ClosedPage app",
-    "serving.serve": "Ended Serve open_model serve",
+    "serving.serve": "Ended open_model serve",
     "settings": "MISSING Option default_of docstrings is_word mark option_name options",
     "sources": (
         "As as_words broken_images loaded_for_features parts_of splits_to_learn_from "

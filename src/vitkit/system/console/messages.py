@@ -268,6 +268,11 @@ def spelled(spelling: Callable[[str], str]) -> AbstractContextManager[None]:
     return _within(_spelling, spelling)
 
 
+def as_spelled(message: str) -> str:
+    """A message as it is printed here, for one that is shown elsewhere, such as on a page."""
+    return _spelling.get()(message)
+
+
 def heard_by(listener: Listener) -> AbstractContextManager[None]:
     """A block in which a listener is told everything."""
     return _within(_listener, listener)

@@ -1,19 +1,21 @@
 """How fast a model is on this machine, in every runtime and precision, side by side."""
 
-import json
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
+from inspect import signature
 from itertools import chain
+from json import dumps as to_json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Literal
+from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
-from tyro.conf import arg
 
 from vitkit.benching import (
     MEASURED,
@@ -51,74 +53,29 @@ from vitkit.runtimes import (
     threads,
 )
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word
 from vitkit.system.errors import BadSettings
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import DATA, step
+from vitkit.system.functions.types import DataLike, Several, SeveralPaths
 from vitkit.system.machine import processor
+from vitkit.system.storage import private
 from vitkit.system.storage.files import MARK, check_replaceable, write_json
-from vitkit.system.storage.private import public
-from vitkit.verbs.arguments import Model, ModelHints, word_of
 from vitkit.verbs.computing import any_runtime_of_file, classifier_with_head
-from vitkit.verbs.definition import result, verb
 from vitkit.verbs.diagnosis.bench_output import recommendation, tables
-from vitkit.weights import Classifier, Hints, save
+from vitkit.weights import Classifier, Hints, ModelLike, Overrides, hints_of, save
 
 WRITTEN = (".json", ".png")
 
 
-@dataclass(frozen=True)
-class Bench:
-    """Measure how fast a model is on this machine, on the CPU, in every runtime and precision that is
-    installed, side by side, and how often each gives the model's own answers. For an exported file,
-    measure how fast it is in every library that can run it."""
-
-    model: Model
-    data: Annotated[str, arg(metavar="DATA")] = ""
-    """Images to compare answers on: the test part of a data set. Default: parts of two photographs
-    that come with scikit-learn."""
-    calibrate: Annotated[str, arg(metavar="DATA")] = ""
-    """Images for the calibration of int8 and the fitting of exits, 300 at most. Default: the
-    training part of --data; if that has only one part, every second image, and answers are compared
-    on the others."""
-    batch: tuple[int, ...] = (1, 8, 32)
-    """Images in a forward pass: one number, or several."""
-    rounds: int = 5
-    """How often each runtime has its turn, at each batch size."""
-    seconds: float = 0.5
-    """Length of a turn."""
-    limit: int = 200
-    """Largest number of images to compare answers on."""
-    runtimes: tuple[Literal["torch", "compiled", "onnx", "openvino"], ...] = (
-        "torch",
-        "onnx",
-        "openvino",
-    )
-    """Runtimes to measure, if they are installed. compiled (torch.compile) takes minutes to
-    start."""
-    precisions: tuple[Literal["float32", "bfloat16", "int8"], ...] = ("float32", "bfloat16", "int8")
-    """Precisions to measure, if this machine can compute in them."""
-    timm: tuple[str, ...] = ()
-    """Models of timm, such as vit_tiny_patch16_224, whose speed in timm is compared."""
-    merge: tuple[int, ...] = ()
-    """Also measure PyTorch with this many tokens merged in every block, such as 4 8 16: less work,
-    and slightly different answers (docs/export.md)."""
-    exit: tuple[float, ...] = ()
-    """Also measure PyTorch with early exits, which end the computation of an image as soon as a
-    class reaches this probability, such as 0.9 0.7."""
-    start_up: bool = True
-    """Also measure processes: the time from their start to the first answer, and their memory."""
-    report: tuple[Path, ...] = ()
-    """Files to write: .json has the numbers, .png a picture of them."""
-    json: bool = False
-    """Print the numbers as one line of JSON."""
-    hints: ModelHints = field(default_factory=Hints)
+Library = Literal["torch", "compiled", "onnx", "openvino"]
+Precision = Literal["float32", "bfloat16", "int8"]
 
 
-@result
-@dataclass(frozen=True)
-class Benchmark:
+@dataclass(frozen=True, repr=False)
+class Benchmark(Rows):
     """How fast a model is on this machine, in every runtime and precision."""
 
-    settings: Bench
     classifier: Classifier
     """The model, or an exported file that computes one."""
     contenders: tuple[Contender, ...]
@@ -129,6 +86,14 @@ class Benchmark:
     """All that was measured, and on what, as plain values."""
     remembered: tuple[Fastest, ...]
     """What the runtime "auto" takes from now on."""
+    model: str | Classifier
+    """The model, as it was given."""
+    of_samples: bool
+    """Whether the predictions are compared on parts of two photographs, because no images were given."""
+    report: tuple[Path, ...] = ()
+    """The files that were written."""
+    json: bool = False
+    """Whether it is printed as JSON."""
 
     def rows(self) -> list[dict]:
         """A row for each runtime and precision."""
@@ -145,99 +110,223 @@ class Benchmark:
 
     def shown(self) -> Iterator[str]:
         """A table, what was written, and which to take; or JSON."""
-        settings = self.settings
-        if settings.json:
-            yield json.dumps(self.facts)
+        if self.json:
+            yield to_json(self.facts)
             return
         yield from tables(self.contenders, self.speeds)
-        for path in settings.report:
+        for path in self.report:
             yield f"wrote {path}"
         for fastest in self.remembered:
-            yield f"remembered for --runtime auto: {fastest}"
-        if _is_file(settings):
-            file = word_of(settings.model)
-            yield f"next: vitkit evaluate {file} DATA, for its accuracy; --against MODEL compares answers"
+            yield f"remembered for `runtime='auto'`: {fastest}"
+        if _is_file(self.model):
+            evaluating = step("evaluate", self.model, DATA)
+            yield f"next: {evaluating}, for its accuracy; `against=MODEL` compares answers"
             return
         activation = self.classifier.activation
-        yield recommendation(word_of(settings.model), self.contenders, self.speeds, activation)
-        if settings.data == "":
-            yield "these answers are to parts of two photographs: --data DATA compares on your own"
+        yield recommendation(self.model, self.contenders, self.speeds, activation)
+        if self.of_samples:
+            yield "these answers are to parts of two photographs: `data=DATA` compares on your own"
 
 
-@verb
-def bench(settings: Bench) -> Benchmark:
-    """Measure how fast a model is on this machine, in every runtime and precision that is
-    installed, side by side; and how far each gives the model's answers. For an exported file: how
-    fast it is, in every library that can run it. Raises ValueError for numbers that cannot be, and
-    for what an exported file cannot be asked."""
-    check(settings)
-    if _is_file(settings):
-        return _of_file(settings)
+@public
+def bench(
+    model: ModelLike,
+    *,
+    data: DataLike = "",
+    calibrate: DataLike = "",
+    batch: Several[int] = (1, 8, 32),
+    rounds: int = 5,
+    seconds: float = 0.5,
+    limit: int = 200,
+    runtimes: Several[Library] = ("torch", "onnx", "openvino"),
+    precisions: Several[Precision] = ("float32", "bfloat16", "int8"),
+    timm: Several[str] = (),
+    merge: Several[int] = (),
+    exit: Several[float] = (),
+    start_up: bool = True,
+    report: SeveralPaths = (),
+    json: bool = False,
+    **overrides: Unpack[Overrides],
+) -> Benchmark:
+    """Measure how fast a model is on this machine, on the CPU, in every runtime and precision that is
+    installed, side by side, and how often each gives the model's own answers. For an exported file,
+    measure how fast it is in every library that can run it.
 
-    # What is not measured because a package is missing
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), the name of a published model, or a file of `vitkit.export`
+            (.onnx or .xml).
+        data: Images to compare answers on: the test part of a data set. Default: parts of two
+            photographs that come with scikit-learn.
+        calibrate: Images for the calibration of int8 and the fitting of exits, 300 at most. Default:
+            the training part of `data`; if that has only one part, every second image, and answers are
+            compared on the others.
+        batch: Images in a forward pass: one number, or several.
+        rounds: Number of turns of each runtime, at each batch size.
+        seconds: Length of a turn.
+        limit: Largest number of images to compare answers on.
+        runtimes: Runtimes to measure, if they are installed. compiled (torch.compile) takes minutes to
+            start.
+        precisions: Precisions to measure, if this machine can compute in them.
+        timm: Models of timm, such as vit_tiny_patch16_224, whose speed in timm is compared.
+        merge: Also measure PyTorch with this many tokens merged in every block, such as 4 8 16: less
+            work, and slightly different answers (docs/export.md).
+        exit: Also measure PyTorch with early exits, which end the computation of an image as soon as a
+            class reaches this probability, such as 0.9 0.7.
+        start_up: Also measure processes: the time from their start to the first answer, and their
+            memory.
+        report: Files to write: .json has the numbers, .png a picture of them.
+        json: Print the numbers as one line of JSON.
+        **overrides: Settings that the file of the model does not give, or that you want to change:
+            `Overrides`.
+
+    Raises:
+        BadSettings: If a number is out of range, or if a setting needs the model and an exported file
+            was given.
+        BadWeights: If the model cannot be read.
+    """
+    plan = Plan(batch, rounds, seconds)
+    hints = hints_of(overrides)
+    _check(plan, limit, data, calibrate, report)
+    if _is_file(model):
+        _check_is_only_timed(
+            model,
+            data=data,
+            calibrate=calibrate,
+            limit=limit,
+            precisions=precisions,
+            merge=merge,
+            exit=exit,
+        )
+        measured = _of_file(model, hints, runtimes, timm, plan, start_up)
+    else:
+        _say_what_is_missing(runtimes, precisions)
+        classifier = classifier_with_head(model, hints)
+        check_less_work(classifier, merge, exit)
+        trial = sample_trial()
+        if data:
+            needs_images = "int8" in precisions or bool(exit)
+            trial = trial_on(data, classifier.labels, limit, calibrate if needs_images else None)
+        candidates = Candidates(runtimes, precisions, timm, merge, exit)
+        measured = _of_model(model, classifier, trial, candidates, plan, start_up)
+
+    # Written, and returned
+    facts = described(model, plan, measured.contenders, measured.speeds, measured.images)
+    for path in report:
+        write(path, facts, measured.contenders, measured.speeds)
+    return Benchmark(
+        classifier=measured.classifier,
+        contenders=measured.contenders,
+        speeds=measured.speeds,
+        facts=facts,
+        remembered=measured.remembered,
+        model=model,
+        of_samples=not data,
+        report=report,
+        json=json,
+    )
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What is measured of a model."""
+
+    runtimes: tuple[Library, ...]
+    precisions: tuple[Precision, ...]
+    timm: tuple[str, ...]
+    """Names of models of timm."""
+    merge: tuple[int, ...]
+    """Numbers of tokens that are merged in every block."""
+    exit: tuple[float, ...]
+    """Probabilities from which an image ends early."""
+
+
+class Measured(NamedTuple):
+    """What was measured, and on what."""
+
+    classifier: Classifier
+    contenders: tuple[Contender, ...]
+    speeds: tuple[Speed, ...]
+    images: str
+    """The images, in words."""
+    remembered: tuple[Fastest, ...] = ()
+
+
+def _is_file(model: str | Classifier) -> bool:
+    """Whether the model is an exported file, which is measured alone."""
+    return isinstance(model, str) and is_exported(model)
+
+
+def _check_is_only_timed(file: str, **settings: Any) -> None:
+    """Raises BadSettings if a setting that needs the model has another value than its default."""
+    parameters = signature(bench).parameters
+    for name, value in settings.items():
+        if value != parameters[name].default:
+            raise BadSettings(
+                f"{Path(file)} is an exported file, of which bench measures the speed; `{name}` is for the "
+                f"model that it was exported from ({step('evaluate', file, DATA)} has its accuracy)"
+            )
+
+
+def _say_what_is_missing(libraries: tuple[Library, ...], precisions: tuple[Precision, ...]) -> None:
+    """Log which packages are missing for what could be measured."""
     missing = set()
-    for library in settings.runtimes:
-        for precision in settings.precisions:
+    for library in libraries:
+        for precision in precisions:
             if library in PACKAGES:
                 missing.update(missing_packages(Export(library, precision)))
     if missing:
         names = " and ".join(sorted(missing))
         say(f"what needs {names} is left out: pip install 'vitkit[export]'")
 
-    # The model, and what can compute it
-    classifier = classifier_with_head(settings.model, settings.hints)
-    check_less_work(classifier, settings.merge, settings.exit)
-    trial = sample_trial()
-    if settings.data:
-        calibrate = None
-        if "int8" in settings.precisions or settings.exit:
-            calibrate = settings.calibrate
-        trial = trial_on(settings.data, classifier.labels, settings.limit, calibrate)
-    measured = trial.items[:: -(-len(trial.items) // MEASURED)]
-    images = _of_one_size(classifier, prepared_images(classifier.preprocessing, measured)[0])
-    plan = Plan(settings.batch, settings.rounds, settings.seconds)
+
+def _of_model(
+    model: str | Classifier,
+    classifier: Classifier,
+    trial: Trial,
+    candidates: Candidates,
+    plan: Plan,
+    start_up: bool,
+) -> Measured:
+    """Measure how fast a model is, in every runtime and precision."""
+    items = trial.items[:: -(-len(trial.items) // MEASURED)]
+    images = _of_one_size(classifier, prepared_images(classifier.preprocessing, items)[0])
     with TemporaryDirectory(prefix="vitkit-bench-") as folder:
-        found = tuple(_contenders(settings, classifier, trial, Path(folder)))
-        say(f"measuring in turns, {_turns(settings, found):.0f} seconds or more")
+        found = tuple(_contenders(candidates, classifier, trial, Path(folder)))
+        say(f"measuring in turns, {_turns(plan, found):.0f} seconds or more")
         speeds = measure(found, images, plan)
         remembered = _remember(classifier, found, speeds)
-        if settings.start_up:
+        if start_up:
             say("starting processes")
-            speeds = _with_starts(settings, classifier, found, speeds, Path(folder))
-
-    return _written(settings, classifier, found, speeds, trial.name, remembered)
-
-
-def _is_file(settings: Bench) -> bool:
-    """Whether the model is an exported file, which is measured alone."""
-    return isinstance(settings.model, str) and is_exported(settings.model)
+            speeds = _with_starts(model, classifier, found, speeds, Path(folder))
+    return Measured(classifier, found, tuple(speeds), trial.name, tuple(remembered))
 
 
-def _of_file(settings: Bench) -> Benchmark:
-    """How fast an exported file is, in every library that computes such files, its answers compared with
-    nobody's. Raises ValueError for a library that cannot, and for settings that need the model."""
-    file = Path(settings.model)
-    for name in ("data", "calibrate", "limit", "precisions", "merge", "exit"):
-        if getattr(settings, name) != getattr(Bench, name):
-            raise BadSettings(
-                f"{file} is an exported file, of which bench measures the speed; `{name}` is for the model "
-                f"that it was exported from (vitkit evaluate {as_word(file)} DATA has its accuracy)"
-            )
-    libraries = readers_of(file) or ["auto"]  # whose sentence says what to install
-    chosen = [each for each in libraries if each in (*settings.runtimes, "auto")]
+def _of_file(
+    model: str,
+    hints: Hints,
+    libraries: tuple[Library, ...],
+    timm: tuple[str, ...],
+    plan: Plan,
+    start_up: bool,
+) -> Measured:
+    """Measure how fast an exported file is, in every library that computes such files; there is no model
+    to compare its predictions with. Raises BadSettings if none of the libraries can compute it."""
+    file = Path(model)
+    readers = readers_of(file) or ["auto"]  # whose sentence says what to install
+    chosen = [each for each in readers if each in (*libraries, "auto")]
     if not chosen:
         raise BadSettings(
-            f"{file} is computed by {' or '.join(libraries)}, and `runtimes` is "
-            f"{' '.join(settings.runtimes)}"
+            f"{file} is computed by {' or '.join(readers)}, and `runtimes` is {' '.join(libraries)}"
         )
 
     # What computes it
     runtimes = []
     for library in chosen:
-        runtimes.append(any_runtime_of_file(settings.model, settings.hints, library, "auto", "cpu"))
+        runtimes.append(any_runtime_of_file(model, hints, library, "auto", "cpu"))
     classifier = of_file(runtimes[0])
     found = [of_exported(runtime, file) for runtime in runtimes]
-    found += [of_timm(name, classifier) for name in settings.timm]
+    found += [of_timm(name, classifier) for name in timm]
 
     # On images that it takes
     height, width = PHOTOGRAPH
@@ -250,33 +339,18 @@ def _of_file(settings: Bench) -> Benchmark:
         name = trial.name
 
     # How fast it is
-    say(f"measuring in turns, {_turns(settings, found):.0f} seconds or more")
-    speeds = measure(found, images, Plan(settings.batch, settings.rounds, settings.seconds))
-    if settings.start_up:
+    say(f"measuring in turns, {_turns(plan, found):.0f} seconds or more")
+    speeds = measure(found, images, plan)
+    if start_up:
         say("starting processes")
         start, megabytes = measure_starts([file])[0]
         speeds[0] = replace(speeds[0], start=start, megabytes=megabytes)
-    return _written(settings, classifier, found, speeds, name)
+    return Measured(classifier, tuple(found), tuple(speeds), name)
 
 
-def _written(
-    settings: Bench,
-    classifier: Classifier,
-    found: Sequence[Contender],
-    speeds: Sequence[Speed],
-    images: str,
-    remembered: Sequence[Fastest] = (),
-) -> Benchmark:
-    """What was found, on which images, in the files that are asked for too."""
-    facts = described(settings, found, speeds, images)
-    for path in settings.report:
-        write(path, facts, found, speeds)
-    return Benchmark(settings, classifier, tuple(found), tuple(speeds), facts, tuple(remembered))
-
-
-def _turns(settings: Bench, found: Sequence[Contender]) -> float:
+def _turns(plan: Plan, found: Sequence[Contender]) -> float:
     """Seconds of all turns, at least."""
-    return len(found) * len(settings.batch) * settings.rounds * settings.seconds
+    return len(found) * len(plan.batches) * plan.rounds * plan.seconds
 
 
 def _of_one_size(classifier: Classifier, images: np.ndarray) -> np.ndarray:
@@ -287,31 +361,31 @@ def _of_one_size(classifier: Classifier, images: np.ndarray) -> np.ndarray:
     return np.stack([alone[number] for number in of_one_size([image.shape for image in alone])])
 
 
-def check(settings: Bench) -> None:
-    """Raises ValueError if numbers are out of range, or if files cannot be written."""
-    if not settings.batch or min(settings.batch) < 1:
-        raise BadSettings(f"`batch` is {settings.batch}; it is one or more numbers of images")
-    if settings.rounds < 1 or not settings.seconds > 0 or settings.limit < 1:
+def _check(plan: Plan, limit: int, data: str, calibrate: str, report: tuple[Path, ...]) -> None:
+    """Raises BadSettings if numbers are out of range, or if files cannot be written."""
+    if not plan.batches or min(plan.batches) < 1:
+        raise BadSettings(f"`batch` is {plan.batches}; it is one or more numbers of images")
+    if plan.rounds < 1 or not plan.seconds > 0 or limit < 1:
         raise BadSettings(
-            f"`rounds` is {settings.rounds}, `seconds={settings.seconds}` and `limit={settings.limit}`; "
+            f"`rounds` is {plan.rounds}, `seconds={plan.seconds}` and `limit={limit}`; "
             "each must be more than 0"
         )
-    if settings.calibrate and not settings.data:
+    if calibrate and not data:
         raise BadSettings("`calibrate` goes with `data`, images to compare answers on")
-    for path in settings.report:
+    for path in report:
         if path.suffix.lower() not in WRITTEN:
             raise BadSettings(f"`report` is {path}; give the name of a .json or a .png file")
         check_replaceable(path)
 
 
 def _contenders(
-    settings: Bench, classifier: Classifier, trial: Trial, folder: Path
+    candidates: Candidates, classifier: Classifier, trial: Trial, folder: Path
 ) -> Iterator[Contender]:
-    """All that are measured, each said when it is ready."""
-    for name in settings.timm:  # a name that is wrong is found at once
+    """All that are measured. A message names each when it is ready."""
+    for name in candidates.timm:  # first, so that a wrong name is found before the work begins
         yield of_timm(name, classifier)
-    own = contenders(classifier, trial, folder, settings.runtimes, settings.precisions)
-    less = with_less_work(classifier, trial, settings.merge, settings.exit)
+    own = contenders(classifier, trial, folder, candidates.runtimes, candidates.precisions)
+    less = with_less_work(classifier, trial, candidates.merge, candidates.exit)
     for contender in chain(own, less):
         say(f"{contender.name}: {contender.agreement}")
         yield contender
@@ -319,8 +393,8 @@ def _contenders(
 
 def _remember(
     classifier: Classifier, found: Sequence[Contender], speeds: Sequence[Speed]
-) -> "list[Fastest]":
-    """Keep which is the fastest, for --runtime auto. What cannot be written is only not kept."""
+) -> list[Fastest]:
+    """Keep which is the fastest, for `runtime='auto'`. A file that cannot be written is no failure."""
     try:
         return remember(classifier, found, speeds)
     except OSError as error:
@@ -329,15 +403,14 @@ def _remember(
 
 
 def _with_starts(
-    settings: Bench,
+    model: str | Classifier,
     classifier: Classifier,
     found: Sequence[Contender],
     speeds: Sequence[Speed],
     folder: Path,
 ) -> list[Speed]:
-    """The same, with what a process takes. PyTorch's are started with the model itself, which is
-    written for them if a program holds it."""
-    model = settings.model
+    """The speeds with the time and memory of a process. PyTorch's are started with the model itself,
+    which is written for them if it is in memory."""
     if isinstance(model, Classifier):
         model = save(classifier, folder / "model")
     models = {}
@@ -363,14 +436,18 @@ def versions() -> dict[str, str]:
 
 
 def described(
-    settings: "Bench", found: Sequence[Contender], speeds: Sequence[Speed], images: str
+    model: str | Classifier,
+    plan: Plan,
+    found: Sequence[Contender],
+    speeds: Sequence[Speed],
+    images: str,
 ) -> dict:
     """All measurements, and the images on which they were made."""
     rows = []
     for contender, speed in zip(found, speeds, strict=True):
         agreement = contender.agreement
         if agreement is not None:
-            agreement = public(asdict(agreement))
+            agreement = private.public(asdict(agreement))
         rows.append(
             {
                 "library": contender.library,
@@ -381,23 +458,23 @@ def described(
                 "agreement": agreement,
             }
         )
-    model = "MODEL"
-    if isinstance(settings.model, str | Path):
-        model = public(str(settings.model))
+    name = "MODEL"
+    if isinstance(model, str):
+        name = private.public(model)
     load = None
     if hasattr(os, "getloadavg"):
         load = os.getloadavg()[0]
     return {
         "made": MARK,
-        "model": model,
-        "images": public(images),
+        "model": name,
+        "images": private.public(images),
         "machine": processor(),
         "threads": threads(),
         "versions": versions(),
         "load": load,
         "date": date.today().isoformat(),
-        "rounds": settings.rounds,
-        "seconds": settings.seconds,
+        "rounds": plan.rounds,
+        "seconds": plan.seconds,
         "runtimes": rows,
     }
 

@@ -8,7 +8,8 @@ from rich.table import Table
 
 from vitkit.benching import Contender, Speed, is_good
 from vitkit.system.console.text import terminal_width
-from vitkit.weights import Activation
+from vitkit.system.functions.steps import DATA, step
+from vitkit.weights import Activation, Classifier
 
 WIDE = 120  # columns of a terminal that the whole table fits into
 
@@ -66,10 +67,13 @@ def _cells(contender: Contender, speed: Speed) -> list[str]:
 
 
 def recommendation(
-    model: str, found: Sequence[Contender], speeds: Sequence[Speed], activation: Activation
+    model: str | Classifier,
+    found: Sequence[Contender],
+    speeds: Sequence[Speed],
+    activation: Activation,
 ) -> str:
-    """Which to take, and how: of those whose answers are as near the model's as an exported file's
-    must be. `model` is its word in a command."""
+    """The fastest runtimes of those whose predictions are as near the model's as an exported file's
+    must be, and the call that writes such a file."""
     batch = max(speeds[0].images_per_second)
     exact = next(i for i, contender in enumerate(found) if contender.name == "PyTorch float32")
     base = speeds[exact].images_per_second[batch]
@@ -92,11 +96,11 @@ def recommendation(
         line = f"{title}: {found[best].name}, {ratio:.2f} times PyTorch float32 at batch {batch}"
         if found[best].file is not None:
             ending = found[best].file.suffix
-            words = f"vitkit export {model} -o model{ending}"
+            settings = {}
             if found[best].precision != "float32":
-                words += f" --precision {found[best].precision} --data DATA"
+                settings = {"precision": found[best].precision, "data": DATA}
             if found[best].is_calibrated:
-                words += " --calibrate DATA"
-            line += f"; {words}"
+                settings["calibrate"] = DATA
+            line += f"; {step('export', model, output=f'model{ending}', **settings)}"
         lines.append(line)
     return "\n".join(lines)

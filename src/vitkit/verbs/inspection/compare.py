@@ -1,13 +1,14 @@
 """Two models, layer by layer, or two runs, by what they wrote down."""
 
-import json
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from json import dumps as to_json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
 from rich.table import Table
-from tyro.conf import Positional, arg
 
 from vitkit import inspection
 from vitkit.data import BadImage, Picture, Preprocessing, in_memory, open_image
@@ -18,6 +19,10 @@ from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadSettings
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import DATA, IMAGES, step
+from vitkit.system.functions.types import DataLike, PathLike, Several
 from vitkit.training import (
     Recorded,
     is_run,
@@ -27,67 +32,45 @@ from vitkit.training import (
     write_comparison,
 )
 from vitkit.training import settings as different_settings
-from vitkit.verbs.arguments import Images, ModelHints, OkIfUnreadable, name_of, status_of, word_of
+from vitkit.verbs.arguments import name_of, status_of
 from vitkit.verbs.computing import classifier_of
-from vitkit.verbs.definition import result, verb
 from vitkit.verbs.files.convert import check_tolerance
 from vitkit.verbs.training.report import comparison_rows, on_common_images, side_by_side
-from vitkit.verbs.words import MODEL
-from vitkit.weights import Classifier, Hints, no_answer
+from vitkit.weights import Classifier, ModelLike, Overrides, hints_of, no_answer
 
 
-@dataclass(frozen=True)
-class Compare:
-    """Check whether two models compute the same. Prints the largest difference in every layer, and
-    how often the models agree. The exit status is 1 if their logits differ.
-
-    Two runs without images are compared by their records: results, curves and settings."""
-
-    one: Annotated[Positional[str], arg(metavar="ONE", help=MODEL)]
-    two: Annotated[Positional[str], arg(metavar="TWO")]
-    """The model to compare it with; it takes the same values as ONE."""
-    images: Images = ()
-    limit: int = 64
-    """Largest number of images, chosen evenly from all; 0 is all."""
-    tolerance: float = 1e-4
-    """Largest difference between the logits that counts as the same."""
-    output: Path = Path("comparison.html")
-    """For two runs: the page to write."""
-    data: Annotated[tuple[str, ...], arg(metavar="DATA...")] = ()
-    """For two runs: data sets that may be opened again although they are Python functions or
-    addresses, as in vitkit report."""
-    json: bool = False
-    """Print one JSON object."""
-    ok_if_unreadable: OkIfUnreadable = False
-    hints: ModelHints = field(default_factory=Hints)
-
-
-@result
-@dataclass(frozen=True)
-class ComparedModels:
+@dataclass(frozen=True, repr=False)
+class ComparedModels(Rows):
     """How closely two models agree."""
 
-    settings: Compare
+    names: tuple[str, str]
+    """What the two models are called."""
     first: Classifier
     second: Classifier
     comparison: Comparison
     """Layer by layer."""
     unreadable: int
-    """Images that could not be read; the others are compared all the same."""
+    """Number of images that could not be read. The models are compared on the others."""
+    tolerance: float
+    """Largest difference between the logits that counts as the same."""
+    json: bool = False
+    """Whether it is printed as JSON."""
+    ok_if_unreadable: bool = False
+    """Whether images that could not be read leave the exit status at 0."""
 
     @property
     def same(self) -> bool:
         """Whether the logits are the same, to the tolerance. There are none to compare if the numbers
         of classes differ."""
         logits = [layer for layer in self.comparison.layers if layer.name == "logits"]
-        return bool(logits) and logits[0].largest <= self.settings.tolerance
+        return bool(logits) and logits[0].largest <= self.tolerance
 
     @property
     def status(self) -> int:
         """The exit status of the command: 1 if the models differ, 3 if images could not be read."""
         if not self.same:
             return 1
-        return status_of(self.unreadable, self.settings.ok_if_unreadable)
+        return status_of(self.unreadable, self.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
         """A row for each layer."""
@@ -108,8 +91,8 @@ class ComparedModels:
 
     def shown(self) -> Iterator[str | Table]:
         """A row for each layer, and what it comes to; or JSON."""
-        if self.settings.json:
-            yield json.dumps(self.to_json())
+        if self.json:
+            yield to_json(self.to_json())
             return
         table = Table("layer", "largest difference", "largest number")
         for layer in self.comparison.layers:
@@ -135,31 +118,33 @@ class ComparedModels:
             if comparison.ties:
                 sentence += (
                     f" (counting {counted(comparison.ties, 'tie')}: two classes whose logits the first "
-                    f"model puts at most {self.settings.tolerance:g} apart)"
+                    f"model puts at most {self.tolerance:g} apart)"
                 )
             yield sentence
-        for name, classifier in ((self.settings.one, first), (self.settings.two, second)):
+        for name, classifier in zip(self.names, (first, second), strict=True):
             if reason := no_answer(classifier):
-                yield f"{name_of(name)}: {reason}"
+                yield f"{name}: {reason}"
         if not any(layer.name == "logits" for layer in self.comparison.layers):
             yield "the models return a different number of values, so these cannot be compared"
         elif self.same:
-            yield f"the {outputs} are the same to {self.settings.tolerance:g}"
+            yield f"the {outputs} are the same to {self.tolerance:g}"
         else:
-            yield f"the {outputs} are not the same to {self.settings.tolerance:g}"
+            yield f"the {outputs} are not the same to {self.tolerance:g}"
 
 
-@result
-@dataclass(frozen=True)
-class ComparedRuns:
+@dataclass(frozen=True, repr=False)
+class ComparedRuns(Rows):
     """What two runs reached, and how they differ."""
 
-    settings: Compare
+    names: tuple[str | Classifier, str | Classifier]
+    """The two runs, as they were given."""
     runs: tuple[Recorded, Recorded]
     path: Path | None
     """The page that was written; None with `json`."""
     notes: tuple[str, ...] = ()
     """How both answered the images that both held out, in a sentence."""
+    json: bool = False
+    """Whether it is printed as JSON."""
 
     def rows(self) -> list[dict]:
         """A row for each result and for each setting that differs, with a column for each run."""
@@ -176,62 +161,105 @@ class ComparedRuns:
 
     def shown(self) -> Iterator[str | Table]:
         """The output: tables, and the path of the page; or JSON."""
-        if self.settings.json:
-            yield json.dumps(self.to_json())
+        if self.json:
+            yield to_json(self.to_json())
             return
         yield from side_by_side(self.runs, self.notes)
         yield f"wrote {self.path}"
-        one = word_of(self.settings.one)
-        two = word_of(self.settings.two)
+        one, two = self.names
         yield (
-            f"next: vitkit evaluate {one} DATA --against {two}, or "
-            f"vitkit compare {one} {two} IMAGE..., layer by layer"
+            f"next: {step('evaluate', one, DATA, against=two)}, or "
+            f"{step('compare', one, two, IMAGES)}, layer by layer"
         )
 
 
-@verb
-def compare(settings: Compare) -> ComparedModels | ComparedRuns:
-    """Compute with two models on the same images, and measure how far they differ in every layer; or,
-    without an image, set two runs side by side.
+@public
+def compare(
+    one: Annotated[ModelLike, "ONE"],
+    two: Annotated[ModelLike, "TWO"],
+    *images: DataLike,
+    limit: int = 64,
+    tolerance: float = 1e-4,
+    output: PathLike = Path("comparison.html"),
+    data: Several[DataLike] = (),
+    json: bool = False,
+    ok_if_unreadable: bool = False,
+    **overrides: Unpack[Overrides],
+) -> ComparedModels | ComparedRuns:
+    """Check whether two models compute the same. Prints the largest difference in every layer, and
+    how often the models agree. The exit status is 1 if their logits differ.
 
-    Without images, raises ValueError if one is not a run.
+    Two runs without images are compared by their records: results, curves and settings.
+
+    Args:
+        one: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        two: The model to compare it with; it takes the same values as ONE.
+        images: Image files, folders of images, patterns ('**/*.jpg'), web addresses, data sets (their
+            test part), or digits.
+        limit: Largest number of images, chosen evenly from all; 0 is all.
+        tolerance: Largest difference between the logits that counts as the same.
+        output: For two runs: the page to write.
+        data: For two runs: data sets that may be opened again although they are Python functions or
+            addresses, as in `vitkit.report`.
+        json: Print one JSON object.
+        ok_if_unreadable: End with the exit status 0, and not 3, if images could not be read; they are
+            still named.
+        **overrides: Settings that the files of the models do not give, or that you want to change:
+            `Overrides`.
+
+    Raises:
+        BadSettings: If there are no images and one of the two is not a run, or if settings do not go
+            together.
+        BadWeights: If a model cannot be read.
     """
-    names = (settings.one, settings.two)
-    if not settings.images:
+    hints = hints_of(overrides)
+    names = (one, two)
+    if not images:
         for name in names:
             if not isinstance(name, Classifier):
                 check_recorded(Path(name))
     runs = [name for name in names if not isinstance(name, Classifier) and is_run(name)]
-    if not settings.images and len(runs) == 2:
-        return _compared_runs(settings)
+    if not images and len(runs) == 2:
+        return _compared_runs(one, two, output, data, json)
 
-    check_tolerance(settings.tolerance)
-    if settings.data:
+    check_tolerance(tolerance)
+    if data:
         raise BadSettings("`data` is for two runs without images; give images as IMAGE...")
-    if not settings.images:
+    if not images:
         (other, *_) = [name for name in names if name not in runs]
         raise BadSettings(
             f"{name_of(other)} is not a run, and models are compared on images: vitkit compare ONE TWO "
             "IMAGE... takes files, folders and data sets"
         )
-    items = spread(list(pictures(settings.images)), settings.limit)
-    first = classifier_of(settings.one, settings.hints)
-    second = classifier_of(settings.two, settings.hints)
+    items = spread(list(pictures(images)), limit)
+    first = classifier_of(one, hints)
+    second = classifier_of(two, hints)
     preparing = (first.preprocessing, second.preprocessing)
     decoded = _decoded(bar("comparing")(items, len(items)), preparing)
-    comparison = inspection.compare(first, second, decoded, tolerance=settings.tolerance)
-    unreadable = len(items) - comparison.images
-    return ComparedModels(settings, first, second, comparison, unreadable)
+    comparison = inspection.compare(first, second, decoded, tolerance=tolerance)
+    return ComparedModels(
+        names=(name_of(one), name_of(two)),
+        first=first,
+        second=second,
+        comparison=comparison,
+        unreadable=len(items) - comparison.images,
+        tolerance=tolerance,
+        json=json,
+        ok_if_unreadable=ok_if_unreadable,
+    )
 
 
-def _compared_runs(settings: Compare) -> ComparedRuns:
-    """What two runs wrote down, and a page with their curves."""
-    runs = tuple(read_run(Path(name), settings.data) for name in (settings.one, settings.two))
+def _compared_runs(
+    one: str, two: str, output: Path, data: tuple[str, ...], json: bool
+) -> ComparedRuns:
+    """The records of two runs, and unless JSON is printed a page with their curves."""
+    runs = tuple(read_run(Path(name), data) for name in (one, two))
     notes = on_common_images(runs)
     page = None
-    if not settings.json:
-        page = write_comparison(settings.output, runs, notes)
-    return ComparedRuns(settings, runs, page, notes)
+    if not json:
+        page = write_comparison(output, runs, notes)
+    return ComparedRuns((one, two), runs, page, notes, json)
 
 
 def _decoded(items: Iterable[Item], preparing: Iterable[Preprocessing]) -> Iterator[Picture]:

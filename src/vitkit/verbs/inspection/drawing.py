@@ -4,7 +4,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,16 +29,12 @@ from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable, printable_name
 from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.storage.files import MARK, as_text, save_npz, write_where_said
-from vitkit.verbs.arguments import name_of
 from vitkit.weights import Classifier, no_answer
-
-if TYPE_CHECKING:
-    from vitkit.verbs.inspection.inspect import Inspect
 
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """The images of a settings."""
+    """The images, prepared."""
 
     prepared: tuple[Tensor | None, ...]
     """For each model uint8 (n, 3, H, W), the images that are shown first; None without images."""
@@ -48,15 +44,22 @@ class Given:
     """How many images could not be read; each got a sentence."""
 
 
-def images_of(settings: "Inspect", models: Sequence[Classifier], folder: Path) -> Given:
-    """Read the images that a command names, and prepare them for each model. Raises ValueError if
-    none can be read, or a name stands for none."""
-    if not settings.images:
+def images_of(
+    names: Sequence[str],
+    models: Sequence[Classifier],
+    limit: int,
+    most_shown: int,
+    folder: Path,
+) -> Given:
+    """Read images by their names, at most `limit` of them, and prepare them for each model. `most_shown`
+    of them are shown; those in `folder`, which is written to, are left out. Raises BadSettings if none
+    can be read, or a name stands for none."""
+    if not names:
         return Given((None,) * len(models), (), 0)
 
     # Those that are shown come first: evenly from all, as folders are sorted by class
-    items = list(spread(pictures(settings.images, leave_out=[folder]), settings.limit))
-    count = min(settings.shown, len(items))
+    items = list(spread(pictures(names, leave_out=[folder]), limit))
+    count = min(most_shown, len(items))
     places = {i * len(items) // count for i in range(count)}
     ordered = [item for i, item in enumerate(items) if i in places]
     ordered += [item for i, item in enumerate(items) if i not in places]
@@ -92,11 +95,17 @@ def images_of(settings: "Inspect", models: Sequence[Classifier], folder: Path) -
     return Given(prepared, tuple(shown), broken)
 
 
-def subject_of(settings: "Inspect", models: Sequence[Classifier], given: Given) -> Subject:
-    """The subject of the command: the models, the images, a class, a layer and a patch. Raises
-    ValueError for a class, a layer or a patch that does not exist."""
+def subject_of(
+    models: Sequence[Classifier],
+    given: Given,
+    class_name: str,
+    layer: int,
+    patch: tuple[int, int] | None,
+) -> Subject:
+    """The subject of the figures: the models, the images, a class, a layer and a patch. Raises
+    BadSettings for a class, a layer or a patch that does not exist."""
     classifier = models[0]
-    target = _target(settings.class_name, classifier.labels)
+    target = _target(class_name, classifier.labels)
     names = ()
     if given.shown:
         shown = given.prepared[0][: len(given.shown)]
@@ -106,8 +115,8 @@ def subject_of(settings: "Inspect", models: Sequence[Classifier], given: Given) 
         given.prepared[0],
         names,
         target,
-        _layer(settings.layer, classifier),
-        _patch(settings.patch, classifier, given.prepared[0]),
+        _layer(layer, classifier),
+        _patch(patch, classifier, given.prepared[0]),
         *models[1:],
         *given.prepared[1:],
     )
@@ -205,18 +214,42 @@ class Drawn:
     """What was written of it."""
 
 
+@dataclass(frozen=True)
+class FigureFiles:
+    """The files of the figures."""
+
+    folder: Path
+    format: Literal["png", "svg"]
+    theme: Literal["light", "dark"]
+    arrays: bool
+    """Whether the numbers of each figure are written too."""
+
+    def figure(self, kind: FigureKind) -> Path:
+        """The file of a figure."""
+        return self.folder / f"{kind.name}.{self.format}"
+
+    def numbers(self, kind: FigureKind) -> Path:
+        """The file of a figure's numbers."""
+        return self.folder / f"{kind.name}.npz"
+
+
 def draw_all(
-    settings: "Inspect", kinds: Sequence[FigureKind], subject: Subject, folder: Path
+    kinds: Sequence[FigureKind],
+    subject: Subject,
+    files: FigureFiles,
+    model: str,
+    required: Sequence[str] = (),
 ) -> list[Drawn]:
-    """Compute each figure and write it. One that has no meaning for the model is left out with a
-    sentence. Raises ValueError if somebody asked for it by name; OSError."""
+    """Compute each figure and write it. A figure that has no meaning for the model is left out with a
+    sentence. `model` is the model's name, for the files. Raises BadSettings if a figure in `required`,
+    by name, has no meaning; OSError."""
     every = []
     for kind in bar("drawing figures")(kinds, len(kinds)):
         try:
             plate = kind.make(subject)
-            figure = plate.draw(THEMES[settings.theme])
+            figure = plate.draw(THEMES[files.theme])
         except VitkitError as error:
-            if kind.name in settings.figures:
+            if kind.name in required:
                 raise BadSettings(f"{kind.name} cannot be drawn: {error}") from error
             every.append(Drawn(kind, None, str(error)))
             continue
@@ -224,10 +257,10 @@ def draw_all(
             log_bug(f"the figure {kind.name} failed (bug)")
             every.append(Drawn(kind, None, f"failed (bug): {reason(error)}"))
             continue
-        files = [write_figure(figure, folder / f"{kind.name}.{settings.format}")]
-        if settings.arrays:
-            files.append(_write_arrays(settings, plate, folder / f"{kind.name}.npz"))
-        every.append(Drawn(kind, plate, files=files))
+        written = [write_figure(figure, files.figure(kind))]
+        if files.arrays:
+            written.append(_write_arrays(model, plate, files.numbers(kind)))
+        every.append(Drawn(kind, plate, files=written))
     # A sentence for each reason why figures are left out
     names_by_reason = {}
     for each in every:
@@ -238,9 +271,9 @@ def draw_all(
     return every
 
 
-def _write_arrays(settings: "Inspect", plate: Plate, path: Path) -> Path:
+def _write_arrays(model: str, plate: Plate, path: Path) -> Path:
     """Write the numbers of a figure, and return their path."""
-    about = {"made": np.array(MARK.encode()), "model": np.array(as_text(name_of(settings.model)))}
+    about = {"made": np.array(MARK.encode()), "model": np.array(as_text(model))}
     buffer = io.BytesIO()
     save_npz(buffer, about | dict(plate.arrays))  # the mark first: see files.MARK
     write_where_said(path, buffer.getvalue())

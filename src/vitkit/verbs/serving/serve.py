@@ -1,22 +1,22 @@
 """A model behind HTTP."""
 
+from __future__ import annotations
+
 import asyncio
 import math
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 from urllib.parse import urlsplit
 
 from PIL import Image
-from tyro.conf import arg
 
-from vitkit.runtimes import Runtime as AnyRuntime
-from vitkit.runtimes import is_exported
+from vitkit.runtimes import Runtime, RuntimeName, is_exported
 from vitkit.serving import (
     Limits,
     Plan,
@@ -30,88 +30,33 @@ from vitkit.serving import (
 from vitkit.system.console.messages import announce
 from vitkit.system.environment import MAX_PIXELS_VARIABLE, max_pixels
 from vitkit.system.errors import BadSettings
-from vitkit.system.machine import pick_device
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Result
+from vitkit.system.functions.types import PathLike, Several
+from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.system.processes.signals import signals_are_ours
-from vitkit.verbs.arguments import (
-    Device,
-    Host,
-    ModelHints,
-    ModelOrFile,
-    Precision,
-    Runtime,
-    name_of,
-    short_name,
-)
+from vitkit.verbs.arguments import name_of, short_name
 from vitkit.verbs.computing import (
     classifier_with_head,
     precision_of,
     runtime_of_file,
     runtime_of_run,
 )
-from vitkit.verbs.definition import result, verb
 from vitkit.verbs.serving import address_of
-from vitkit.weights import Hints
+from vitkit.weights import Hints, ModelLike, Overrides, hints_of
+
+if TYPE_CHECKING:
+    from vitkit.weights import Classifier
 
 TOKEN = "VITKIT_TOKEN"  # environment variable
-PIXELS = 50_000_000  # of an image that a stranger sends, unless --max-pixels says otherwise
+PIXELS = 50_000_000  # of an image that a stranger sends, unless the environment says otherwise
 
+NO_HINTS = Hints()
 USUAL_PORTS = {"http": ":80", "https": ":443"}
 
 
-@dataclass(frozen=True)
-class Serve:
-    """Serve a model over HTTP: POST one or several images to /predict, and get their classes. /docs
-    describes all requests. After SIGTERM, the server answers the requests that it has accepted, and
-    ends. SIGHUP loads the model again.
-    """
-
-    model: ModelOrFile
-    host: Host = "127.0.0.1"
-    port: int = 8000
-    """Port to serve at; 0 takes any free one."""
-    workers: int = 1
-    """Processes, each with its own copy of the model. One uses all CPUs; use several for several
-    GPUs (one each), or for many CPUs."""
-    top: int = 5
-    """Classes to name for an image, unless a request says how many."""
-    batch: int = 32
-    """Largest number of images that are computed together."""
-    delay: float = 10.0
-    """Longest time in milliseconds that an image waits for others while the model is free."""
-    queue: int = 256
-    """Largest number of images that a process holds at once; it answers further requests with
-    503."""
-    most_bytes: int = 32 << 20
-    """Largest request, in bytes."""
-    most_images: int = 64
-    """Largest number of images in a request."""
-    seconds: float = 30.0
-    """Longest time of a request, from its beginning to its answer."""
-    grace: float = 30.0
-    """Seconds in which a server that ends may finish the requests that it has accepted."""
-    token_file: Annotated[
-        Path | None,
-        arg(
-            help="File with a token that clients must send, as 'Authorization: Bearer TOKEN'. "
-            f"Default: the value of {TOKEN} in the environment; without both, no token is needed."
-        ),
-    ] = None
-    allow_origin: Annotated[tuple[str, ...], arg(metavar="ORIGIN...")] = ()
-    """Origins whose web pages may send requests (CORS), such as https://example.org; '*' means all.
-    Default: only pages of the server's own address."""
-    allow_host: Annotated[tuple[str, ...], arg(metavar="NAME...")] = ()
-    """Names by which clients may ask a server without a token, such as that of a proxy in front of it:
-    photos.example.org. '*' means all. Default: its address, localhost, and with --host 0.0.0.0 any
-    number and this machine's own name."""
-    runtime: Runtime = "auto"
-    precision: Precision = "auto"
-    device: Device = "auto"
-    hints: ModelHints = field(default_factory=Hints)
-
-
-@result
-@dataclass(frozen=True)
-class Ended:
+@dataclass(frozen=True, repr=False)
+class Ended(Result):
     """A server that has ended, when what it had accepted was answered."""
 
     address: str
@@ -121,23 +66,104 @@ class Ended:
         yield from ()
 
 
-@verb
-def serve(settings: Serve) -> Ended:
-    """Serve a model over HTTP until it is ended: a command by a signal, a program's call by Ctrl-C.
-    Raises ValueError if a setting is out of range."""
+@public
+def serve(
+    model: ModelLike,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: int = 1,
+    top: int = 5,
+    batch: int = 32,
+    delay: float = 10.0,
+    queue: int = 256,
+    most_bytes: int = 32 << 20,
+    most_images: int = 64,
+    seconds: float = 30.0,
+    grace: float = 30.0,
+    token_file: PathLike | None = None,
+    allow_origin: Annotated[Several[str], "ORIGIN..."] = (),
+    allow_host: Annotated[Several[str], "NAME..."] = (),
+    runtime: RuntimeName = "auto",
+    precision: PrecisionChoice = "auto",
+    device: str = "auto",
+    **overrides: Unpack[Overrides],
+) -> Ended:
+    """Serve a model over HTTP: POST one or several images to /predict, and get their classes. /docs
+    describes all requests. After SIGTERM, the server answers the requests that it has accepted, and
+    ends. SIGHUP loads the model again.
+
+    A program ends it with Ctrl-C.
+
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), the name of a published model, or a file of `vitkit.export`
+            (.onnx or .xml).
+        host: Address to serve at. 127.0.0.1 is only for this machine; 0.0.0.0 lets in everyone who can
+            reach it.
+        port: Port to serve at; 0 takes any free one.
+        workers: Processes, each with its own copy of the model. One uses all CPUs; use several for
+            several GPUs (one each), or for many CPUs.
+        top: Classes to name for an image, unless a request says how many.
+        batch: Largest number of images that are computed together.
+        delay: Longest time in milliseconds that an image waits for others while the model is free.
+        queue: Largest number of images that a process holds at once; it answers further requests with
+            503.
+        most_bytes: Largest request, in bytes.
+        most_images: Largest number of images in a request.
+        seconds: Longest time of a request, from its beginning to its answer.
+        grace: Seconds in which a server that ends may finish the requests that it has accepted.
+        token_file: File with a token that clients must send, as 'Authorization: Bearer TOKEN'. Default:
+            the value of VITKIT_TOKEN in the environment; without both, no token is needed.
+        allow_origin: Origins whose web pages may send requests (CORS), such as https://example.org; '*'
+            means all. Default: only pages of the server's own address.
+        allow_host: Names by which clients may ask a server without a token, such as that of a proxy in
+            front of it: photos.example.org. '*' means all. Default: its address, localhost, and with
+            `host='0.0.0.0'` any number and this machine's own name.
+        runtime: Library that computes the answers: torch, onnx (ONNX Runtime) or openvino. auto is
+            PyTorch for a model; for an exported file, it is the library for which the file was written.
+        precision: Arithmetic of the matrix products. auto is bfloat16 if the CPU or GPU has
+            instructions for it.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        **overrides: Settings that the file of the model does not give, or that you want to change:
+            `Overrides`.
+
+    Raises:
+        BadSettings: If a setting is out of range.
+        BadWeights: If the model cannot be read.
+        RuntimeError: Within a running event loop, such as a notebook's.
+    """
     # What can be wrong, before anything is loaded
+    hints = hints_of(overrides)
     check_installed()
     _check_no_loop()
-    plan = plan_of(settings)
-    bound = bound_socket(settings.host, settings.port)
+    for name, value in {"workers": workers, "top": top, "batch": batch, "queue": queue}.items():
+        if value < 1:
+            raise BadSettings(f"`{name}` is {value}; it is at least 1")
+    for name, value in {"delay": delay, "grace": grace}.items():
+        if not 0 <= value < math.inf:
+            raise BadSettings(f"`{name}` is {value:g}; it is a time, from 0 on")
+    if most_images > queue:
+        raise BadSettings(
+            f"`most_images` is {most_images}, and `queue={queue}`: such a request would never find room"
+        )
+    limits = Limits(most_bytes, most_images, seconds)
+    limits.check()
+    check_origins(allow_origin)
+    check_hosts(allow_host)
+    token = token_of(token_file)
 
     # The server
-    host, port, *_ = bound.getsockname()
-    address = address_of(host, port)
+    answering = Settings(limits, token, top, batch, delay / 1000, allow_origin, host, allow_host)
+    opening = partial(open_model, model, hints, runtime, precision, device)
+    plan = Plan(short_name(name_of(model)), opening, answering, queue, grace)
+    bound = bound_socket(host, port)
+    bound_host, bound_port, *_ = bound.getsockname()
+    address = address_of(bound_host, bound_port)
     ready = partial(_say_ready, plan.name, address)
     with bound, _limits_of_a_server(), _interrupted_as_ended():
-        if settings.workers > 1:
-            Workers(plan, bound, settings.workers).run(ready)
+        if workers > 1:
+            Workers(plan, bound, workers).run(ready)
         else:
             prepare_process()
             Server(plan, bound, ready).run()
@@ -190,43 +216,6 @@ def _say_ready(name: str, address: str, word: str = "ready") -> None:
     announce(f"next: curl -F image=@photograph.jpg {address}/predict")
 
 
-def plan_of(settings: Serve) -> Plan:
-    """The settings of the server. Raises ValueError if a setting is out of range."""
-    counts = {
-        "workers": settings.workers,
-        "top": settings.top,
-        "batch": settings.batch,
-        "queue": settings.queue,
-    }
-    for name, value in counts.items():
-        if value < 1:
-            raise BadSettings(f"`{name}` is {value}; it is at least 1")
-    for name, value in {"delay": settings.delay, "grace": settings.grace}.items():
-        if not 0 <= value < math.inf:
-            raise BadSettings(f"`{name}` is {value:g}; it is a time, from 0 on")
-    if settings.most_images > settings.queue:
-        raise BadSettings(
-            f"`most_images` is {settings.most_images}, and `queue={settings.queue}`: such a request would "
-            "never find room"
-        )
-    limits = Limits(settings.most_bytes, settings.most_images, settings.seconds)
-    limits.check()
-    check_origins(settings.allow_origin)
-    check_hosts(settings.allow_host)
-    answering = Settings(
-        limits,
-        token_of(settings),
-        settings.top,
-        settings.batch,
-        settings.delay / 1000,
-        settings.allow_origin,
-        settings.host,
-        settings.allow_host,
-    )
-    name = short_name(name_of(settings.model))
-    return Plan(name, partial(open_model, settings), answering, settings.queue, settings.grace)
-
-
 def check_origins(origins: tuple[str, ...]) -> None:
     """Raises ValueError if browsers would never send one as a page's origin."""
     for origin in origins:
@@ -252,11 +241,11 @@ def check_hosts(names: tuple[str, ...]) -> None:
             )
 
 
-def token_of(settings: Serve) -> str | None:
+def token_of(file: Path | None) -> str | None:
     """The token that clients have to show. Raises ValueError if it is empty."""
-    if settings.token_file is not None:
-        token = settings.token_file.read_text().strip()
-        source = str(settings.token_file)
+    if file is not None:
+        token = file.read_text().strip()
+        source = str(file)
     elif TOKEN in os.environ:
         token = os.environ[TOKEN].strip()
         source = TOKEN
@@ -267,26 +256,28 @@ def token_of(settings: Serve) -> str | None:
     return token
 
 
-def open_model(settings: Serve) -> AnyRuntime:
-    """The runtime that computes the answers. Raises ValueError if the model has no classes."""
-    if settings.runtime == "compiled":
+def open_model(
+    model: str | Classifier,
+    hints: Hints = NO_HINTS,
+    runtime: RuntimeName = "auto",
+    precision: PrecisionChoice = "auto",
+    device: str = "auto",
+) -> Runtime:
+    """The runtime that computes the answers. Raises BadSettings if the model has no classes."""
+    if runtime == "compiled":
         raise BadSettings(
             "`runtime` is compiled, which takes a minute for every other number of images in a batch; "
             "choose torch, onnx or openvino"
         )
-    if isinstance(settings.model, str) and is_exported(settings.model):
-        return runtime_of_file(
-            settings.model, settings.hints, settings.runtime, settings.precision, settings.device
-        )
+    if isinstance(model, str) and is_exported(model):
+        return runtime_of_file(model, hints, runtime, precision, device)
 
-    kept = runtime_of_run(
-        settings.model, settings.hints, settings.runtime, settings.precision, settings.device
-    )
+    kept = runtime_of_run(model, hints, runtime, precision, device)
     if kept is not None:
         return kept
 
     from vitkit.exporting import open_runtime  # and PyTorch, which an exported file does not need
 
-    classifier = classifier_with_head(settings.model, settings.hints)
-    precision = precision_of(settings.runtime, settings.precision, pick_device(settings.device))
-    return open_runtime(classifier, settings.runtime, precision, settings.device)
+    classifier = classifier_with_head(model, hints)
+    computed_in = precision_of(runtime, precision, pick_device(device))
+    return open_runtime(classifier, runtime, computed_in, device)

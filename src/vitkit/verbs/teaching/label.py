@@ -1,16 +1,17 @@
 """Labelling a folder of photographs that nobody has sorted, in conversation with a model."""
 
+from __future__ import annotations
+
 import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from contextvars import copy_context
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
-
-from tyro.conf import Positional, arg
+from typing import Annotated, Any, NamedTuple, Unpack
 
 from vitkit.data import Source, find_images, heading_of_list, note_left_out, splits_at
 from vitkit.evaluation import Finding
@@ -31,65 +32,46 @@ from vitkit.labelling import (
 )
 from vitkit.recipes import choose_pretrained
 from vitkit.serving import Guard
-from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted, printable, printable_name, some
+from vitkit.system.console.messages import as_spelled, say
+from vitkit.system.console.text import counted, printable, printable_name, some
 from vitkit.system.errors import BadData, BadSettings
-from vitkit.system.machine import pick_device
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import IMAGES, step
+from vitkit.system.functions.types import DataLike, PathLike, Several
+from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.system.storage.files import check_can_be_made, remove_unfinished
 from vitkit.training import LABELS, RUNS, tidied
-from vitkit.verbs.arguments import Device, ModelHints, OpenPage, PagePort, Precision, pick_precision
+from vitkit.verbs.arguments import name_of, pick_precision
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.data.review import look_through
-from vitkit.verbs.definition import result, verb
 from vitkit.verbs.made_model import MadeModel
 from vitkit.verbs.serving import address_of, announce_page
-from vitkit.verbs.words import MODEL
 from vitkit.webapp import listening_socket, run_until_ended
-from vitkit.weights import Classifier, Hints, adopt
+from vitkit.weights import Classifier, Hints, ModelLike, Overrides, adopt, hints_of
 
-MINUTES = 2.0  # the time in mind when a model is chosen, as `vitkit finetune` does
-
-
-@dataclass(frozen=True)
-class Label:
-    """Sort a folder of photographs into classes, on a page of this machine. A model looks at all
-    photographs, asks you about those that teach it most, and shows you groups that it believes to
-    be of one class, which you confirm together. The photographs stay where they are. vitkit saves
-    every answer at once, and the same command continues."""
-
-    photographs: Annotated[
-        Positional[str], arg(metavar="PHOTOS", help="A folder of photographs, at any depth.")
-    ]
-    classes: tuple[str, ...] = ()
-    """Classes to begin with, such as cat,dog or cat dog. On the page, you add others by typing
-    their names."""
-    model: Annotated[
-        str, arg(metavar="MODEL", help=f"{MODEL} Default: as vitkit finetune chooses.")
-    ] = ""
-    workdir: Path | None = None
-    """Directory of the labels and the model. Default: one in runs/, named after the folder."""
-    check: bool = False
-    """PHOTOS already has a folder for each class: go through the findings of `vitkit data review`
-    (wrong labels, duplicates and odd images), photograph by photograph."""
-    sort_into: Path | None = None
-    """When you press Finish, make links to the photographs in this directory, with a folder for
-    each class."""
-    host: str = "127.0.0.1"
-    """Address to serve at. 127.0.0.1 is only for this machine; 0.0.0.0 lets others label too, if
-    you give them the page's address with its secret."""
-    port: PagePort = 7870
-    open: OpenPage = False
-    precision: Precision = "auto"
-    device: Device = "auto"
-    hints: ModelHints = field(default_factory=Hints)
+MINUTES = 2.0  # the time in mind when a model is chosen, as in `vitkit.finetune`
 
 
-@result
-@dataclass(frozen=True)
-class Labelled(MadeModel):
+class Session(NamedTuple):
+    """The folder of a labelling session and how it was begun, to name the call that continues it."""
+
+    photographs: str
+    workdir: Path | None
+    model: str | Classifier
+
+    def again(self, **more: Any) -> str:
+        """The call that continues the session."""
+        return step(
+            "label", self.photographs, workdir=self.workdir, model=self.model or None, **more
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Labelled(Rows, MadeModel):
     """The photographs that were labelled on the page."""
 
-    settings: Label
+    session: Session
     path: Path
     """The table of the labels: path, label, how it was given, by whom."""
     model: Path | None
@@ -124,18 +106,17 @@ class Labelled(MadeModel):
             return
         yield f"labels: {self.path}"
         if self.model is not None:
-            yield f"model: {self.model}; next: vitkit predict {as_word(self.model)} IMAGE..."
+            yield f"model: {self.model}; next: {step('predict', self.model, IMAGES)}"
         if sum(count > 0 for _, count in progress.classes) > 1:
-            yield f"a better model of the same labels: vitkit finetune {as_word(self.path)}"
-        yield f"to go on labelling: {_again(self.settings)}"
+            yield f"a better model of the same labels: {step('finetune', self.path)}"
+        yield f"to go on labelling: {self.session.again()}"
 
 
-@result
-@dataclass(frozen=True)
-class Checked:
+@dataclass(frozen=True, repr=False)
+class Checked(Rows):
     """The decisions on photographs that have classes."""
 
-    settings: Label
+    session: Session
     path: Path
     """The list of the photographs to change."""
     progress: SittingProgress
@@ -154,33 +135,96 @@ class Checked:
         )
         if moved or progress.set_aside:
             yield f"list: {self.path}"
-            yield _what_the_list_is_for(self.settings, self.path)
+            yield _what_the_list_is_for(self.session.photographs, self.path)
         if progress.labelled < progress.photographs:
-            yield f"to go on: {_again(self.settings)} --check"
+            yield f"to go on: {self.session.again(check=True)}"
 
 
-def _again(settings: Label) -> str:
-    """The command that goes on with a sitting."""
-    command = f"vitkit label {as_word(settings.photographs)}"
-    if settings.workdir is not None:
-        command += f" --workdir {as_word(settings.workdir)}"
-    if settings.model:
-        command += f" --model {as_word(settings.model)}"
-    return command
+class Looking(NamedTuple):
+    """The model that looks at the photographs, and how it computes."""
+
+    model: str | Classifier
+    """Empty for the one that `vitkit.finetune` would choose."""
+    hints: Hints
+    precision: PrecisionChoice
+    device: str
+
+    def load(self) -> tuple[str, Classifier]:
+        """The name of the model, and the model."""
+        model = self.model
+        if not model:
+            choice = choose_pretrained(MINUTES, pick_device(self.device))
+            say(printable(f"looking with {choice.why}"))
+            model = choice.model
+        name = model if isinstance(model, str) else name_of(model)
+        return name, classifier_of(model, self.hints)
 
 
-@verb
-def label(settings: Label) -> Labelled | Checked:
-    """Serve a page on which people say what photographs show, until it is ended by Ctrl-C. With `check`,
-    they decide on what a review of photographs with classes has found.
+class Page(NamedTuple):
+    """The page, which is served until it is ended."""
 
-    Raises ValueError for a folder without photographs, for one that is being labelled already, and for a
-    number that is not a port.
+    listener: socket.socket
+    host: str
+    port: int
+    """The port that was asked for; the next free one is taken if another program uses it."""
+    open: bool
+    """Whether it is opened in the browser."""
+
+
+@public
+def label(
+    photographs: Annotated[DataLike, "PHOTOS"],
+    *,
+    classes: Several[str] = (),
+    model: ModelLike = "",
+    workdir: PathLike | None = None,
+    check: bool = False,
+    sort_into: PathLike | None = None,
+    host: str = "127.0.0.1",
+    port: int = 7870,
+    open: bool = False,
+    precision: PrecisionChoice = "auto",
+    device: str = "auto",
+    **overrides: Unpack[Overrides],
+) -> Labelled | Checked:
+    """Sort a folder of photographs into classes, on a page of this machine. A model looks at all
+    photographs, asks you about those that teach it most, and shows you groups that it believes to
+    be of one class, which you confirm together. The photographs stay where they are. vitkit saves
+    every answer at once, and the same command continues. Ctrl-C ends it.
+
+    Args:
+        photographs: A folder of photographs, at any depth.
+        classes: Classes to begin with, such as cat,dog or cat dog. On the page, you add others by
+            typing their names.
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model. Default: as `vitkit.finetune`
+            chooses.
+        workdir: Directory of the labels and the model. Default: one in runs/, named after the folder.
+        check: PHOTOS already has a folder for each class: go through the findings of `vitkit.review`
+            (wrong labels, duplicates and odd images), photograph by photograph.
+        sort_into: When you press Finish, make links to the photographs in this directory, with a folder
+            for each class.
+        host: Address to serve at. 127.0.0.1 is only for this machine; 0.0.0.0 lets others label too, if
+            you give them the page's address with its secret.
+        port: Port to serve at; if another program uses it, the next free one.
+        open: Open the page in the browser.
+        precision: Arithmetic of the matrix products. auto is bfloat16 if the CPU or GPU has
+            instructions for it.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        **overrides: Settings that the file of the model does not give, or that you want to change:
+            `Overrides`.
+
+    Raises:
+        BadSettings: If the folder holds no photographs, if `port` is not a port, or if settings do not
+            go together.
+        BadRun: If the folder is being labelled already.
+        BadData: If `check` is given and the folder has no folders of classes.
     """
     # What can be wrong, before anything is loaded
-    _check(settings)
-    root = Path(tidied(settings.photographs))
-    folder = settings.workdir or folder_of_sitting(root, "check" if settings.check else "labels")
+    looking = Looking(model, hints_of(overrides), precision, device)
+    _check(photographs, classes, check, sort_into)
+    root = Path(tidied(photographs))
+    folder = workdir or folder_of_sitting(root, "check" if check else "labels")
     names, left_out = find_images(root)
     if not names:
         raise BadSettings(f"{root} holds no photographs")
@@ -188,34 +232,36 @@ def label(settings: Label) -> Labelled | Checked:
         say(f"{root}: {note}")
 
     def find() -> list[str]:
-        return _photographs(root, (folder, RUNS, settings.sort_into))
+        return _photographs(root, (folder, RUNS, sort_into))
 
+    session = Session(photographs, workdir, model)
     with (
-        closing(listening_socket(settings.host, settings.port)) as listener,
+        closing(listening_socket(host, port)) as listener,
         open_for_one(folder, root),
     ):
-        record_sitting(folder, root, settings.check)
-        if settings.check:
-            return _checked(settings, folder, root, listener)
+        page = Page(listener, host, port, open)
+        record_sitting(folder, root, check)
+        if check:
+            return _checked(session, folder, root, looking, page)
         remove_unfinished(folder)
-        sitting = Sitting(find(), folder, settings.classes)
-        return _labelled(settings, sitting, root, find, listener)
+        sitting = Sitting(find(), folder, classes)
+        return _labelled(session, sitting, root, find, looking, sort_into, page)
 
 
-def _check(settings: Label) -> None:
-    """Raises ValueError for settings that cannot be."""
+def _check(
+    photographs: str, classes: tuple[str, ...], check: bool, sorted_into: Path | None
+) -> None:
+    """Raises BadSettings if a package is missing, the folder is none, or settings do not go together."""
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise BadSettings(
             f"the page needs {' and '.join(missing)}, which is not installed: pip install 'vitkit[serve]'"
         )
-    if not Path(settings.photographs).is_dir():
-        raise BadSettings(
-            f"there is no folder {settings.photographs}; label a folder of photographs"
-        )
-    if settings.sort_into is not None:
-        check_can_be_made(settings.sort_into)
-    if settings.check and (settings.sort_into is not None or settings.classes):
+    if not Path(photographs).is_dir():
+        raise BadSettings(f"there is no folder {photographs}; label a folder of photographs")
+    if sorted_into is not None:
+        check_can_be_made(sorted_into)
+    if check and (sorted_into is not None or classes):
         raise BadSettings(
             "`check` is for photographs that have classes already; `classes` and `sort_into` are for others"
         )
@@ -235,17 +281,19 @@ def _photographs(root: Path, ours: tuple[Path | None, ...]) -> list[str]:
 
 
 def _labelled(
-    settings: Label,
+    session: Session,
     sitting: Sitting,
     root: Path,
     find: Callable[[], list[str]],
-    listener: socket.socket,
+    looking: Looking,
+    sorted_into: Path | None,
+    page: Page,
 ) -> Labelled:
-    """Serve the page; when it is ended, say what was labelled."""
-    device = pick_device(settings.device)
-    name, loaded = _loaded(settings)
+    """Serve the page; when it is ended, return what was labelled."""
+    device = pick_device(looking.device)
+    name, loaded = looking.load()
     classifier, _ = adopt(loaded, labels=("0", "1"), new_head=True)
-    precision = pick_precision(settings.precision, device)
+    precision = pick_precision(looking.precision, device)
     feature_thread = FeatureThread(
         sitting, classifier.to(device).for_inference(), root, precision, find
     )
@@ -262,33 +310,32 @@ def _labelled(
                 said[0] += f"; {made.unseen:,} with a class it has not seen yet, or they are gone"
             for metric in made.metrics[:1]:
                 said.append(f"{metric.text()} of them are answered right by fits without them")
-            if links or settings.sort_into is not None:
-                said.append(
-                    sort_into(sitting, root, settings.sort_into or sitting.folder / "sorted")
-                )
-            labels = as_word(sitting.folder / LABELS)
-            said.append(f"Next: vitkit predict {as_word(made.path)} IMAGE...")
-            said.append(f"A better model of the same labels: vitkit finetune {labels}")
+            if links or sorted_into is not None:
+                said.append(sort_into(sitting, root, sorted_into or sitting.folder / "sorted"))
+            labels = sitting.folder / LABELS
+            said.append(f"Next: {step('predict', made.path, IMAGES)}")
+            said.append(f"A better model of the same labels: {step('finetune', labels)}")
             return said
 
     feature_thread.start()
     try:
-        _serve(settings, Table(sitting, root, finish, lambda: feature_thread.problem), listener)
+        _serve(page, Table(sitting, root, finish, lambda: feature_thread.problem))
     finally:
         with suppress(KeyboardInterrupt):
             feature_thread.end()
     unreadable = tuple(sitting.unreadable())
     model = written[-1] if written else None
-    return Labelled(settings, sitting.folder / LABELS, model, sitting.progress(), unreadable)
+    return Labelled(session, sitting.folder / LABELS, model, sitting.progress(), unreadable)
 
 
-def _checked(settings: Label, folder: Path, root: Path, listener: socket.socket) -> Checked:
-    """Serve the page of what a review found; when it is ended, say what was decided."""
+def _checked(session: Session, folder: Path, root: Path, looking: Looking, page: Page) -> Checked:
+    """Serve the page of what a review found; when it is ended, return what was decided."""
     splits = splits_at(str(root))
     if splits.target_kind != "class":
         raise BadData(f"{root} has no class folders to check; label it without `check`")
-    _, loaded = _loaded(settings)
-    findings, facts = look_through(splits, loaded.to(pick_device(settings.device)).for_inference())
+    _, loaded = looking.load()
+    device = pick_device(looking.device)
+    findings, facts = look_through(splits, loaded.to(device).for_inference())
     for fact in facts:
         say(fact)
     parts = splits.sources
@@ -299,10 +346,11 @@ def _checked(settings: Label, folder: Path, root: Path, listener: socket.socket)
         checking.write()
         if checking.problem:
             raise BadSettings(checking.problem)
-        return [f"wrote {checking.file}", _what_the_list_is_for(settings, checking.file)]
+        purpose = _what_the_list_is_for(session.photographs, checking.file)
+        return [f"wrote {checking.file}", purpose]
 
-    _serve(settings, Table(checking, Path(), finish, lambda: ""), listener)
-    return Checked(settings, checking.file, checking.progress())
+    _serve(page, Table(checking, Path(), finish, lambda: ""))
+    return Checked(session, checking.file, checking.progress())
 
 
 def _checks(parts: dict[str, Source], findings: list[Finding]) -> list[Check]:
@@ -330,33 +378,30 @@ def _checks(parts: dict[str, Source], findings: list[Finding]) -> list[Check]:
     return list(found.values())
 
 
-def _what_the_list_is_for(settings: Label, path: Path) -> str:
-    data = as_word(settings.photographs)
-    return (
-        f"next: vitkit data review {data} --apply {as_word(path)} says which files it would move, and "
-        f"with --yes moves them; or vitkit finetune {data} --data.exclude {as_word(path)}"
-    )
+def _what_the_list_is_for(photographs: str, path: Path) -> str:
+    """A sentence on the calls that read the list of the photographs to change."""
+    reviewing = step("review", photographs, apply=path)
+    finetuning = step("finetune", photographs, data__exclude=path)
+    return f"next: {reviewing} says which files it would move, and with `yes` moves them; or {finetuning}"
 
 
-def _loaded(settings: Label) -> tuple[str, Classifier]:
-    """The name of the model that looks, and the model."""
-    name = settings.model
-    if not name:
-        choice = choose_pretrained(MINUTES, pick_device(settings.device))
-        say(printable(f"looking with {choice.why}"))
-        name = choice.model
-    return name, classifier_of(name, settings.hints)
-
-
-def _serve(settings: Label, table: Table, listener: socket.socket) -> None:
+def _serve(page: Page, table: Table) -> None:
     """Serve the page until it is ended."""
-    port = listener.getsockname()[1]
+    port = page.listener.getsockname()[1]
     secret = secrets.token_urlsafe(12)
-    address = f"{address_of(settings.host, port)}/{secret}/"
+    address = f"{address_of(page.host, port)}/{secret}/"
 
     def started() -> None:
         how_it_ends = "Ctrl-C ends it; what was answered is kept"
-        announce_page(address, settings.port, port, how_it_ends, settings.open)
+        announce_page(address, page.port, port, how_it_ends, page.open)
 
-    guarded = Guard(application(table, secret), settings.host, secret=secret)
-    run_until_ended(guarded, listener, started)
+    here = copy_context()  # the server's thread has another, in which calls are spelled in Python
+
+    def finish_here(links: bool) -> list[str]:
+        context = here.copy()
+        return [context.run(as_spelled, each) for each in context.run(table.finish, links)]
+
+    guarded = Guard(
+        application(replace(table, finish=finish_here), secret), page.host, secret=secret
+    )
+    run_until_ended(guarded, page.listener, started)

@@ -20,7 +20,7 @@ from vitkit.data import (
 )
 from vitkit.evaluation import Memory, NewExamples, digest_of, features, last_token, rounded
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted, printable_name
+from vitkit.system.console.text import counted, printable_name
 from vitkit.system.errors import BadSettings, BadWeights
 from vitkit.system.machine import autocast
 from vitkit.system.storage.private import public
@@ -32,7 +32,7 @@ MUCH = 1.0  # GiB of features, from which on it is said before they are computed
 
 
 class Batch(NamedTuple):
-    """Photographs that one word of --add stands for."""
+    """Photographs that one word of `add` stands for."""
 
     source: Source
     """Images, each of one class."""
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
 
 
 def photographs_of(word: str, memory: Memory) -> Batch:
-    """The photographs of a word of --add: a folder that is a class, a folder of such, a photograph,
+    """The photographs of a word of `add`: a folder that is a class, a folder of such, a photograph,
     or a data set; CLASS=PATH says which class they are.
 
     Raises ValueError, in one sentence, if it does not exist, or if its class is not known.
@@ -87,7 +87,7 @@ def photographs_of(word: str, memory: Memory) -> Batch:
 
 
 def rows_of(word: str, memory: Memory) -> list[int]:
-    """The examples that a word of --remove stands for, by number: a class; or a photograph or a
+    """The examples that a word of `remove` stands for, by number: a class; or a photograph or a
     folder of them, known by what is in them; or what a photograph was called.
 
     Raises ValueError if there are none, or the name is of several.
@@ -183,7 +183,7 @@ def _nothing_of(word: str, memory: Memory, looked_at: int) -> str:
 def new_photographs(
     words: Sequence[str], memory: Memory, classifier: Classifier
 ) -> list[NewExamples]:
-    """The photographs of the words of --add that are not known yet, with their features. It reports
+    """The photographs of the words of `add` that are not known yet, with their features. It reports
     what it leaves out.
 
     classifier: the model on its device, for inference. Raises ValueError for an image that is to be
@@ -243,7 +243,7 @@ def _unknown(word: str, source: Source, label_of: dict[str, str]) -> tuple[Sourc
             known += 1
         else:
             name = source.name(i)
-            move = f"--remove {as_word(name)} --add {as_word(f'{label}={name}')}"
+            move = f"`remove={name!r}` `add={f'{label}={name}'!r}`"
             raise BadSettings(
                 f"{name} is to be {label}, and the very same picture is known as "
                 f"{label_of[digest]}; to move it: {move}"

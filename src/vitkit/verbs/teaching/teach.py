@@ -1,16 +1,17 @@
 """A classifier that learns, and unlearns, photograph by photograph."""
 
-import json
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from json import dumps as to_json
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Unpack
 
 import numpy as np
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import Positional, arg
 
 from vitkit.evaluation import (
     Memory,
@@ -28,55 +29,28 @@ from vitkit.evaluation import (
     undone,
 )
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted, printable, printable_name
+from vitkit.system.console.text import counted, printable, printable_name
 from vitkit.system.errors import BadSettings
-from vitkit.system.machine import pick_device
-from vitkit.verbs.arguments import (
-    Device,
-    Model,
-    ModelHints,
-    Precision,
-    name_of,
-    pick_precision,
-)
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import IMAGES, step
+from vitkit.system.functions.types import PathLike, Several
+from vitkit.system.machine import PrecisionChoice, pick_device
+from vitkit.verbs.arguments import name_of, pick_precision
 from vitkit.verbs.computing import classifier_of
-from vitkit.verbs.definition import result, verb
 from vitkit.verbs.made_model import MadeModel
 from vitkit.verbs.teaching.photographs import new_photographs, rows_of
-from vitkit.weights import Classifier, Hints, adopt, check_savable, load, load_as
-
-
-@dataclass(frozen=True)
-class Teach:
-    """Teach a model classes with a few photographs of each. You can also remove photographs or
-    classes, rename classes, and undo any change. Nothing is trained: the head is computed anew, in
-    closed form, from the stored features of all photographs.
-
-    vitkit teach MODEL animals --add ants/ bees/ makes a model in the directory animals; vitkit
-    teach animals --add cats/ adds a class to it; vitkit teach animals prints what it knows."""
-
-    model: Model
-    directory: Annotated[Positional[Path | None], arg(metavar="DIR")] = None
-    """Directory of the taught model. Default: MODEL, if it was taught before."""
-    add: Annotated[tuple[str, ...], arg(metavar="PHOTOS...")] = ()
-    """Photographs to learn: a folder that is a class, a folder of such folders, a data set, or
-    CLASS=PATH of a folder or a photograph."""
-    remove: Annotated[tuple[str, ...], arg(metavar="PHOTO|CLASS...")] = ()
-    """Photographs, or whole classes, to unlearn."""
-    rename: Annotated[tuple[str, ...], arg(metavar="OLD=NEW...")] = ()
-    """Classes to rename."""
-    undo: bool = False
-    """Undo the last change. Repeat the command to undo the one before it."""
-    forget: bool = False
-    """Delete removed photographs for good. Until then vitkit keeps their features, for --undo."""
-    list: bool = False
-    """List every photograph, and every change that can be undone."""
-    precision: Precision = "auto"
-    """Precision of the features of the first photographs. All later ones use the same."""
-    device: Device = "auto"
-    json: bool = False
-    """Print what the model knows as one line of JSON."""
-    hints: ModelHints = field(default_factory=Hints)
+from vitkit.weights import (
+    Classifier,
+    Hints,
+    ModelLike,
+    Overrides,
+    adopt,
+    check_savable,
+    hints_of,
+    load,
+    load_as,
+)
 
 
 class Taught(NamedTuple):
@@ -92,12 +66,10 @@ class Taught(NamedTuple):
     """Whether it is not in its folder yet."""
 
 
-@result
-@dataclass(frozen=True, eq=False)
-class Lesson(MadeModel):
+@dataclass(frozen=True, eq=False, repr=False)
+class Lesson(Rows, MadeModel):
     """The state of a taught model after a lesson."""
 
-    settings: Teach
     classifier: Classifier
     """The model, with the head that was solved."""
     path: Path
@@ -114,6 +86,10 @@ class Lesson(MadeModel):
     """What it took to solve the head."""
     size: int
     """Bytes that were written; 0 if nothing was."""
+    lists: bool = False
+    """Whether every photograph and every change are printed."""
+    json: bool = False
+    """Whether it is printed as JSON."""
 
     @property
     def made(self) -> str:
@@ -134,9 +110,8 @@ class Lesson(MadeModel):
 
     def shown(self) -> Iterator[str | Table]:
         """The output: what was changed, and what the model knows; or JSON."""
-        settings = self.settings
-        if settings.json:
-            yield json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False)
+        if self.json:
+            yield to_json(self.to_json(), ensure_ascii=False, allow_nan=False)
             return
         if self.change:
             yield printable(self.change)
@@ -155,7 +130,7 @@ class Lesson(MadeModel):
         few = open_classes(self.memory.classes, np.bincount(self.memory.targets).tolist())
         if few is not None:
             yield few
-        if settings.list:
+        if self.lists:
             # Every photograph, and every change
             memory = self.memory
             table = Table("class", "photograph")
@@ -172,38 +147,70 @@ class Lesson(MadeModel):
 
     def written(self) -> Iterator[str]:
         """A sentence on the files that were written, and the next command."""
-        word = as_word(self.path)
+        predicting = step("predict", self.path, IMAGES)
         if not self.size:
-            yield f"next: vitkit teach {word} --add FOLDER, or vitkit predict {word} IMAGE..."
+            yield f"next: {step('teach', self.path, add='FOLDER')}, or {predicting}"
             return
         photographs = counted(len(self.memory.rows), "photograph")
         yield (
             f"solved in {self.seconds * 1000:.0f} ms; wrote {self.path}, which remembers {photographs} "
             f"({self.size / 1e6:.1f} MB)"
         )
-        yield f"next: vitkit predict {word} IMAGE..., or vitkit teach {word} --undo"
+        yield f"next: {predicting}, or {step('teach', self.path, undo=True)}"
 
 
-@verb
-def teach(settings: Teach) -> Lesson:
-    """Show a model photographs of new or known classes, take some away again, rename classes, or undo
-    that: its head is solved anew in closed form, from all photographs that it remembers. Without a
-    change, say what it knows.
+@public
+def teach(
+    model: ModelLike,
+    directory: Annotated[PathLike | None, "DIR"] = None,
+    *,
+    add: Annotated[Several[str], "PHOTOS..."] = (),
+    remove: Annotated[Several[str], "PHOTO|CLASS..."] = (),
+    rename: Annotated[Several[str], "OLD=NEW..."] = (),
+    undo: bool = False,
+    forget: bool = False,
+    list: bool = False,
+    precision: PrecisionChoice = "auto",
+    device: str = "auto",
+    json: bool = False,
+    **overrides: Unpack[Overrides],
+) -> Lesson:
+    """Teach a model classes with a few photographs of each. You can also remove photographs or
+    classes, rename classes, and undo any change. Nothing is trained: the head is computed anew, in
+    closed form, from the stored features of all photographs.
 
-    Raises ValueError if something cannot be learned, or if the model remembers nothing.
+    A model, a directory and `add` make a taught model in that directory. A taught model and `add`
+    teach it more photographs or classes. A taught model alone prints what it knows.
+
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        directory: Directory of the taught model. Default: MODEL, if it was taught before.
+        add: Photographs to learn: a folder that is a class, a folder of such folders, a data set, or
+            CLASS=PATH of a folder or a photograph.
+        remove: Photographs, or whole classes, to unlearn.
+        rename: Classes to rename.
+        undo: Undo the last change. Repeat the command to undo the one before it.
+        forget: Delete removed photographs for good. Until then vitkit keeps their features, for `undo`.
+        list: List every photograph, and every change that can be undone.
+        precision: Precision of the features of the first photographs. All later ones use the same.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        json: Print what the model knows as one line of JSON.
+        **overrides: Settings that the file of the model does not give, or that you want to change:
+            `Overrides`.
+
+    Raises:
+        BadSettings: If something cannot be learned, removed or renamed, or if the model remembers no
+            photographs.
+        BadWeights: If the model cannot be read.
     """
     # What it remembers, before and after
-    if settings.undo and (settings.add or settings.remove or settings.rename):
-        raise BadSettings("`undo` takes an earlier change back; make another one afterwards")
-    for word in settings.rename:
-        old, _, new = word.partition("=")
-        if not old or not new.strip():
-            raise BadSettings(
-                f"`rename={word!r}`: write OLD=NEW, such as `rename='bees=honeybees'`"
-            )
-    taught = _open(settings)
-    memory, change = _changed(settings, taught)
-    if change and settings.json:  # standard output is for the JSON alone
+    hints = hints_of(overrides)
+    edits = Edits(add, remove, rename, undo, forget)
+    edits.check()
+    taught = _open(model, directory, hints, precision, device, starts=bool(add))
+    memory, change = _changed(edits, taught, device)
+    if change and json:  # standard output is for the JSON alone
         say(change)
 
     # The head
@@ -216,54 +223,93 @@ def teach(settings: Teach) -> Lesson:
     classifier = taught.classifier
     size = 0
     if change or taught.is_new:
-        origin = _origin(settings, taught, fitted, metrics)
+        origin = _origin(name_of(model), taught, fitted, metrics)
         size = save_taught(taught.folder, replace(classifier, origin=origin), memory, fitted)
         classifier = load(taught.folder, quiet=True)
     lesson = Lesson(
-        settings, classifier, taught.folder, memory, fitted, tuple(metrics), change, seconds, size
+        classifier=classifier,
+        path=taught.folder,
+        memory=memory,
+        probe=fitted,
+        metrics=tuple(metrics),
+        change=change,
+        seconds=seconds,
+        size=size,
+        lists=list,
+        json=json,
     )
-    if settings.json:
+    if json:
         for sentence in lesson.written():
             say(sentence)
     return lesson
 
 
-def _open(settings: Teach) -> Taught:
-    """The model to change, in its directory; or the one to begin with, and nothing remembered."""
-    if isinstance(settings.model, Classifier) and settings.directory is None:
+@dataclass(frozen=True)
+class Edits:
+    """The changes that are asked for."""
+
+    add: tuple[str, ...]
+    remove: tuple[str, ...]
+    rename: tuple[str, ...]
+    undo: bool
+    forget: bool
+
+    def check(self) -> None:
+        """Raises BadSettings if they do not go together, or if a new name is missing."""
+        if self.undo and (self.add or self.remove or self.rename):
+            raise BadSettings("`undo` takes an earlier change back; make another one afterwards")
+        for word in self.rename:
+            old, _, new = word.partition("=")
+            if not old or not new.strip():
+                raise BadSettings(
+                    f"`rename={word!r}`: write OLD=NEW, such as `rename='bees=honeybees'`"
+                )
+
+
+def _open(
+    model: str | Classifier,
+    directory: Path | None,
+    hints: Hints,
+    precision: PrecisionChoice,
+    device: str,
+    starts: bool,
+) -> Taught:
+    """The model to change, in its directory; or the one to begin with, which remembers nothing.
+    `starts`: photographs are to be added, so that it may begin."""
+    if isinstance(model, Classifier) and directory is None:
         raise BadSettings(
             "say in which directory the taught model belongs: vitkit.teach(model, 'taught')"
         )
-    loaded = classifier_of(settings.model, settings.hints)
-    model = _path_of(settings.model)
-    folder = settings.directory or model
+    loaded = classifier_of(model, hints)
+    path = _path_of(model)
+    folder = directory or path
 
     # Taught before
     if has_memory(folder):
-        if folder == model:
-            return Taught(folder, loaded, _memory(settings, folder, loaded), False)
-        _check_is_of(settings, folder, loaded)
+        if folder == path:
+            return Taught(folder, loaded, _memory(folder, loaded, precision), False)
+        _check_is_of(folder, model, loaded)
         there = load_as(folder, Hints())
-        return Taught(folder, there, _memory(settings, folder, there), False)
+        return Taught(folder, there, _memory(folder, there, precision), False)
 
     # New
-    if model is not None and folder.resolve() == model.resolve():  # which would be replaced
+    if path is not None and folder.resolve() == path.resolve():  # which would be replaced
         raise BadSettings(
-            f"{model} remembers no photographs; begin a model that does in another directory, "
+            f"{path} remembers no photographs; begin a model that does in another directory, "
             "with `add=('cats/', 'dogs/')`"
         )
     fresh = _with_new_head(loaded)
     check_savable(fresh, folder)
-    if model is not None and has_memory(model):
-        return Taught(folder, loaded, _memory(settings, model, loaded), True)
-    if not settings.add:
+    if path is not None and has_memory(path):
+        return Taught(folder, loaded, _memory(path, loaded, precision), True)
+    if not starts:
         raise BadSettings(
             f"{folder} knows no photograph yet; show it a folder of each class: "
             "`add=('cats/', 'dogs/')`"
         )
     # Nothing remembered yet, and the arithmetic of all photographs that will be
     x = np.empty((0, 0), dtype=np.float32)
-    memory = Memory(x, precision=pick_precision(settings.precision, pick_device(settings.device)))
+    memory = Memory(x, precision=pick_precision(precision, pick_device(device)))
     return Taught(folder, fresh, memory, True)
 
 
@@ -274,13 +320,14 @@ def _path_of(model: str | Path | Classifier) -> Path | None:
     return Path(model)
 
 
-def _memory(settings: Teach, folder: Path, classifier: Classifier) -> Memory:
-    """What a taught model remembers. A sentence says so if its head is another's."""
+def _memory(folder: Path, classifier: Classifier, precision: PrecisionChoice) -> Memory:
+    """What a taught model remembers. A message warns if its head is not the memory's. Raises BadSettings
+    if it was computed in another precision than `precision`."""
     memory, is_heads = read_memory(folder, classifier)
-    if settings.precision not in ("auto", memory.precision):
+    if precision not in ("auto", memory.precision):
         raise BadSettings(
             f"the photographs in {folder} were computed in {memory.precision}, and the others must "
-            f"be; leave out `precision={settings.precision!r}`"
+            f"be; leave out `precision={precision!r}`"
         )
     if not is_heads:
         say(
@@ -290,17 +337,15 @@ def _memory(settings: Teach, folder: Path, classifier: Classifier) -> Memory:
     return memory
 
 
-def _check_is_of(settings: Teach, folder: Path, loaded: Classifier) -> None:
-    """Raises ValueError if the model in a folder was not taught on this one."""
-    go_on = f"to go on with it: vitkit teach {as_word(folder)} --add ..."
-    model = _path_of(settings.model)
-    if model is not None and has_memory(model):
-        raise BadSettings(f"{folder} is taught already, and so is {settings.model}; {go_on}")
+def _check_is_of(folder: Path, model: str | Classifier, loaded: Classifier) -> None:
+    """Raises BadSettings if the model in a folder was not taught on this one."""
+    go_on = f"to go on with it: {step('teach', folder, add='...')}"
+    path = _path_of(model)
+    if path is not None and has_memory(path):
+        raise BadSettings(f"{folder} is taught already, and so is {model}; {go_on}")
     there = load(folder, quiet=True)
     if backbone_digest(_with_new_head(loaded)) != backbone_digest(there):
-        raise BadSettings(
-            f"{folder} was taught on a model other than {name_of(settings.model)}; {go_on}"
-        )
+        raise BadSettings(f"{folder} was taught on a model other than {name_of(model)}; {go_on}")
 
 
 def _with_new_head(classifier: Classifier) -> Classifier:
@@ -309,19 +354,19 @@ def _with_new_head(classifier: Classifier) -> Classifier:
     return adopted
 
 
-def _changed(settings: Teach, taught: Taught) -> "tuple[Memory, str]":
-    """What is remembered after the settings, and what was changed, in words."""
+def _changed(edits: Edits, taught: Taught, device: str) -> tuple[Memory, str]:
+    """What is remembered after the edits, and what was changed, in words."""
     memory = taught.memory
     texts = []
-    if settings.undo:
+    if edits.undo:
         if not memory.changes:
             raise BadSettings(f"{taught.folder} has no change to undo")
         texts.append(f"undone: {memory.changes[-1].text}")
         memory = undone(memory)
-    elif settings.add or settings.remove or settings.rename:
-        memory = _edited(settings, taught)
+    elif edits.add or edits.remove or edits.rename:
+        memory = _edited(edits, taught, device)
         texts.append(memory.changes[-1].text)
-    if settings.forget:
+    if edits.forget:
         before = len(memory.examples)
         memory = forgotten(memory)
         removed = counted(before - len(memory.examples), "removed photograph")
@@ -329,18 +374,18 @@ def _changed(settings: Teach, taught: Taught) -> "tuple[Memory, str]":
     return memory, "; ".join(texts)
 
 
-def _edited(settings: Teach, taught: Taught) -> Memory:
-    """What is remembered after --remove, --rename and --add, in this order."""
+def _edited(edits: Edits, taught: Taught, device: str) -> Memory:
+    """What is remembered after `remove`, `rename` and `add`, in this order."""
     memory = taught.memory
     texts = []
     removed = set()
-    for word in settings.remove:
+    for word in edits.remove:
         rows = set(rows_of(word, memory)) - removed
         removed |= rows
         if rows:  # else another word has named them already
             texts.append(f"removed {counted(len(rows), 'photograph')} ({printable_name(word)})")
     renamed = []
-    for word in settings.rename:
+    for word in edits.rename:
         old, _, new = word.partition("=")
         renamed.append((old, new))
         texts.append(f"renamed {printable_name(old)} to {printable_name(new)}")
@@ -348,9 +393,9 @@ def _edited(settings: Teach, taught: Taught) -> Memory:
 
     # New ones, of which some may have been removed right now
     added = []
-    if settings.add:
-        deployed = taught.classifier.to(pick_device(settings.device)).for_inference()
-        added = new_photographs(settings.add, without, deployed)
+    if edits.add:
+        deployed = taught.classifier.to(pick_device(device)).for_inference()
+        added = new_photographs(edits.add, without, deployed)
     counts = {}
     for photographs in added:
         for label in photographs.labels:
@@ -362,9 +407,9 @@ def _edited(settings: Teach, taught: Taught) -> Memory:
     return changed(memory, ", ".join(texts), remove=removed, rename=renamed, add=added)
 
 
-def _origin(settings: Teach, taught: Taught, fitted: Probe, metrics: "list[Metric]") -> dict:
+def _origin(model: str, taught: Taught, fitted: Probe, metrics: Sequence[Metric]) -> dict:
     """Where the model comes from."""
-    origin = {"init": name_of(settings.model)}
+    origin = {"init": model}
     if not taught.is_new:
         origin = dict(taught.classifier.origin)
     origin["head"] = f"linear probe of taught photographs, temperature {fitted.temperature:.3g}"
