@@ -9,6 +9,7 @@ is `next: vitkit.predict('runs/a', images, top=3)`, and in a terminal `next: vit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,11 @@ def step(name: str, *args: Any, **settings: Any) -> str:
     """A call of a public function as the user of this program writes it. An object that has no short
     form, such as a model in memory, is a placeholder; a setting that is None, False or empty is left
     out."""
-    given = {
-        setting: value for setting, value in settings.items() if value not in (None, False, "", ())
-    }
+    given = {}
+    for setting, value in settings.items():
+        is_left_out = value is None or value is False or value == "" or value == ()
+        if not is_left_out:
+            given[setting] = value
     return _spelling.get()(name, args, given)
 
 
@@ -59,6 +62,17 @@ def steps_as(spelling: Spelling) -> Iterator[None]:
         _spelling.reset(before)
 
 
+def changed_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass whose values are not the defaults."""
+    defaults = type(value)()
+    changed = {}
+    for field in fields(value):
+        own = getattr(value, field.name)
+        if own != getattr(defaults, field.name):
+            changed[field.name] = own
+    return changed
+
+
 def _code(value: Any) -> str:
     """An argument as Python code."""
     if isinstance(value, Placeholder):
@@ -67,4 +81,8 @@ def _code(value: Any) -> str:
         return repr(str(value))
     if isinstance(value, str | int | float | tuple | list | None):
         return repr(value)
+    if is_dataclass(value) and not isinstance(value, type):  # a value of settings, such as Columns
+        package = ".".join(type(value).__module__.split(".")[:2])
+        inner = ", ".join(f"{name}={_code(each)}" for name, each in changed_fields(value).items())
+        return f"{package}.{type(value).__name__}({inner})"
     return str(MODEL)

@@ -1,13 +1,14 @@
 """The evaluators that a run has too, on any model and any images."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
-from tyro.conf import arg
 
 from vitkit.data import (
     Columns,
@@ -38,156 +39,185 @@ from vitkit.evaluation import (
     open_named,
     shot_notes,
 )
-from vitkit.runtimes import is_exported
+from vitkit.runtimes import RuntimeName, is_exported
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.errors import BadData, BadSettings, VitkitError
-from vitkit.system.machine import autocast
+from vitkit.system.functions.public import public
+from vitkit.system.functions.types import DataLike, PathLike, Several, SeveralPaths
+from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group
 from vitkit.system.storage.addresses import shown_address
-from vitkit.system.storage.private import public
-from vitkit.verbs.arguments import (
-    Data,
-    DataColumns,
-    DecodingWorkers,
-    Device,
-    GroupsToMeasure,
-    ModelHints,
-    ModelOrFile,
-    OnBadImage,
-    Precision,
-    Runtime,
-    pick_precision,
-    word_of,
-)
+from vitkit.system.storage.private import public as without_secrets
+from vitkit.verbs.arguments import pick_precision, word_of
 from vitkit.verbs.computing import classifier_on
-from vitkit.verbs.definition import verb
-from vitkit.verbs.evaluation.outcome import Evaluation, check_files
+from vitkit.verbs.evaluation.outcome import Evaluation, Measurement, check_files
 from vitkit.verbs.evaluation.report import Request, check_imagenet_c, report_on, report_on_files
 from vitkit.verbs.sources import without_broken, without_unknown
-from vitkit.weights import Classifier, Hints, check_answers
+from vitkit.weights import Classifier, ModelLike, Overrides, check_answers, hints_of
 
 WITHOUT_HEAD = {"neighbours", "fewshot"}  # evaluators of features
 
 
-@dataclass(frozen=True)
-class Evaluate:
+@public
+def evaluate(
+    model: ModelLike,
+    data: DataLike,
+    *,
+    against: ModelLike = "",
+    report: SeveralPaths = (),
+    calibrate: PathLike | None = None,
+    real: PathLike | None = None,
+    named: SetName | Literal["imagenet-c"] | None = None,
+    corruptions: Several[Corruption | Literal["common"]] = (),
+    evals: Several[EvaluatorName] = (),
+    split: Literal["train", "val", "test"] | None = None,
+    limit: int = 0,
+    columns: Columns = Columns(),
+    groups: str = "auto",
+    on_bad_image: Literal["fail", "skip"] = "fail",
+    on_unknown_class: Literal["fail", "skip"] = "fail",
+    batch: int = 64,
+    workers: int = -1,
+    runtime: RuntimeName = "auto",
+    precision: PrecisionChoice = "float32",
+    device: str = "auto",
+    json: bool = False,
+    **overrides: Unpack[Overrides],
+) -> Evaluation:
     """Measure how good a model is on images: its accuracy, if each image has a label. Every image
-    counts exactly once."""
+    counts exactly once.
 
-    model: ModelOrFile
-    data: Data
-    against: Annotated[str, arg(metavar="MODEL")] = ""
-    """Another model to measure on the same images: prints the difference, and whether chance
-    explains it."""
-    report: tuple[Path, ...] = ()
-    """Files to write: .html is a page with figures, classes and the most confident mistakes; .json
-    has all numbers; .png is a contact sheet of the mistakes, or with --against of the images on
-    which the models disagree."""
-    calibrate: Path | None = None
-    """Fit a temperature on these images, and save the model, with calibrated probabilities, in this
-    directory. Do not measure on the same images afterwards."""
-    real: Path | None = None
-    """ReaL's real.json, or download: also counts an answer as right if it is in the image's list of
-    labels. DATA is ImageNet's validation part, in any folders, with its original file names."""
-    named: Annotated[SetName | Literal["imagenet-c"] | None, arg(name="as")] = None
-    """Name of DATA, if it is a data set with a protocol of its own, which determines the classes of
-    its folders and the answers that count (docs/evaluation.md)."""
-    corruptions: Annotated[
-        tuple[Corruption | Literal["common"], ...], arg(metavar="{common}|NAME...")
-    ] = ()
-    """Also measure the accuracy with these corruptions of the images, each at five severities;
-    common means ImageNet-C's fifteen."""
-    evals: tuple[EvaluatorName, ...] = ()
-    """Evaluators to run. Default: those that fit the labels. `neighbours` works without a head."""
-    split: Literal["train", "val", "test"] | None = None
-    """Part of the data to evaluate. Default: the test part, else the val part, else the images that
-    were held out when the model was trained, else all images."""
-    limit: int = 0
-    """Largest number of images, chosen evenly from all; 0 is all."""
-    columns: DataColumns = field(default_factory=Columns)
-    groups: GroupsToMeasure = "auto"
-    on_bad_image: OnBadImage = "fail"
-    on_unknown_class: Literal["fail", "skip"] = "fail"
-    """What to do with images of a class that the model does not know: stop, or skip them and print how
-    many there are."""
-    batch: int = 64
-    """Images per forward pass."""
-    workers: DecodingWorkers = -1
-    runtime: Runtime = "auto"
-    precision: Precision = "float32"
-    """float32 by default, so that a measurement does not depend on the machine."""
-    device: Device = "auto"
-    json: bool = False
-    """Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}."""
-    hints: ModelHints = field(default_factory=Hints)
+    Under torchrun each process measures its share, and rank 0 has the results.
 
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), the name of a published model, or a file of `vitkit.export`
+            (.onnx or .xml).
+        data: A folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://),
+            hf:NAME on the Hugging Face hub, file.py:function, or digits.
+        against: Another model to measure on the same images: prints the difference, and whether chance
+            explains it.
+        report: Files to write: .html is a page with figures, classes and the most confident mistakes;
+            .json has all numbers; .png is a contact sheet of the mistakes, or with `against` of the
+            images on which the models disagree.
+        calibrate: Fit a temperature on these images, and save the model, with calibrated probabilities,
+            in this directory. Do not measure on the same images afterwards.
+        real: ReaL's real.json, or download: also counts a prediction as right if it is in the image's
+            list of labels. DATA is ImageNet's validation part, in any folders, with its original file
+            names.
+        named: Name of DATA, if it is a data set with a protocol of its own, which determines the classes
+            of its folders and the predictions that count (docs/evaluation.md).
+        corruptions: Also measure the accuracy with these corruptions of the images, each at five
+            severities; common means ImageNet-C's fifteen.
+        evals: Evaluators to run. Default: those that fit the labels. `neighbours` works without a head.
+        split: Part of the data to evaluate. Default: the test part, else the val part, else the images
+            that were held out when the model was trained, else all images.
+        limit: Largest number of images, chosen evenly from all; 0 is all.
+        columns: Columns of a table that hold the image and its label. Default: found by their usual
+            names.
+        groups: Which images belong together, so that their predictions are not independent: intervals and
+            tests allow for that. auto: images with the same value in `data.columns.group`; without this
+            column, photographs of one burst, which vitkit detects. none: no images. Otherwise the name
+            of a column.
+        on_bad_image: What to do with a broken image: stop, or skip it and print its name.
+        on_unknown_class: What to do with images of a class that the model does not know: stop, or skip
+            them and print how many there are.
+        batch: Images per forward pass.
+        workers: Processes that decode images; -1 follows the CPU quota.
+        runtime: Library that computes the predictions: torch, compiled, onnx (ONNX Runtime) or openvino.
+            auto is PyTorch for a model; for an exported file, it is the library for which the file was
+            written.
+        precision: Arithmetic of the matrix products; float32 by default, so that a measurement does not
+            depend on the machine.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        json: Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}.
+        **overrides: What the caller says about the model, and where messages go: `Overrides`.
 
-@verb
-def evaluate(settings: Evaluate) -> Evaluation:
-    """Measure how good a model is on images; every image counts exactly once. Under torchrun each
-    process measures its share, and rank 0 has the results.
-
-    Raises ValueError for images without labels, and for settings that do not go together.
+    Raises:
+        BadSettings: If settings do not go together, or the model does not fit the images.
+        BadData: If the images have no labels, or cannot be read.
     """
-    if settings.batch < 1:
-        raise BadSettings(f"`batch` is {settings.batch}; it is a number of images, at least 1")
-    if settings.workers < -1:
-        raise BadSettings(f"`workers` is {settings.workers}; it is a number of processes, or -1")
-    if settings.limit < 0:
-        raise BadSettings(f"`limit` is {settings.limit}; it is a number of images, or 0 for all")
-    check_files(settings.report, settings.calibrate)
-    is_file = isinstance(settings.model, str) and is_exported(settings.model)
-    if settings.calibrate and (is_file or settings.runtime not in ("auto", "torch")):
+    if batch < 1:
+        raise BadSettings(f"`batch` is {batch}; it is a number of images, at least 1")
+    if workers < -1:
+        raise BadSettings(f"`workers` is {workers}; it is a number of processes, or -1")
+    if limit < 0:
+        raise BadSettings(f"`limit` is {limit}; it is a number of images, or 0 for all")
+    check_files(report, calibrate)
+    is_file = isinstance(model, str) and is_exported(model)
+    if calibrate and (is_file or runtime not in ("auto", "torch")):
         raise BadSettings(
             "`calibrate` saves the model with a temperature, and an exported file is not saved again: "
             "calibrate the model, and export that"
         )
-    with process_group(settings.device) as device:
-        precision = pick_precision(settings.precision, device)
-        return _evaluate(replace(settings, precision=precision), device)
+    with process_group(device) as opened:
+        asked = Measurement(
+            model=model,
+            data=data,
+            against=against,
+            report=report,
+            calibrate=calibrate,
+            real=real,
+            named=named,
+            corruptions=corruptions,
+            evals=evals,
+            split=split,
+            limit=limit,
+            columns=columns,
+            groups=groups,
+            on_bad_image=on_bad_image,
+            on_unknown_class=on_unknown_class,
+            batch=batch,
+            workers=workers,
+            runtime=runtime,
+            precision=pick_precision(precision, opened),
+            json=json,
+            hints=hints_of(overrides),
+        )
+        return _evaluate(asked, opened)
 
 
-def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
+def _evaluate(asked: Measurement, device: torch.device) -> Evaluation:
     """What every rank does."""
     # The model and the images
-    if settings.named == "imagenet-c":
-        check_imagenet_c(settings)
-    loaded = classifier_on(settings.model, settings.hints, settings.runtime, settings.precision)
-    if not settings.evals or not set(settings.evals) <= WITHOUT_HEAD:
+    if asked.named == "imagenet-c":
+        check_imagenet_c(asked)
+    loaded = classifier_on(asked.model, asked.hints, asked.runtime, asked.precision)
+    if not asked.evals or not set(asked.evals) <= WITHOUT_HEAD:
         check_answers(
             loaded, "train one: vitkit finetune; or measure its features: `evals='neighbours'`"
         )
-    corrupted = settings.corruptions or settings.named == "imagenet-c"
+    corrupted = asked.corruptions or asked.named == "imagenet-c"
     if corrupted and getattr(loaded.model, "takes_pictures", False):
         raise BadSettings(
-            f"{settings.model} prepares images itself, and those that are corrupted are prepared already; "
+            f"{asked.model} prepares images itself, and those that are corrupted are prepared already; "
             "give the model, or a file that was exported without `preprocessing`"
         )
-    if settings.named == "imagenet-c":
-        return report_on_files(settings, loaded, device)
+    if asked.named == "imagenet-c":
+        return report_on_files(asked, loaded, device)
     named = None
     notes: tuple[str, ...] = ()
-    if settings.named is None and is_imagenet_c(settings.data):
+    if asked.named is None and is_imagenet_c(asked.data):
         raise BadSettings(
-            f"{settings.data} has the folders of ImageNet-C; `named='imagenet-c'` measures each of them"
+            f"{asked.data} has the folders of ImageNet-C; `named='imagenet-c'` measures each of them"
         )
-    if settings.named:
-        named, source, title = named_images(settings, loaded)
+    if asked.named:
+        named, source, title = named_images(asked, loaded)
     else:
-        source, title, notes = images_of(settings, loaded)
+        source, title, notes = images_of(asked, loaded)
 
     # Images with one class each get a whole report, all others their evaluators
-    if source.target_kind == "class" and not settings.evals:
-        return report_on(Request(settings, loaded, source, title, named, device, notes))
+    if source.target_kind == "class" and not asked.evals:
+        return report_on(Request(asked, loaded, source, title, named, device, notes))
     for_reports = ("against", "report", "calibrate", "real", "named", "corruptions")
-    if any(getattr(settings, name) for name in for_reports):
+    if any(getattr(asked, name) for name in for_reports):
         raise BadSettings(
             "`against`, `report`, `calibrate`, `real`, `named` and `corruptions` are for images with "
-            f"one class each, and without `evals`; the targets of {settings.data} are of the kind "
+            f"one class each, and without `evals`; the targets of {asked.data} are of the kind "
             f"{source.target_kind!r}"
         )
-    evaluators = _evaluators(settings, source)
+    evaluators = _evaluators(asked, source)
     if on_rank_0():
         for sentence in notes:
             say(printable(sentence))
@@ -196,49 +226,49 @@ def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
     metrics = []
     for evaluator in evaluators:
         heading = f"evaluating {type(evaluator).__name__}"
-        batches = batches_of(classifier, source, heading, settings.batch, settings.workers)
-        part = Part(source, batches, train_part(settings, evaluator, source))
-        with autocast(classifier.device, settings.precision):
+        batches = batches_of(classifier, source, heading, asked.batch, asked.workers)
+        part = Part(source, batches, train_part(asked, evaluator, source))
+        with autocast(classifier.device, asked.precision):
             metrics += evaluator.measure(Subject(classifier), part)
-    return Evaluation(settings, title, tuple(metrics), None, source)
+    return Evaluation.of(asked, title, tuple(metrics), None, source)
 
 
-def _evaluators(settings: Evaluate, source: Source) -> Sequence[Evaluator]:
+def _evaluators(asked: Measurement, source: Source) -> Sequence[Evaluator]:
     """The evaluators that --evals names, or the usual ones for such images. Raises ValueError if
     they cannot measure anything on them."""
-    if not settings.evals:
+    if not asked.evals:
         if not USUAL[source.target_kind]:
             raise BadData(
-                f"{settings.data} has no labels, so the model's answers cannot be checked; vitkit "
-                f"predict {word_of(settings.model)} {as_word(settings.data)} prints them"
+                f"{asked.data} has no labels, so the model's answers cannot be checked; vitkit "
+                f"predict {word_of(asked.model)} {as_word(asked.data)} prints them"
             )
         return USUAL[source.target_kind]
-    for name in settings.evals:
+    for name in asked.evals:
         if not EVALUATORS[name].judges(source.target_kind):
             raise BadSettings(
-                f"{name} cannot be measured on {settings.data}, whose targets are of the kind "
+                f"{name} cannot be measured on {asked.data}, whose targets are of the kind "
                 f"{source.target_kind!r}; leave out `evals` to measure what can be"
             )
-    return [EVALUATORS[name] for name in settings.evals]
+    return [EVALUATORS[name] for name in asked.evals]
 
 
-def images_of(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str, tuple[str, ...]]:
+def images_of(asked: Measurement, classifier: Classifier) -> tuple[Source, str, tuple[str, ...]]:
     """The images to evaluate on, with their groups; what to call them; and what to say of the groups.
 
     For the data set that a model was trained on, these are the images that its training held out.
     """
-    source, note = _opened(settings, classifier)
-    if settings.on_bad_image == "skip":
+    source, note = _opened(asked, classifier)
+    if asked.on_bad_image == "skip":
         source = without_broken(source)
-    if settings.on_unknown_class == "skip" and classifier.labels:
+    if asked.on_unknown_class == "skip" and classifier.labels:
         source = without_unknown(source, classifier.labels)
     count = counted(len(source), "image")
-    if 0 < settings.limit < len(source):
-        chosen = np.arange(settings.limit) * len(source) // settings.limit
-        count = f"{settings.limit:,} of {count}"
+    if 0 < asked.limit < len(source):
+        chosen = np.arange(asked.limit) * len(source) // asked.limit
+        count = f"{asked.limit:,} of {count}"
         source = subset(source, chosen)
-    title = f"{count} of {shown_address(settings.data)}{note}"
-    if settings.groups == "none":
+    title = f"{count} of {shown_address(asked.data)}{note}"
+    if asked.groups == "none":
         return replace(source, groups=None), title, ()
     if source.target_kind == "none":
         return source, title, ()  # no answer is right or wrong
@@ -252,30 +282,30 @@ def _groups_of(source: Source) -> tuple[np.ndarray | None, tuple[str, ...]]:
     return source.groups, notes
 
 
-def _opened(settings: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
+def _opened(asked: Measurement, classifier: Classifier) -> tuple[Source, str]:
     """The images, and what a reader should know of them, to be added to their name."""
     origin = classifier.origin
-    columns = settings.columns
+    columns = asked.columns
     if columns.target == "auto" and _predicts_numbers(classifier):
-        columns = _columns_of_numbers(settings)
-    with_groups = grouped_columns(columns, settings.groups)
+        columns = _columns_of_numbers(asked)
+    with_groups = grouped_columns(columns, asked.groups)
     note = ""
     if held_out := origin.get("held_out"):
-        splits = _divided(settings.data, columns, origin)
-        name = settings.split or "test"
+        splits = _divided(asked.data, columns, origin)
+        name = asked.split or "test"
         part = getattr(splits, name)
         if part and splits.made_fingerprint == held_out:
             if name == "train":
                 return part, ", the images that the model learned from"
-            if settings.groups not in ("auto", "none"):
-                part = _grouped_by(part, settings.data, with_groups)
+            if asked.groups not in ("auto", "none"):
+                part = _grouped_by(part, asked.data, with_groups)
             return part, f", the {name} part that was held out when the model was trained"
-        if _is_called_so(settings.data, origin):
+        if _is_called_so(asked.data, origin):
             note = (
                 "; the data set of this name that the model was trained on was another one, or has "
                 "changed since, so it may know some of them"
             )
-    source = source_at(settings.data, with_groups, settings.split, typed=True)
+    source = source_at(asked.data, with_groups, asked.split, typed=True)
     if origin.get("learned") and fingerprint(source) in origin["learned"]:
         note = ", images that the model learned from"
     return source, note
@@ -291,7 +321,7 @@ def _grouped_by(part: Source, data: str, columns: Columns) -> Source:
 
 def _is_called_so(data: str, origin: dict) -> bool:
     """Whether data has the name of those that a model was trained on."""
-    return Path(str(public(data))).name == Path(origin.get("data", "")).name
+    return Path(str(without_secrets(data))).name == Path(origin.get("data", "")).name
 
 
 def _divided(data: str, columns: Columns, origin: dict) -> Splits:
@@ -307,51 +337,49 @@ def _divided(data: str, columns: Columns, origin: dict) -> Splits:
         return splits_at(data, columns, seed, "none", typed=True)
 
 
-def named_images(settings: "Evaluate", classifier: Classifier) -> tuple["Named", Source, str]:
+def named_images(asked: Measurement, classifier: Classifier) -> tuple[Named, Source, str]:
     """A data set that goes by a name, its images, and what to call them.
 
     Raises ValueError for images that are not of it, and for options that its protocol has no
     meaning for.
     """
-    if settings.calibrate and settings.named != "imagenet":
+    if asked.calibrate and asked.named != "imagenet":
         raise BadSettings(
-            f"`calibrate` with `named={settings.named!r}` would fit a temperature to answers that the model "
+            f"`calibrate` with `named={asked.named!r}` would fit a temperature to answers that the model "
             "is not asked for elsewhere, on images that are for testing; leave one of them out"
         )
-    if settings.real and settings.named != "imagenet":
+    if asked.real and asked.named != "imagenet":
         raise BadSettings(
-            f"`real` has labels for ImageNet's validation images, and `named` says {settings.named}"
+            f"`real` has labels for ImageNet's validation images, and `named` says {asked.named}"
         )
-    if settings.limit:
+    if asked.limit:
+        raise BadSettings(f"`named={asked.named!r}` measures all of its images; leave out `limit`")
+    if asked.on_unknown_class != "fail":
         raise BadSettings(
-            f"`named={settings.named!r}` measures all of its images; leave out `limit`"
+            f"`named={asked.named!r}` says itself which classes count; leave out `on_unknown_class`"
         )
-    if settings.on_unknown_class != "fail":
-        raise BadSettings(
-            f"`named={settings.named!r}` says itself which classes count; leave out `on_unknown_class`"
-        )
-    columns = grouped_columns(settings.columns, settings.groups)
-    named = open_named(settings.named, settings.data, columns, settings.split, typed=True)
-    if settings.on_bad_image == "skip":
+    columns = grouped_columns(asked.columns, asked.groups)
+    named = open_named(asked.named, asked.data, columns, asked.split, typed=True)
+    if asked.on_bad_image == "skip":
         named = named._replace(source=without_broken(named.source))
     origin = classifier.origin
-    if origin.get("held_out") and _is_called_so(settings.data, origin):
+    if origin.get("held_out") and _is_called_so(asked.data, origin):
         note = (
             "the model was trained on a data set of this name, of which a part was held out: it may "
             "know the other images, and `named` measures on all"
         )
         named = named._replace(notes=(*named.notes, note))
     images = counted(len(named.source), "image")
-    title = f"{images} of {SETS[settings.named].title} ({shown_address(settings.data)})"
+    title = f"{images} of {SETS[asked.named].title} ({shown_address(asked.data)})"
     return named, named.source, title
 
 
-def train_part(settings: "Evaluate", evaluator: Evaluator, source: Source) -> Source | None:
+def train_part(asked: Measurement, evaluator: Evaluator, source: Source) -> Source | None:
     """The training images of the data, for an evaluator that learns from them. None for other
     evaluators, or if these images are measured themselves."""
     if not learns(evaluator):
         return None
-    train = parts_at(settings.data, settings.columns, typed=True).sources.get("train")
+    train = parts_at(asked.data, asked.columns, typed=True).sources.get("train")
     if train is None or np.isin(train.rows, source.rows).any():
         return None
     if on_rank_0() and train.target_kind == "class":
@@ -365,12 +393,12 @@ def _predicts_numbers(classifier: Classifier) -> bool:
     return bool(classifier.labels) and classifier.activation == "none"
 
 
-def _columns_of_numbers(settings: "Evaluate") -> Columns:
+def _columns_of_numbers(asked: Measurement) -> Columns:
     """The columns for a model whose outputs are numbers: whole ones are numbers too, not classes.
     Data with names is left as it is, so that the evaluator says what does not fit."""
-    columns = replace(settings.columns, target="number")
+    columns = replace(asked.columns, target="number")
     try:
-        source_at(settings.data, columns, settings.split, typed=True)
+        source_at(asked.data, columns, asked.split, typed=True)
     except VitkitError:
-        return settings.columns
+        return asked.columns
     return columns

@@ -1,14 +1,18 @@
 """What an evaluation has measured, and how it is shown."""
 
-import json
+from __future__ import annotations
+
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from json import dumps as to_text
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.table import Table
 
-from vitkit.data import Source
+import vitkit
+from vitkit.data import Columns, Source
 from vitkit.evaluation import (
     Metric,
     Report,
@@ -22,6 +26,8 @@ from vitkit.inspection import contact_sheet
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, fill, printable, printable_name
 from vitkit.system.errors import BadSettings
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import DATA, IMAGES, changed_fields, step
 from vitkit.system.storage.files import (
     MARK,
     as_utf8,
@@ -29,21 +35,44 @@ from vitkit.system.storage.files import (
     check_replaceable,
     write_where_said,
 )
-from vitkit.verbs.arguments import name_of, word_of
-from vitkit.verbs.definition import result
-from vitkit.verbs.settings import flags
-from vitkit.weights import check_model_replaceable
-
-if TYPE_CHECKING:
-    from vitkit.verbs.evaluation.evaluate import Evaluate
+from vitkit.verbs.arguments import name_of
+from vitkit.weights import Hints, ModelLike, check_model_replaceable
 
 
-@result
-@dataclass(frozen=True, eq=False)
-class Evaluation:
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured of which model on which images, as the caller of `evaluate` says; the parameters of
+    that function describe each."""
+
+    model: ModelLike
+    data: str
+    against: ModelLike
+    report: tuple[Path, ...]
+    calibrate: Path | None
+    real: Path | None
+    named: str | None
+    corruptions: tuple[str, ...]
+    evals: tuple[str, ...]
+    split: str | None
+    limit: int
+    columns: Columns
+    groups: str
+    on_bad_image: str
+    on_unknown_class: str
+    batch: int
+    workers: int
+    runtime: str
+    precision: str
+    json: bool
+    hints: Hints
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Rows):
     """The evaluation of a model on images."""
 
-    settings: "Evaluate"
+    model: str
+    """The name of the model."""
     images: str
     """What to call the images."""
     metrics: tuple[Metric, ...]
@@ -55,6 +84,27 @@ class Evaluation:
     """The images."""
     written: tuple[Path, ...] = ()
     """Files and directories that were asked for."""
+    following: str = ""
+    """What one would do next."""
+    json: bool = False
+    """Whether it is printed as JSON."""
+
+    @classmethod
+    def of(
+        cls,
+        asked: Measurement,
+        images: str,
+        metrics: tuple[Metric, ...],
+        details: Report | None,
+        source: Source,
+        written: tuple[Path, ...] = (),
+    ) -> Evaluation:
+        """The evaluation that was asked for."""
+        following = step("predict", asked.model, IMAGES)
+        if details is not None:
+            following = next_step(asked)
+        name = name_of(asked.model)
+        return cls(name, images, metrics, details, source, written, following, asked.json)
 
     def __getitem__(self, name: str) -> float:
         """The value of a metric by its name, such as "top1". Raises KeyError."""
@@ -88,14 +138,13 @@ class Evaluation:
 
     def shown(self) -> Iterator[str | Table]:
         """Tables and sentences, or JSON."""
-        settings = self.settings
-        if settings.json:
-            yield json.dumps(self.to_json(), allow_nan=False)
+        if self.json:
+            yield to_text(self.to_json(), allow_nan=False)
             return
         if self.details is None:
-            yield f"{name_of(settings.model)} on {self.images}"
+            yield f"{self.model} on {self.images}"
             yield metrics_table(self.metrics)
-            yield f"next: vitkit predict {word_of(settings.model)} IMAGE..."
+            yield f"next: {self.following}"
             return
         # The figures of a report as tables, and its sentences
         report = self.details
@@ -122,7 +171,7 @@ class Evaluation:
             yield fill(printable(f"- {sentence}"))
         for path in self.written:
             yield f"wrote {path}"
-        yield f"next: {next_command(settings)}"
+        yield f"next: {self.following}"
 
 
 CONFUSED = 5  # pairs of classes on the terminal
@@ -228,7 +277,7 @@ def write(files: Sequence[Path], report: Report, source: Source) -> list[Path]:
             write_report(file, report, source)
         elif ending == ".json":
             values = {"about": f"the report of an evaluation, {MARK}", **report.to_json()}
-            write_where_said(file, as_utf8(json.dumps(values, indent=1, ensure_ascii=False)))
+            write_where_said(file, as_utf8(to_text(values, indent=1, ensure_ascii=False)))
         else:
             tiles = mistake_tiles(report, source)
             if report.paired is not None:
@@ -242,23 +291,28 @@ def write(files: Sequence[Path], report: Report, source: Source) -> list[Path]:
     return written
 
 
-def next_command(settings: "Evaluate") -> str:
-    """The next command to run."""
-    if settings.calibrate:
-        return f"vitkit evaluate {as_word(settings.calibrate)} DATA, on images that it was not fitted on"
-    if settings.report:
-        return f"open {as_word(settings.report[0])}"
-    return f"{command_line(settings)} --report report.html"
+def next_step(asked: Measurement) -> str:
+    """What one would do next."""
+    if asked.calibrate:
+        return f"{step('evaluate', asked.calibrate, DATA)}, on images that it was not fitted on"
+    if asked.report:
+        return f"open {as_word(asked.report[0])}"
+    return command_line(asked, report="report.html")
 
 
-def command_line(settings: "Evaluate") -> str:
-    """The command that measures the same again, and writes nothing; on which device, and with how
-    many processes that decode, is another machine's own choice."""
-    plain = replace(settings, report=(), calibrate=None, json=False, workers=-1, device="auto")
-    words = [word_of(settings.model), *map(as_word, [settings.data, *flags(plain)])]
-    return " ".join(["vitkit", "evaluate", *words])
+def command_line(asked: Measurement, **others: Any) -> str:
+    """The call that measures the same again, and writes nothing but what `others` ask for; on which device,
+    and with how many processes that decode, is another machine's own choice."""
+    settings = {}
+    for name, each in inspect.signature(vitkit.evaluate).parameters.items():
+        value = getattr(asked, name, each.default)
+        if each.kind is each.KEYWORD_ONLY and value != each.default and name not in OWN_CHOICE:
+            settings[name] = value
+    settings |= changed_fields(asked.hints)
+    return step("evaluate", asked.model, asked.data, **settings, **others)
 
 
+OWN_CHOICE = {"report", "calibrate", "json", "workers", "device"}
 MEAN_ERROR = {"mce": "mCE"}  # what people call it, if it is over all of ImageNet-C's corruptions
 
 

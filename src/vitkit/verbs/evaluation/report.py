@@ -6,7 +6,6 @@ images, take passes of their own.
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -50,12 +49,8 @@ from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, world
 from vitkit.verbs.arguments import name_of
 from vitkit.verbs.computing import classifier_on
-from vitkit.verbs.evaluation.outcome import Evaluation, command_line, write
+from vitkit.verbs.evaluation.outcome import Evaluation, Measurement, command_line, write
 from vitkit.weights import Classifier, Hints, check_answers, save, with_temperature
-
-if TYPE_CHECKING:
-    from vitkit.verbs.evaluation.evaluate import Evaluate
-
 
 FEW = 50  # images from which a temperature is more than a guess
 FITTED_HERE = (
@@ -66,9 +61,9 @@ FITTED_HERE = (
 
 @dataclass(frozen=True)
 class Request:
-    """The settings of a report."""
+    """A measurement on images with one class each."""
 
-    settings: "Evaluate"
+    asked: Measurement
     classifier: Classifier
     source: Source
     title: str
@@ -83,13 +78,13 @@ class Request:
 def report_on(request: Request) -> Evaluation:
     """Measure all that the answers to the images tell, and write it to files."""
     # Read, and refuse, before anything is computed
-    settings = request.settings
+    asked = request.asked
     other = _other(request)
     lists = _lists(request)
-    if request.settings.calibrate:
+    if request.asked.calibrate:
         check_can_calibrate(request.classifier)
-    if request.settings.corruptions:
-        if request.settings.against or request.settings.calibrate or request.settings.real:
+    if request.asked.corruptions:
+        if request.asked.against or request.asked.calibrate or request.asked.real:
             raise BadSettings(
                 "`corruptions` measures one model; leave out `against`, `calibrate` and `real`"
             )
@@ -101,14 +96,14 @@ def report_on(request: Request) -> Evaluation:
     if other is not None:
         other_given = _answers(request, other)
     corrupted = None
-    if settings.corruptions:
+    if asked.corruptions:
         corrupted = _corrupted(request, given)
     if not on_rank_0():
-        return Evaluation(settings, request.title, (), None, request.source)
+        return Evaluation.of(asked, request.title, (), None, request.source)
 
     # What they tell
-    facts = facts_of(settings, request.classifier, request.device)
-    found = report(given, request.source, name_of(settings.model), request.title, facts)
+    facts = facts_of(asked, request.classifier, request.device)
+    found = report(given, request.source, name_of(asked.model), request.title, facts)
     # What a reader should know, apart from what the answers tell
     notes = list(request.notes)
     if request.named is not None:
@@ -124,18 +119,18 @@ def report_on(request: Request) -> Evaluation:
         found = replace(found, metrics=(*found.metrics, *real))
     if other_given is not None:
         found = _compared(request, found, given, other_given)
-    if settings.calibrate:
+    if asked.calibrate:
         found = _calibrated(request, found, given)
 
-    return deliver(settings, found, request.source)
+    return deliver(asked, found, request.source)
 
 
 def _lists(request: Request):
     """ReaL's lists of labels, if --real asks for them. Raises ValueError for other images than
     ImageNet's."""
-    if not request.settings.real:
+    if not request.asked.real:
         return None
-    lists = read_real(from_rank_0(lambda: find_real(request.settings.real)))
+    lists = read_real(from_rank_0(lambda: find_real(request.asked.real)))
     check_names(request.source)
     return lists
 
@@ -143,10 +138,10 @@ def _lists(request: Request):
 def _other(request: Request) -> Classifier | None:
     """The model that --against names. Raises ValueError, with its name, if its classes are not the
     images'."""
-    name = request.settings.against
+    name = request.asked.against
     if not name:
         return None
-    precision = request.settings.precision
+    precision = request.asked.precision
     other = classifier_on(name, Hints(), "auto", precision)
     try:
         check_answers(other)
@@ -168,30 +163,30 @@ def _answers(
 ) -> Answers:
     """What a model answers to the images of all ranks; to the request's, unless others are
     given."""
-    settings = request.settings
+    asked = request.asked
     source = source or request.source
     ready = classifier.to(request.device).for_inference()
     choice = None
     if request.named is not None:
         check_classes(ready)
         choice = request.named.choice(ready.labels)
-    batches = batches_of(ready, source, text, settings.batch, settings.workers)
+    batches = batches_of(ready, source, text, asked.batch, asked.workers)
     part = Part(source, batches)
-    with autocast(request.device, settings.precision):
-        return answers(ready, part, bool(settings.calibrate), choice)
+    with autocast(request.device, asked.precision):
+        return answers(ready, part, bool(asked.calibrate), choice)
 
 
 def _corrupted(request: Request, given: Answers):
     """The model's accuracy on corrupted images, beside that on these."""
     clean = next(accuracy(given))
     # Measure the corruptions that a command names, at every severity
-    names = request.settings.corruptions
+    names = request.asked.corruptions
     if "common" in names:
         names = (*COMMON, *names)
     names = tuple(name for name in dict.fromkeys(names) if name != "common")
 
     # One decode for all passes, if the images fit into memory
-    workers = request.settings.workers
+    workers = request.asked.workers
     if workers < 0:
         workers = default_workers(request.source)
     shown = bar("decoding") if on_rank_0() else silent
@@ -216,7 +211,7 @@ def _compared(request: Request, found: Report, given: Answers, other_given: Answ
     return replace(
         found,
         notes=tuple(notes),
-        other=name_of(request.settings.against),
+        other=name_of(request.asked.against),
         paired=paired(given, other_given),
     )
 
@@ -227,33 +222,33 @@ def _calibrated(request: Request, found: Report, given: Answers) -> Report:
     calibrated = with_temperature(request.classifier, calibration.temperature)
     calibrated.origin["temperature_fitted_on"] = request.title
     calibrated.origin["temperature_images"] = fingerprint(request.source)
-    save(calibrated, request.settings.calibrate)
+    save(calibrated, request.asked.calibrate)
     notes = found.notes
     if group_count(len(given), given.groups) < FEW:
         notes = (*notes, f"a temperature from {counted(len(given), 'image')} is a rough guess")
     return replace(found, notes=notes, calibration=calibration)
 
 
-def deliver(settings: "Evaluate", found: Report, source: Source) -> Evaluation:
+def deliver(asked: Measurement, found: Report, source: Source) -> Evaluation:
     """An evaluation, whose report is written to the files that were asked for."""
-    written = write(settings.report, found, source)
-    if settings.calibrate:
-        written.append(settings.calibrate)
-    if settings.json:  # standard output is for the JSON alone
+    written = write(asked.report, found, source)
+    if asked.calibrate:
+        written.append(asked.calibrate)
+    if asked.json:  # standard output is for the JSON alone
         for path in written:
             say(f"wrote {path}")
-    return Evaluation(settings, found.images, tuple(found.metrics), found, source, tuple(written))
+    return Evaluation.of(asked, found.images, tuple(found.metrics), found, source, tuple(written))
 
 
-def facts_of(settings: "Evaluate", classifier: Classifier, device: torch.device) -> dict[str, str]:
+def facts_of(asked: Measurement, classifier: Classifier, device: torch.device) -> dict[str, str]:
     """The facts of the measurement, for the reader of the report."""
     where = str(device)
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)
     return {
-        "command": command_line(settings),
+        "command": command_line(asked),
         "preprocessing": str(classifier.preprocessing),
-        "computed in": f"{settings.precision} on {where}",
+        "computed in": f"{asked.precision} on {where}",
         "with": f"vitkit {__version__}, PyTorch {torch.__version__}",
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
@@ -271,17 +266,17 @@ REFUSED = {
 }
 
 
-def check_imagenet_c(settings: "Evaluate") -> None:
+def check_imagenet_c(asked: Measurement) -> None:
     """Raises ValueError for options that have no meaning for 75 folders of images."""
     for name, why in REFUSED.items():
-        if getattr(settings, name):
+        if getattr(asked, name):
             raise BadSettings(f"`{name}` {why}; leave it out with `named='imagenet-c'`")
-    if settings.on_bad_image == "skip" or settings.on_unknown_class == "skip":
+    if asked.on_bad_image == "skip" or asked.on_unknown_class == "skip":
         raise BadSettings(
             "`named='imagenet-c'` compares the same images in 75 folders, so none is skipped; leave out "
             "`on_bad_image` and `on_unknown_class`"
         )
-    for file in settings.report:
+    for file in asked.report:
         if file.suffix.lower() == ".png":
             raise BadSettings(
                 f"`report={str(file)!r}` would be a contact sheet, and `named='imagenet-c'` keeps no single "
@@ -289,36 +284,34 @@ def check_imagenet_c(settings: "Evaluate") -> None:
             )
 
 
-def report_on_files(
-    settings: "Evaluate", classifier: Classifier, device: torch.device
-) -> Evaluation:
+def report_on_files(asked: Measurement, classifier: Classifier, device: torch.device) -> Evaluation:
     """Measure the accuracy under every corruption in the folder, at every severity, with the errors
     in proportion to AlexNet's."""
     # The folders, before anything is computed
     check_answers(classifier)
     check_classes(classifier)
-    corruptions, notes = open_imagenet_c(settings.data)
+    corruptions, notes = open_imagenet_c(asked.data)
     whole = replace(classifier, preprocessing=uncropped(classifier.preprocessing))
     ready = whole.to(device).for_inference()
 
     def asked(named: Named, title: str) -> Answers:
         choice = named.choice(ready.labels)
-        batches = batches_of(ready, named.source, title, settings.batch, settings.workers)
-        with autocast(ready.device, settings.precision):
+        batches = batches_of(ready, named.source, title, asked.batch, asked.workers)
+        with autocast(ready.device, asked.precision):
             return answers(ready, Part(named.source, batches), choice=choice)
 
     measured = robustness_on_files(corruptions, asked)
     if not on_rank_0():
-        return Evaluation(settings, "", (), None, corruptions[0].severities[0].source)
+        return Evaluation.of(asked, "", (), None, corruptions[0].severities[0].source)
 
     first = corruptions[0]
     images = counted(first.images, "image")
     found = Report(
-        model=name_of(settings.model),
-        images=f"{images} of ImageNet-C ({settings.data}), {counted(len(corruptions), 'corruption')}",
-        facts=facts_of(settings, whole, device),
+        model=name_of(asked.model),
+        images=f"{images} of ImageNet-C ({asked.data}), {counted(len(corruptions), 'corruption')}",
+        facts=facts_of(asked, whole, device),
         metrics=tuple(measured.metrics),
         notes=notes,
         robustness=measured,
     )
-    return deliver(settings, found, first.severities[0].source)
+    return deliver(asked, found, first.severities[0].source)
