@@ -129,6 +129,7 @@ def test_a_sitting_that_is_killed_and_goes_on(place):
     served.answer()
     said = "\n".join(served.post("finish", links=False)["sentences"])
     assert "has learned from 24 photographs" in said
+    assert "Next: vitkit predict runs/" in said and "vitkit finetune runs/" in said
     out = served.end()
     assert "24 of 25 photographs labelled" in out
     assert "1 photograph cannot be read: broken.jpg" in out
