@@ -216,7 +216,7 @@ def test_a_run_that_ends_replaces_no_file_of_somebodys(run_dir, monkeypatch, cap
     "error, sentence",
     [
         (RuntimeError("onnxscript is too new\nand more"), "PyTorch: onnxscript is too new\n"),
-        (KeyboardInterrupt(), "model.onnx writes it\n"),
+        (KeyboardInterrupt(), "model.onnx') writes it\n"),
     ],
     ids="fails interrupted".split(),
 )
