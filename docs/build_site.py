@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import vitkit
-from vitkit.commands import COMMANDS
+from vitkit.cli import COMMANDS
 from vitkit.verbs import MISSING, Option, options
 
 ROOT = Path(__file__).parents[1]
@@ -162,7 +162,7 @@ def verbs_page() -> str:
     ]
     for command in COMMANDS:
         verb = command.load_verb()
-        lines += [f"## vitkit.{command.verb}", "", f"`vitkit {command.name} {command.words}`", ""]
+        lines += [f"## vitkit.{command.function}", "", f"`vitkit {command.name} {command.words}`", ""]
         lines += [inspect.getdoc(verb.run), ""]
         for option in options(verb.first):
             lines.append(f"- `{option.argument}`{default_of(option)}: {one_line(option.help)}")

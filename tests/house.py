@@ -26,8 +26,7 @@ RANKS = {
     "benching": 10, "labelling": 10,
     "acceleration": 11,
     "verbs": 12,
-    "commands": 13,
-    "cli": 14, "__main__": 15, "__init__": 16,
+    "cli": 13, "__main__": 14, "__init__": 15,
 }  # fmt: skip
 """A file imports only from rooms of lower ranks, or from its own."""
 

@@ -16,13 +16,12 @@ from PIL import Image
 
 import vitkit
 from vitkit import cli
-from vitkit.cli import main
-from vitkit.commands import COMMANDS
-from vitkit.commands.help import EVERYDAY
+from vitkit.cli import COMMANDS, main
+from vitkit.cli.help import EVERYDAY
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
+from vitkit.system.functions.parameters import options
 from vitkit.system.span import Span
-from vitkit.verbs.settings import options
 from vitkit.weights import Classifier, save
 
 PATHS = os.environ | {"PYTHONPATH": str(Path(vitkit.__file__).parents[1])}
@@ -249,7 +248,7 @@ def test_every_command_is_in_the_overview_and_explains_itself(command, capsys, m
     overview = say(capsys, "--help")[1]
     assert f"  {command.name} {command.words}".rstrip() in overview
     assert len(command.summary.split()) >= 4 and command.summary in overview
-    settings = command.load_settings()
+    settings = command.load_function()
     assert len(settings.__doc__.split()) >= 6
     status, out, _ = say(capsys, *command.name.split(), "--help")
     assert status == 0
@@ -272,7 +271,7 @@ def test_help_of_a_recipe_has_two_levels(command, capsys):
 @pytest.mark.parametrize("name", EVERYDAY)
 def test_the_first_level_of_help_is_short_and_has_no_name_that_is_not_there(name):
     (command,) = [command for command in COMMANDS if command.name == name]
-    names = {option.name for option in options(command.load_settings())}
+    names = {option.name for option in options(command.load_function())}
     entries = [entry for of_title in EVERYDAY[name].values() for entry in of_title]
     assert {entry.split()[0] for entry in entries} <= names
     assert len(entries) <= 13
@@ -302,7 +301,7 @@ def test_help_of_data_lists_its_commands(capsys):
 
 
 def test_the_warm_up_follows_the_length(capsys):
-    from vitkit.commands.recipe import first_recipe
+    from vitkit.cli.recipe import first_recipe
 
     named, _ = first_recipe("train", "digits --length 30epochs".split())
     assert (named.length.n, named.optim.warmup) == (30, Span(1, "epochs"))  # as 3 of 90

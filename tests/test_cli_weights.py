@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from test_cli import say
 
 from vitkit import load
-from vitkit.commands import COMMANDS
+from vitkit.cli import COMMANDS
 from vitkit.data import Preprocessing
 from vitkit.data.images.readers import Encoded
 from vitkit.models import create, vit
@@ -158,7 +158,7 @@ def test_finetune_from_a_folder(model, photographs, tmp_path, capsys):
 
 def test_every_command_that_takes_a_model_takes_what_is_said_of_it():
     for command in COMMANDS:
-        names = {option.name for option in options(command.load_settings())}
+        names = {option.name for option in options(command.load_function())}
         takes_a_model = "MODEL" in command.words or "ONE" in command.words
         assert ({"heads", "statistics", "labels"} <= names) == takes_a_model, command.name
 

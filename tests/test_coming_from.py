@@ -6,7 +6,7 @@ import shlex
 import pytest
 from test_docs import ONE_RUN, ROOT, SHORT, folder, shortened, status_of  # noqa: F401
 
-from vitkit.commands import COMMANDS, Command, other_tools
+from vitkit.cli import COMMANDS, Command, other_tools
 
 PAGES = sorted((ROOT / "docs").glob("from-*.md"))
 ROW = re.compile(r"^\| .* \| `([^`]+)`(?: and then `([^`]+)`)? \|$", re.MULTILINE)
@@ -29,9 +29,9 @@ def commands_of(page) -> list[list[str]]:
 @pytest.mark.slow
 def test_its_settings_exist(page, folder, monkeypatch, capsys):  # noqa: F811
     assert len(lines_of(page)) >= 20
-    settings = {command.name: command.load_settings() for command in COMMANDS}
-    monkeypatch.setattr(Command, "load_settings", lambda self: settings[self.name])
-    monkeypatch.setattr(Command, "load_action", lambda self: lambda settings: 0)
+    settings = {command.name: command.load_function() for command in COMMANDS}
+    monkeypatch.setattr(Command, "load_function", lambda self: settings[self.name])
+    monkeypatch.setattr(Command, "run", lambda self, values: 0)
     for words in commands_of(page):
         assert status_of(words) == 0, f"{words}: {capsys.readouterr().err}"
 

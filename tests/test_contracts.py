@@ -18,8 +18,7 @@ from house import RANKS, ROOT, drawn
 
 import vitkit
 from vitkit import Classifier, create, save
-from vitkit.cli import main
-from vitkit.commands import COMMANDS
+from vitkit.cli import COMMANDS, main
 from vitkit.data import Augmentation, Columns, Preprocessing
 from vitkit.models import (
     Backbone,
@@ -363,8 +362,8 @@ def test_garbage_is_not_looked_for_in_what_was_imported():
 def test_importing_changes_nothing_in_torch():
     code = (
         "import torch; state = torch.get_rng_state(), torch.get_num_threads(), torch.get_default_dtype()\n"
-        "import vitkit.cli, vitkit.commands, vitkit.recipes, vitkit.prediction, vitkit.inspection\n"
-        "for command in vitkit.commands.COMMANDS: command.load_action()\n"
+        "import vitkit.cli, vitkit.recipes, vitkit.prediction, vitkit.inspection\n"
+        "for command in vitkit.cli.COMMANDS: command.load_function()\n"
         "assert torch.equal(state[0], torch.get_rng_state())\n"
         "assert state[1:] == (torch.get_num_threads(), torch.get_default_dtype())\n"
     )

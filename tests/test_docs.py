@@ -18,7 +18,7 @@ from pictures import encoded, photograph
 
 import vitkit
 from vitkit import cli
-from vitkit.commands import COMMANDS, Command
+from vitkit.cli import COMMANDS, Command
 from vitkit.data import Preprocessing
 from vitkit.exporting.browser import GLUE, PROGRAM, WASM
 from vitkit.models import create, vit
@@ -228,9 +228,9 @@ def test_the_commands_of_a_page_work(page, folder, capsys):
 
 
 def test_commands_that_are_not_run_have_the_settings_that_they_give(folder, monkeypatch, capsys):
-    settings = {command.name: command.load_settings() for command in COMMANDS}  # of the actions
-    monkeypatch.setattr(Command, "load_settings", lambda self: settings[self.name])
-    monkeypatch.setattr(Command, "load_action", lambda self: lambda settings: 0)
+    settings = {command.name: command.load_function() for command in COMMANDS}  # of the actions
+    monkeypatch.setattr(Command, "load_function", lambda self: settings[self.name])
+    monkeypatch.setattr(Command, "run", lambda self, values: 0)
     for page in PAGES:
         for words in itertools.filterfalse(is_run, commands_of(page)):
             assert status_of(words) == 0, f"{words}: {capsys.readouterr().err}"

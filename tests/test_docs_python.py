@@ -13,7 +13,7 @@ from margins import at_least
 from pictures import encoded, photograph
 
 import vitkit
-from vitkit.commands import COMMANDS
+from vitkit.cli import COMMANDS
 from vitkit.data import Preprocessing, open_source
 from vitkit.weights import convert
 
@@ -96,7 +96,7 @@ def test_every_public_name_is_called():
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.Call):
                 called.add(ast.unparse(node.func))
-    verbs = {f"vitkit.{command.verb}" for command in COMMANDS}  # docs/verbs.ipynb calls them
+    verbs = {f"vitkit.{command.function}" for command in COMMANDS}  # docs/verbs.ipynb calls them
     errors = {f"vitkit.{name}" for name in vitkit._ERRORS}
     assert all(f"`{name.removeprefix('vitkit.')}`" in PAGE.read_text() for name in errors)
     missing = {f"vitkit.{name}" for name in vitkit.__all__} - called - verbs - errors

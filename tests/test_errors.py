@@ -11,7 +11,7 @@ from pictures import encoded, photograph
 
 import vitkit
 from vitkit.cli import main
-from vitkit.commands.spelling import as_options
+from vitkit.cli.spelling import as_options
 from vitkit.system.console.messages import log_bug, reason, say
 
 SOURCE = Path(vitkit.__file__).parent
@@ -168,7 +168,7 @@ def test_a_bug_of_vitkit_is_no_mistake_of_the_user(monkeypatch, capsys):
         return np.zeros(3) + np.zeros(4)
 
     monkeypatch.setattr("vitkit.verbs.files.zoo.find_published", broken)
-    monkeypatch.setattr("vitkit.cli._outside_of_vitkit", lambda error: None)  # this file
+    monkeypatch.setattr("vitkit.cli.entry._outside_of_vitkit", lambda error: None)  # this file
     assert main(["models", "--published", "dinov2"]) == 70
     printed = capsys.readouterr().err
     assert "could not be broadcast" in printed
@@ -211,8 +211,8 @@ def test_an_error_of_the_system_is_a_sentence_and_any_other_a_bug(monkeypatch, c
         def run(*_):
             raise error
 
-        monkeypatch.setattr("vitkit.cli._run", run)
-        monkeypatch.setattr("vitkit.cli._outside_of_vitkit", lambda error: None)
+        monkeypatch.setattr("vitkit.cli.entry._run", run)
+        monkeypatch.setattr("vitkit.cli.entry._outside_of_vitkit", lambda error: None)
         return main(["models"])
 
     assert fails(OSError(28, "No space left on device")) == 1

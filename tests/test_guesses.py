@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from pictures import encoded, make_photographs, photograph
 
-from vitkit.cli import main
-from vitkit.commands import COMMANDS, WrongWords, other_tools
-from vitkit.commands.guesses import meant
+from vitkit.cli import COMMANDS, WrongWords, main, other_tools
+from vitkit.cli.guesses import meant
+from vitkit.system.functions.parameters import options
 from vitkit.system.functions.values import choices_of
-from vitkit.verbs.settings import options
 
 NAMES = {command.name: command for command in COMMANDS}
 
@@ -265,7 +264,7 @@ def test_help_says_nothing_in_python(command, capsys):
 OWN = set()
 WORDS = " ".join(command.words for command in COMMANDS)
 for _command in COMMANDS:
-    for _option in options(_command.load_settings()):
+    for _option in options(_command.load_function()):
         OWN.add(f"{_option.name}." if _option.is_open else _option.name)
 
 
@@ -303,7 +302,7 @@ def test_every_foreign_name_stands_for_something_that_a_command_has(name):
 def test_a_value_that_a_foreign_name_stands_for_is_one_that_the_option_takes(command):
     """--half stood for --precision auto, which export refuses."""
     choices = {}
-    for option in options(NAMES[command].load_settings()):
+    for option in options(NAMES[command].load_function()):
         choices[f"--{option.name}"] = choices_of(option.kind)
     for name, templates in other_tools.SETTINGS.items():
         owner = name.rpartition(" ")[0]

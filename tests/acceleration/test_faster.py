@@ -19,7 +19,7 @@ from vitkit.acceleration.heads import keeps_head
 from vitkit.acceleration.races import Race, Round
 from vitkit.benching import measure
 from vitkit.cli import main
-from vitkit.commands.spelling import as_command
+from vitkit.cli.spelling import as_command
 from vitkit.data import Preprocessing, open_source, subset
 from vitkit.data.sources.bursts import Bursts
 from vitkit.evaluation import distilled, features, rounded

@@ -17,8 +17,8 @@ import torch
 from rich.table import Table
 
 import vitkit
-from vitkit.commands import COMMANDS
-from vitkit.commands.spelling import as_command
+from vitkit.cli import COMMANDS
+from vitkit.cli.spelling import as_command
 from vitkit.system.console.messages import Progress, heard_by, progress_of, say
 from vitkit.system.functions.parameters import parameters
 from vitkit.system.functions.public import alone, public
@@ -237,7 +237,7 @@ def test_what_must_be_alone_waits(capsys):
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_a_command_is_a_plain_function(command):
     """With one description: its signature, and a text for each parameter in its docstring."""
-    function = getattr(vitkit, command.verb)
+    function = getattr(vitkit, command.function)
     assert function is command.load_function() and inspect.isfunction(function)
     assert inspect.signature(function).return_annotation is not inspect.Signature.empty
     untold = [each.name for each in parameters(function) if not each.help]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import vitkit
-from vitkit.commands import COMMANDS
+from vitkit.cli import COMMANDS
 from vitkit.data import Preprocessing, open_source
 from vitkit.weights import convert
 
@@ -32,7 +32,7 @@ def test_it_calls_every_verb():
                 called.add(ast.unparse(node.func))
     text = NOTEBOOK.read_text()
     called |= {f"vitkit.{name}" for name in re.findall(r"`vitkit\.(\w+)\(", text)}
-    assert {f"vitkit.{command.verb}" for command in COMMANDS} <= called
+    assert {f"vitkit.{command.function}" for command in COMMANDS} <= called
 
 
 @pytest.fixture

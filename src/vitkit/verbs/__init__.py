@@ -3,11 +3,7 @@
 from vitkit.system.lazy import lazily
 
 _FILES = {
-    "arguments": (
-        "Data DataColumns Device IMAGES Images Model ModelHints ModelOrFile OnBadImage "
-        "Precision Runtime check_folder check_sheet pick_precision read_shard short_name "
-        "word_of"
-    ),
+    "arguments": "check_folder check_sheet pick_precision read_shard short_name word_of",
     "computing": (
         "any_runtime_of_file classifier_of classifier_on classifier_with_head precision_of "
         "runtime_of_file runtime_of_model"
@@ -15,7 +11,6 @@ _FILES = {
     "data.pack": "PackedData pack training_step",
     "data.review": "Reviewed review",
     "data.stats": "Statistics stats",
-    "definition": "Verb print_result result verb",
     "diagnosis.bench": "Benchmark bench",
     "diagnosis.doctor": "Diagnosis doctor",
     "evaluation.evaluate": "evaluate",

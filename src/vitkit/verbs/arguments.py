@@ -2,115 +2,18 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from tyro.conf import Positional, arg
-
-from vitkit.data import Columns
-from vitkit.runtimes import RuntimeName
 from vitkit.system import machine
 from vitkit.system.console.messages import say_detail
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.storage.files import check_can_be_made, check_replaceable
-from vitkit.verbs.words import DATA, MODEL, TABLES
-from vitkit.weights import Hints
+from vitkit.verbs.words import TABLES
 
 if TYPE_CHECKING:
     import torch
-
-# What IMAGE stands for where names may be anything that leads to images
-IMAGES = (
-    "Image files, folders of images, patterns ('**/*.jpg'), web addresses, data sets (their test "
-    "part)"
-)
-Model = Annotated[Positional[str], arg(metavar="MODEL", help=MODEL)]
-ModelOrFile = Annotated[
-    Positional[str],
-    arg(metavar="MODEL", help=f"{MODEL} Or a file of vitkit export (.onnx or .xml)."),
-]
-ModelHints = Annotated[
-    Hints,
-    arg(name="", help="Settings that the file of MODEL does not give, or that you want to change."),
-]
-Data = Annotated[Positional[str], arg(metavar="DATA", help=DATA)]
-Images = Annotated[
-    Positional[tuple[str, ...]], arg(metavar="IMAGE...", help=f"{IMAGES}, or digits.")
-]
-DataColumns = Annotated[
-    Columns,
-    arg(
-        name="data.columns",
-        help="Columns of a table that hold the image and its label. Default: found by their usual "
-        "names.",
-    ),
-]
-Groups = Annotated[
-    Literal["auto", "none"] | str,
-    arg(
-        help="Which images belong together, and stay on the same side of every split that vitkit "
-        "makes. auto: images with the same value in --data.columns.group; without this column, "
-        "photographs of one burst, which vitkit detects. none: no images. Otherwise the name of a "
-        "column."
-    ),
-]
-GroupsToMeasure = Annotated[
-    Literal["auto", "none"] | str,
-    arg(
-        help="Which images belong together, so that their answers are not independent: intervals and tests "
-        "allow for that. auto: images with the same value in --data.columns.group; without this column, "
-        "photographs of one burst, which vitkit detects. none: no images. Otherwise the name of a column."
-    ),
-]
-Device = Annotated[str, arg(help="cpu, cuda, cuda:1 or mps; auto chooses the best one.")]
-Host = Annotated[
-    str,
-    arg(
-        help="Address to serve at. 127.0.0.1 is only for this machine; 0.0.0.0 lets in everyone who can "
-        "reach it."
-    ),
-]
-PagePort = Annotated[
-    int, arg(help="Port to serve at; if another program uses it, the next free one.")
-]
-OpenPage = Annotated[bool, arg(help="Open the page in the browser.")]
-SplitSeed = Annotated[
-    int,
-    arg(
-        help="Seed of the test part that is made if the data set has none; give vitkit train the same "
-        "number as --data.split-seed."
-    ),
-]
-DecodingWorkers = Annotated[
-    int, arg(help="Processes that decode images; -1 follows the CPU quota.")
-]
-OnBadImage = Annotated[
-    Literal["fail", "skip"],
-    arg(help="What to do with a broken image: stop, or skip it and print its name."),
-]
-OkIfUnreadable = Annotated[
-    bool,
-    arg(
-        help="End with the exit status 0, and not 3, if images could not be read; they are still named."
-    ),
-]
-Precision = Annotated[
-    PrecisionChoice,
-    arg(
-        help="Arithmetic of the matrix products. auto is bfloat16 if the CPU or GPU has "
-        "instructions for it."
-    ),
-]
-Runtime = Annotated[
-    RuntimeName,
-    arg(
-        help="Library that computes the answers: torch, compiled, onnx (ONNX Runtime) or openvino. auto "
-        "is PyTorch for a model, or in predict the library that vitkit bench has found to be the fastest "
-        "on this machine; for an exported file, it is the library for which the file was written."
-    ),
-]
-
 
 UNREADABLE = 3
 

@@ -66,12 +66,3 @@ class MadeModel(ModelResult):
                 "this model was not saved; vitkit.save(made.classifier, 'weights') does that"
             )
         return made
-
-
-def unwrapped(value: Any) -> Any:
-    """What an argument stands for: the model of such a result, or of each in a list; any other value."""
-    if isinstance(value, MadeModel):
-        return value.made
-    if isinstance(value, list | tuple) and any(isinstance(each, MadeModel) for each in value):
-        return [unwrapped(each) for each in value]
-    return value

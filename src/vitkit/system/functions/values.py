@@ -112,7 +112,9 @@ def _fits(annotation: Any, value: Any) -> bool:
         return any(
             value == choice and type(value) is type(choice) for choice in get_args(annotation)
         )
-    if origin is tuple and isinstance(value, tuple):
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
         kinds = get_args(annotation)
         if kinds[-1] is Ellipsis:
             return all(_fits(kinds[0], each) for each in value)

@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitkit.commands import DATA, MODEL, Command, WrongWords, other_tools
-from vitkit.commands.translation import leading, slots_of, tell, translated
+from vitkit.cli import DATA, MODEL, Command, WrongWords, other_tools
+from vitkit.cli.translation import leading, slots_of, tell, translated
 from vitkit.system.console.text import as_word
 from vitkit.verbs import ARCHIVES, IMAGE_FILES, is_images, is_model, kind_of
 
@@ -195,7 +195,7 @@ def _names_first(command: Command, words: list[str]) -> list[str]:
         return words
     from vitkit.system.functions.parameters import options
 
-    settings = options(command.load_settings())
+    settings = options(command.load_function())
     flags = {f"--{option.name}" for option in settings if isinstance(option.value, bool)}
     names = []
     rest = []

@@ -14,12 +14,20 @@ from _thread import interrupt_main
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitkit.commands import COMMANDS, DATA, MODEL, NEAR, Command, Defaults, WordsMissing, WrongWords
+from vitkit.cli import (
+    COMMANDS,
+    DATA,
+    GROUPS,
+    MODEL,
+    NEAR,
+    Command,
+    Defaults,
+    WordsMissing,
+    WrongWords,
+)
 from vitkit.system.environment import MAX_PIXELS_VARIABLE, TRACEBACK_VARIABLE, max_pixels
 from vitkit.system.errors import VitkitError
 
-# The commands that someone with a folder of photographs needs, in the order of need
-FIRST_HOUR = ("finetune", "predict", "evaluate", "app", "data stats", "doctor")
 # Exit status of a run that was asked to stop and has saved itself: EX_TEMPFAIL, run it again
 STOPPED = 75
 FAILED = 1
@@ -100,7 +108,7 @@ def _main(words: list[str]) -> int:
         print(f"vitkit {__version__}")
         return 0
     if words[0] in COMPLETION:
-        from vitkit.commands.completion import completion
+        from vitkit.cli.completion import completion
 
         try:
             print(completion(words[1:]), end="")
@@ -116,7 +124,7 @@ def _main(words: list[str]) -> int:
         print(overview(group))
         return 0 if words else WRONG_WORDS
     if command is None:
-        from vitkit.commands.guesses import other_command
+        from vitkit.cli.guesses import other_command
         from vitkit.system.console.text import printable
 
         try:
@@ -127,7 +135,7 @@ def _main(words: list[str]) -> int:
             print(f"vitkit: {printable(_unknown(name))}", file=sys.stderr)
             return WRONG_WORDS
         name, words = _split(other)
-    from vitkit.commands.guesses import own_command
+    from vitkit.cli.guesses import own_command
 
     name, words = own_command(name, words)
     command = {command.name: command for command in COMMANDS}[name]
@@ -152,19 +160,20 @@ def _take_common_options(words: list[str]) -> list[str]:
 
 
 def overview(commands: Sequence[Command] = COMMANDS) -> str:
-    """What `vitkit` says without a command: these commands, from the table, those of the first hour
-    before the others."""
+    """What `vitkit` says without a command: these commands, from the table; all of them in groups by
+    task."""
     from vitkit.system.console.text import fill, titled, two_columns
 
     # The commands
-    rows = {}
+    groups: dict[str, list[tuple[str, str]]] = {title: [] for title in GROUPS.values()}
+    rows = []
     for command in commands:
-        rows[command.name] = (f"{command.name} {command.words}".strip(), command.summary)
-    first = [rows[name] for name in FIRST_HOUR if name in rows]
-    others = [row for row in rows.values() if row not in first]
-    lines = ["", *two_columns(list(rows.values()))]
+        row = (f"{command.name} {command.words}".strip(), command.summary)
+        rows.append(row)
+        groups[GROUPS[command.group]].append(row)
+    lines = ["", *two_columns(rows)]
     if len(commands) == len(COMMANDS):
-        lines = titled({"your own photographs": first, "and more": others})
+        lines = titled(groups)
 
     # What their words mean
     limit = "the largest image to decode, with any command; 178,956,970 pixels by default"
@@ -192,8 +201,8 @@ def _unknown(name: str) -> str:
     """A sentence that there is no such command, with the nearest name, or what to do with a file."""
     from difflib import get_close_matches
 
-    from vitkit.commands import other_tools
-    from vitkit.commands.guesses import not_a_command
+    from vitkit.cli import other_tools
+    from vitkit.cli.guesses import not_a_command
 
     answer = not_a_command(name)
     if answer:
@@ -209,7 +218,7 @@ def _unknown(name: str) -> str:
 def _run_and_report(command: Command, words: list[str]) -> int:
     """Run a command; returns its exit status. Errors that a user can put right are printed as a
     sentence, and bugs with their traceback."""
-    from vitkit.commands.spelling import as_options
+    from vitkit.cli.spelling import as_options
     from vitkit.system.console.messages import spelled
     from vitkit.system.errors import Interrupted, PeerFailed
 
@@ -279,7 +288,7 @@ def _outside_of_vitkit(error: Exception) -> str | None:
     package's; None if there is none."""
     import sysconfig
 
-    packages = [Path(__file__).parent, Path(sys.prefix)]
+    packages = [Path(__file__).parents[1], Path(sys.prefix)]
     packages += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
     place = None
     for frame in traceback.extract_tb(error.__traceback__):
@@ -293,7 +302,7 @@ def _complain(sentence: str, status: int = 1) -> int:
     """Print one sentence in red; returns the exit status."""
     from rich.console import Console
 
-    from vitkit.commands.spelling import as_options
+    from vitkit.cli.spelling import as_options
     from vitkit.system.console.text import printable
 
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -303,9 +312,9 @@ def _complain(sentence: str, status: int = 1) -> int:
 
 def _run(command: Command, words: list[str]) -> int:
     """Read the settings of a command from its words, and run it."""
-    from vitkit.commands.guesses import meant
-    from vitkit.commands.help import has_two_levels
-    from vitkit.commands.parsing import check_options, read_settings
+    from vitkit.cli.guesses import meant
+    from vitkit.cli.help import has_two_levels
+    from vitkit.cli.parsing import check_options, read_settings
 
     # In vitkit's own words, if they are another tool's or in another order
     words = meant(command, words)
@@ -318,17 +327,15 @@ def _run(command: Command, words: list[str]) -> int:
     program, defaults, words = _read_first_words(command, words)
 
     # The other words change settings
-    check_options(command.load_settings(), defaults.settings, words, program)
-    settings = read_settings(command.load_settings(), program, words, defaults.settings)
-    if isinstance(settings, dict):
-        settings |= defaults.read
-    action = command.load_action()
+    check_options(command.load_function(), defaults.settings, words, program)
+    values = read_settings(command.load_function(), program, words, defaults.settings)
+    values |= defaults.read
 
     # From here on there is garbage, but none in what was imported (see main)
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
-    return action(settings)
+    return command.run(values)
 
 
 def _read_first_words(command: Command, words: list[str]) -> tuple[str, Defaults, list[str]]:
@@ -345,10 +352,10 @@ def _read_first_words(command: Command, words: list[str]) -> tuple[str, Defaults
 
 def _everyday_help(command: Command, words: list[str]) -> str:
     """The settings that people use; with their values, if the first words can be read."""
-    from vitkit.commands.help import short_help
-    from vitkit.commands.spelling import as_options
+    from vitkit.cli.help import short_help
+    from vitkit.cli.spelling import as_options
 
-    settings = command.load_settings()
+    settings = command.load_function()
     words = [word for word in words if word not in HELP]
     program = f"vitkit {command.name}"
     if not words and not command.words.startswith("RECIPE"):

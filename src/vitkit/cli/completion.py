@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
-from vitkit.commands import COMMANDS, Command, WrongWords
+from vitkit.cli import COMMANDS, Command, WrongWords
 from vitkit.recipes import RECIPES
 from vitkit.system.functions.parameters import options
 
@@ -82,7 +82,7 @@ def _flags(command: Command) -> tuple[list[str], dict[str, list[str]]]:
     values = {}
     if command.words.startswith("RECIPE"):
         values[command.name] = list(RECIPES)
-    for option in options(command.load_settings()):
+    for option in options(command.load_function()):
         if option.is_word:
             continue
         flags.append(f"--{option.name}")

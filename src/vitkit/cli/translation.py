@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
-from vitkit.commands import Command, WrongWords, other_tools
+from vitkit.cli import Command, WrongWords, other_tools
 from vitkit.system.console.text import printable
 from vitkit.verbs import kind_of
 
@@ -117,7 +117,7 @@ def _own_options(command: Command) -> set[str]:
     from vitkit.system.functions.parameters import options
 
     names = set()
-    for option in options(command.load_settings()):
+    for option in options(command.load_function()):
         if option.is_open:
             names.add(f"{option.name}.")
         elif not option.is_word:
