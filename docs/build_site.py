@@ -16,7 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 import vitkit
 from vitkit.cli import COMMANDS
-from vitkit.verbs import MISSING, Option, options
+from vitkit.cli.parsing import purpose_of
+from vitkit.system.functions.parameters import MISSING, parameters
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -104,21 +105,21 @@ def render_notebook(name: str) -> None:
 
 
 def write_reference() -> None:
-    """A page for the functions of commands, and one for each room."""
-    rooms = [room for room in vitkit._ROOMS if room != "verbs"]
+    """A page for the functions of commands, and one for each package."""
     lines = [
         "# Reference",
         "",
         "From the docstrings. `import vitkit` is enough for all of it.",
         "",
-        "- [Commands as functions](verbs.md): what `vitkit` itself has, with every argument",
+        "- [Commands as functions](functions.md): what `vitkit` itself has, with every argument",
     ]
-    for room in sorted(rooms):
-        module = import_module(f"vitkit.{room}")
-        lines.append(f"- [vitkit.{room}]({room}.md): {first_sentence(module)}")
-        write(f"reference/{room}.md", room_page(room, module))
+    for path in sorted(Path(vitkit.__file__).parent.glob("*/__init__.pyi")):
+        package = path.parent.name
+        module = import_module(f"vitkit.{package}")
+        lines.append(f"- [vitkit.{package}]({package}.md): {first_sentence(module)}")
+        write(f"reference/{package}.md", package_page(package, module, path))
     write("reference/index.md", "\n".join(lines) + "\n")
-    write("reference/verbs.md", verbs_page())
+    write("reference/functions.md", functions_page())
 
 
 def first_sentence(module: object) -> str:
@@ -127,15 +128,14 @@ def first_sentence(module: object) -> str:
     return words.split(". ")[0].rstrip(".")
 
 
-def room_page(room: str, module: object) -> str:
-    """The public names of a room, file by file."""
-    lines = [f"# vitkit.{room}", "", inspect.getdoc(module), ""]
-    for file, names in module._FILES.items():
-        for name in names.split():
-            place = where_it_is(module, room, file, name)
-            if place:
-                lines += [f"::: {place}", "    options:"]
-                lines += [f"      heading: {name}", f"      toc_label: {name}", ""]
+def package_page(package: str, module: object, stub: Path) -> str:
+    """The public names of a package, module by module, as its stub lists them."""
+    lines = [f"# vitkit.{package}", "", inspect.getdoc(module), ""]
+    for file, name in re.findall(r"from \.([\w.]+) import (\w+) as", stub.read_text()):
+        place = where_it_is(module, package, file, name)
+        if place:
+            lines += [f"::: {place}", "    options:"]
+            lines += [f"      heading: {name}", f"      toc_label: {name}", ""]
     return "\n".join(lines)
 
 
@@ -151,7 +151,7 @@ def where_it_is(module: object, room: str, file: str, name: str) -> str:
     return f"vitkit.{room}.{file}.{name}"
 
 
-def verbs_page() -> str:
+def functions_page() -> str:
     """What each command's function does, and its arguments with their defaults."""
     lines = [
         "# Commands as functions",
@@ -161,20 +161,21 @@ def verbs_page() -> str:
         "",
     ]
     for command in COMMANDS:
-        verb = command.load_verb()
-        lines += [f"## vitkit.{command.function}", "", f"`vitkit {command.name} {command.words}`", ""]
-        lines += [inspect.getdoc(verb.run), ""]
-        for option in options(verb.first):
-            lines.append(f"- `{option.argument}`{default_of(option)}: {one_line(option.help)}")
+        function = command.load_function()
+        lines += [
+            f"## vitkit.{command.function}",
+            "",
+            f"`vitkit {command.name} {command.words}`",
+            "",
+        ]
+        lines += [purpose_of(function), ""]
+        for each in parameters(function):
+            default = ""
+            if each.default is not MISSING:
+                default = f" = `{each.default!r}`"
+            lines.append(f"- `{each.name}`{default}: {one_line(each.help)}")
         lines.append("")
     return "\n".join(lines)
-
-
-def default_of(option: Option) -> str:
-    """The default of an argument, if it has one."""
-    if option.value is MISSING:
-        return ""
-    return f" = `{option.value!r}`"
 
 
 def one_line(text: str) -> str:

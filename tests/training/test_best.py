@@ -26,8 +26,9 @@ from vitkit.evaluation.metrics.other_targets import errors, several
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, Supervised
 from vitkit.objectives.patches import Reconstruction
 from vitkit.studies.grid import Cell, run_grid
+from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
-from vitkit.training import Interrupted, last_metrics, read_metrics, read_run, train
+from vitkit.training import last_metrics, read_metrics, read_run, train
 from vitkit.training.record.metrics import best_step
 
 

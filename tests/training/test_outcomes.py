@@ -14,9 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitkit.objectives import SelfDistillation
 from vitkit.objectives.distillation import SelfDistillationLearner
+from vitkit.system.errors import Interrupted
 from vitkit.system.processes.ranks import world
 from vitkit.system.span import Span
-from vitkit.training import Interrupted, Optim, outcomes, train
+from vitkit.training import Optim, outcomes, train
 from vitkit.training import loop as loop_module
 
 

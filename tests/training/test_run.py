@@ -35,8 +35,9 @@ from vitkit.evaluation import Accuracy, Eval
 from vitkit.models import create
 from vitkit.objectives import MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
+from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
-from vitkit.training import Interrupted, Optim, Tune, last_metrics, read_run, resolve, train
+from vitkit.training import Optim, Tune, last_metrics, read_run, resolve, train
 from vitkit.training.recipe import Facts
 from vitkit.training.state.checkpoints import checkpoints, step_of
 from vitkit.training.state.state import trained

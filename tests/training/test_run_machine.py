@@ -9,8 +9,9 @@ from runs import Eventful, assert_same_run, events
 
 from vitkit.models import layers as dense
 from vitkit.system import matmul
+from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
-from vitkit.training import Interrupted, train
+from vitkit.training import train
 from vitkit.training.record.machine import MACHINE
 
 pytestmark = pytest.mark.skipif(not matmul.available(), reason="this PyTorch has no oneDNN")

@@ -1,11 +1,6 @@
 """Which runtime is fastest on this machine: speeds measured in turns, and the accuracy that each
 loses."""
 
-from vitkit.system.lazy import lazily
+import lazy_loader
 
-_FILES = {
-    "candidates": "Contender contenders is_good is_worth_measuring of_exported of_timm with_less_work",
-    "figures": "draw",
-    "measuring": "MEASURED PHOTOGRAPH Plan Speed measure remember measure_starts",
-}
-__all__, __getattr__, __dir__ = lazily(__name__, _FILES)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

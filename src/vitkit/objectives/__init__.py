@@ -1,12 +1,5 @@
 """What a step minimises: the paper's classification and masked patch prediction, MAE and DINO."""
 
-from vitkit.system.lazy import lazily
+import lazy_loader
 
-_FILES = {
-    "autoencoder": "MaskedAutoencoder",
-    "distillation": "SelfDistillation",
-    "masked": "MaskedPatches",
-    "objective": "Learner Objective Unlabelled blocks_of",
-    "supervised": "Supervised",
-}
-__all__, __getattr__, __dir__ = lazily(__name__, _FILES)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

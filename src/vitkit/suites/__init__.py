@@ -2,14 +2,6 @@
 robustness suite another; users write their own suites as TOML files.
 """
 
-from vitkit.system.lazy import lazily
+import lazy_loader
 
-_FILES = {
-    "comparison": "SuiteComparison compare_models comparison_markdown draw_comparison",
-    "robustness": "ROBUSTNESS",
-    "running": "FINE_TUNING FineTuning Outcome run_suite",
-    "table": "cell cells columns lines markdown sentences",
-    "task": "Suite Task read_suite",
-    "vtab": "VTAB",
-}
-__all__, __getattr__, __dir__ = lazily(__name__, _FILES)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
