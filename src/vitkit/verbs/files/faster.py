@@ -221,10 +221,13 @@ def faster(
             "name some, sorted into folders of their classes, with `data`"
         )
 
-    asked = {"data": data or None, "purpose": purpose, "output": output}
-    if purpose == "latency":
-        del asked["purpose"]
-    asked = {name: value for name, value in asked.items() if value is not None}
+    asked = {}
+    if data:
+        asked["data"] = data
+    if purpose != "latency":
+        asked["purpose"] = purpose
+    if output is not None:
+        asked["output"] = output
     return _found(model, subject, goal, places, asked)
 
 
