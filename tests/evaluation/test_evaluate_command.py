@@ -11,12 +11,12 @@ from pictures import make_photographs
 from processes import together
 from tables import saved
 
+import vitkit
 from vitkit import cli
 from vitkit.data import Preprocessing, open_source
 from vitkit.data.sources.bursts import Bursts
 from vitkit.evaluation import features
 from vitkit.models import create, vit
-from vitkit.verbs.evaluation.evaluate import Evaluate, images_of
 from vitkit.weights import Classifier, load, save
 
 
@@ -58,9 +58,10 @@ def test_images_of_the_name_of_those_learned_from_may_be_known(
 ):
     classifier = load(models / "one", quiet=True)
     origin = {"held_out": "others' fingerprint", "data": learned}
-    settings = Evaluate(str(models / "one"), str(photographs))
-    _, title, _ = images_of(settings, replace(classifier, origin=origin))
-    assert ("so it may know some of them" in title) == is_said
+    classifier = replace(classifier, origin=origin)
+    evaluation = vitkit.evaluate(classifier, photographs, device="cpu", quiet=True)
+    assert ("so it may know some of them" in evaluation.images) == is_said
+    assert "next: vitkit.evaluate(model, " in str(evaluation)
 
 
 def test_a_report_is_written_in_each_of_its_forms(models, photographs, tmp_path, capsys):

@@ -122,7 +122,9 @@ def short_help(command: Command, program: str, settings: type, default: Any = No
     usage = " ".join(["usage:", program, *words, "[--setting value]"])
     lines = [fill(usage), "", fill(as_options(paragraphs(purpose_of(settings)).split("\n\n")[0]))]
     described = [
-        (option.metavar or option.name.upper(), option.help) for option in every if option.is_word
+        (option.metavar or option.name.upper(), as_options(option.help))
+        for option in every
+        if option.is_word
     ]
     if described and words:
         lines += ["", *two_columns(described[-len(words) :])]

@@ -8,7 +8,8 @@ from vitkit.runtimes import is_exported, takes_pictures
 from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadSettings
-from vitkit.verbs.arguments import name_of, pick_precision, word_of
+from vitkit.system.functions.steps import DATA, step
+from vitkit.verbs.arguments import name_of, pick_precision
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:
@@ -29,17 +30,15 @@ def any_runtime_of_file(
     if hints != Hints():
         raise BadSettings(
             f"{name} is an exported file, which has its size, preprocessing and labels inside; say such "
-            "things to vitkit export"
+            "things to `vitkit.export`"
         )
     if device not in ("auto", "cpu"):
         raise BadSettings(f"`device` is {device}; exported files are computed on the CPU here")
     opened = open_model_file(Path(name), runtime, precision)
     if is_of_an_earlier_model(Path(name)):
-        run = as_word(Path(name).parent)
-        say(
-            f"{name} is of another model than {run} has now: vitkit export {run} -o {as_word(name)} "
-            "writes it again"
-        )
+        run = Path(name).parent
+        again = step("export", run, output=name)
+        say(f"{name} is of another model than {as_word(run)} has now: {again} writes it again")
     merged = opened.exported.merged
     if merged:
         say(
@@ -110,9 +109,7 @@ def classifier_with_head(model: "str | Classifier", hints: Hints) -> "Classifier
 
     classifier = classifier_of(model, hints)
     if reason := no_answer(classifier):
-        raise BadSettings(
-            f"{name_of(model)}: {reason}; vitkit finetune {word_of(model)} DATA trains one"
-        )
+        raise BadSettings(f"{name_of(model)}: {reason}; {step('finetune', model, DATA)} trains one")
     return classifier
 
 

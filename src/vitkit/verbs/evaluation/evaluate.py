@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
 import numpy as np
 import torch
@@ -41,15 +41,16 @@ from vitkit.evaluation import (
 )
 from vitkit.runtimes import RuntimeName, is_exported
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import as_word, counted, printable
+from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadData, BadSettings, VitkitError
 from vitkit.system.functions.public import public
+from vitkit.system.functions.steps import step
 from vitkit.system.functions.types import DataLike, PathLike, Several, SeveralPaths
 from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.private import public as without_secrets
-from vitkit.verbs.arguments import pick_precision, word_of
+from vitkit.verbs.arguments import pick_precision
 from vitkit.verbs.computing import classifier_on
 from vitkit.verbs.evaluation.outcome import Evaluation, Measurement, check_files
 from vitkit.verbs.evaluation.report import Request, check_imagenet_c, report_on, report_on_files
@@ -69,12 +70,12 @@ def evaluate(
     calibrate: PathLike | None = None,
     real: PathLike | None = None,
     named: SetName | Literal["imagenet-c"] | None = None,
-    corruptions: Several[Corruption | Literal["common"]] = (),
+    corruptions: Annotated[Several[Corruption | Literal["common"]], "{common}|NAME..."] = (),
     evals: Several[EvaluatorName] = (),
     split: Literal["train", "val", "test"] | None = None,
     limit: int = 0,
     columns: Columns = Columns(),
-    groups: str = "auto",
+    groups: Literal["auto", "none"] | str = "auto",
     on_bad_image: Literal["fail", "skip"] = "fail",
     on_unknown_class: Literal["fail", "skip"] = "fail",
     batch: int = 64,
@@ -110,7 +111,8 @@ def evaluate(
             of its folders and the predictions that count (docs/evaluation.md).
         corruptions: Also measure the accuracy with these corruptions of the images, each at five
             severities; common means ImageNet-C's fifteen.
-        evals: Evaluators to run. Default: those that fit the labels. `neighbours` works without a head.
+        evals: Evaluators to run. Default: those that fit the labels. `evals='neighbours'` works without a
+            head.
         split: Part of the data to evaluate. Default: the test part, else the val part, else the images
             that were held out when the model was trained, else all images.
         limit: Largest number of images, chosen evenly from all; 0 is all.
@@ -128,7 +130,7 @@ def evaluate(
         runtime: Library that computes the predictions: torch, compiled, onnx (ONNX Runtime) or openvino.
             auto is PyTorch for a model; for an exported file, it is the library for which the file was
             written.
-        precision: Arithmetic of the matrix products; float32 by default, so that a measurement does not
+        precision: Arithmetic of the matrix products. float32 by default, so that a measurement does not
             depend on the machine.
         device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
         json: Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}.
@@ -186,7 +188,7 @@ def _evaluate(asked: Measurement, device: torch.device) -> Evaluation:
     loaded = classifier_on(asked.model, asked.hints, asked.runtime, asked.precision)
     if not asked.evals or not set(asked.evals) <= WITHOUT_HEAD:
         check_answers(
-            loaded, "train one: vitkit finetune; or measure its features: `evals='neighbours'`"
+            loaded, "train one: `vitkit.finetune`; or measure its features: `evals='neighbours'`"
         )
     corrupted = asked.corruptions or asked.named == "imagenet-c"
     if corrupted and getattr(loaded.model, "takes_pictures", False):
@@ -234,13 +236,13 @@ def _evaluate(asked: Measurement, device: torch.device) -> Evaluation:
 
 
 def _evaluators(asked: Measurement, source: Source) -> Sequence[Evaluator]:
-    """The evaluators that --evals names, or the usual ones for such images. Raises ValueError if
+    """The evaluators that `evals` names, or the usual ones for such images. Raises ValueError if
     they cannot measure anything on them."""
     if not asked.evals:
         if not USUAL[source.target_kind]:
             raise BadData(
-                f"{asked.data} has no labels, so the model's answers cannot be checked; vitkit "
-                f"predict {word_of(asked.model)} {as_word(asked.data)} prints them"
+                f"{asked.data} has no labels, so the model's answers cannot be checked; "
+                f"{step('predict', asked.model, asked.data)} prints them"
             )
         return USUAL[source.target_kind]
     for name in asked.evals:

@@ -27,11 +27,11 @@ from vitkit.system.console.text import printable
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
-from vitkit.system.functions.steps import step
+from vitkit.system.functions.steps import DATA, step
 from vitkit.system.functions.types import DataLike, Several
 from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import process_group
-from vitkit.verbs.arguments import name_of, pick_precision
+from vitkit.verbs.arguments import pick_precision
 from vitkit.verbs.sources import loaded_for_features, splits_to_learn_from
 from vitkit.weights import Classifier, ModelLike, Overrides, hints_of
 
@@ -130,17 +130,18 @@ def fewshot(
         columns: Columns of a table that hold the image and its label. Default: found by their usual
             names.
         on_bad_image: What to do with a broken image: stop, or skip it and print its name.
-        precision: Arithmetic of the matrix products; float32 by default, so that a measurement does not
+        precision: Arithmetic of the matrix products. float32 by default, so that a measurement does not
             depend on the machine.
         device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
         json: Print one line of JSON: {data: {name: {"value", "unit", "interval"}}}.
         **overrides: What the caller says about the model, and where messages go: `Overrides`.
 
     Raises:
+        BadSettings: If no data set is given, or its images do not have one class each.
         BadData: If a data set has no images to learn from, or none to measure on.
     """
     if not data:
-        raise BadSettings(f"no images; vitkit fewshot {name_of(model)} DATA... takes data sets")
+        raise BadSettings(f"no images; {step('fewshot', model, DATA)} takes data sets")
     evaluator = Fewshot(shots, seeds, form)
     with process_group(device) as opened:
         classifier = loaded_for_features(model, hints_of(overrides), opened)
@@ -179,7 +180,7 @@ def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Spli
     if not evaluator.judges(splits.target_kind):
         raise BadSettings(
             f"few-shot accuracy is for images of one class each; the targets of {data} are of the "
-            f"kind {splits.target_kind!r}, which vitkit probe learns"
+            f"kind {splits.target_kind!r}, which `vitkit.probe` learns"
         )
     missing = shot_notes(splits.train, test, max(evaluator.shots))
     for sentence in (*splits.notes, *(f"{data}: {text}" for text in missing)):

@@ -141,7 +141,7 @@ def probe(
     k: int = 20,
     named: SetName | None = None,
     columns: Columns = Columns(),
-    groups: str = "auto",
+    groups: Literal["auto", "none"] | str = "auto",
     on_bad_image: Literal["fail", "skip"] = "fail",
     precision: PrecisionChoice = "auto",
     device: str = "auto",

@@ -126,7 +126,7 @@ def report_on(request: Request) -> Evaluation:
 
 
 def _lists(request: Request):
-    """ReaL's lists of labels, if --real asks for them. Raises ValueError for other images than
+    """ReaL's lists of labels, if `real` asks for them. Raises ValueError for other images than
     ImageNet's."""
     if not request.asked.real:
         return None
@@ -136,7 +136,7 @@ def _lists(request: Request):
 
 
 def _other(request: Request) -> Classifier | None:
-    """The model that --against names. Raises ValueError, with its name, if its classes are not the
+    """The model that `against` names. Raises ValueError, with its name, if its classes are not the
     images'."""
     name = request.asked.against
     if not name:
@@ -267,7 +267,7 @@ REFUSED = {
 
 
 def check_imagenet_c(asked: Measurement) -> None:
-    """Raises ValueError for options that have no meaning for 75 folders of images."""
+    """Raises BadSettings for settings that have no meaning for 75 folders of images."""
     for name, why in REFUSED.items():
         if getattr(asked, name):
             raise BadSettings(f"`{name}` {why}; leave it out with `named='imagenet-c'`")
@@ -294,13 +294,13 @@ def report_on_files(asked: Measurement, classifier: Classifier, device: torch.de
     whole = replace(classifier, preprocessing=uncropped(classifier.preprocessing))
     ready = whole.to(device).for_inference()
 
-    def asked(named: Named, title: str) -> Answers:
+    def answers_to(named: Named, title: str) -> Answers:
         choice = named.choice(ready.labels)
         batches = batches_of(ready, named.source, title, asked.batch, asked.workers)
         with autocast(ready.device, asked.precision):
             return answers(ready, Part(named.source, batches), choice=choice)
 
-    measured = robustness_on_files(corruptions, asked)
+    measured = robustness_on_files(corruptions, answers_to)
     if not on_rank_0():
         return Evaluation.of(asked, "", (), None, corruptions[0].severities[0].source)
 
