@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import vitkit
-from vitkit.cli import COMMANDS
 from vitkit.cli.parsing import purpose_of
+from vitkit.cli.table import COMMANDS
 from vitkit.system.functions.parameters import MISSING, parameters
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from vitkit.training import Interrupted
+from vitkit.system.errors import Interrupted
 
 INTERRUPTED = 75  # exit code of a process that was asked to stop
 

@@ -15,9 +15,9 @@ from margins import at_most
 from PIL import Image
 
 import vitkit
-from vitkit import cli
-from vitkit.cli import COMMANDS, main
+from vitkit.cli import entry, main
 from vitkit.cli.help import EVERYDAY
+from vitkit.cli.table import COMMANDS
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.system.functions.parameters import options
@@ -349,7 +349,7 @@ def test_ctrl_c_in_a_destructor_is_raised_again(monkeypatch, request):
         def __del__(self):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys, "unraisablehook", cli._interrupt_again)
+    monkeypatch.setattr(sys, "unraisablehook", entry._interrupt_again)
     closing = Closing()
     with pytest.raises(KeyboardInterrupt):
         del closing

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from test_cli import say
 
 from vitkit import load
-from vitkit.cli import COMMANDS
+from vitkit.cli.table import COMMANDS
 from vitkit.data import Preprocessing
 from vitkit.data.images.readers import Encoded
 from vitkit.models import create, vit

@@ -6,7 +6,8 @@ import shlex
 import pytest
 from test_docs import ONE_RUN, ROOT, SHORT, folder, shortened, status_of  # noqa: F401
 
-from vitkit.cli import COMMANDS, Command, other_tools
+from vitkit.cli import other_tools
+from vitkit.cli.table import COMMANDS, Command
 
 PAGES = sorted((ROOT / "docs").glob("from-*.md"))
 ROW = re.compile(r"^\| .* \| `([^`]+)`(?: and then `([^`]+)`)? \|$", re.MULTILINE)

@@ -23,8 +23,9 @@ from vitkit.data import Augmentation
 from vitkit.models import create, vit
 from vitkit.models.attention import fused
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
+from vitkit.system.errors import Interrupted
 from vitkit.system.machine import autocast, pick_device
-from vitkit.training import Interrupted, train
+from vitkit.training import train
 
 DEVICE = pick_device(os.environ.get("VITKIT_TEST_DEVICE", "auto"))
 if DEVICE.type == "cpu":

@@ -18,7 +18,7 @@ from pictures import encoded, photograph
 
 import vitkit
 from vitkit import cli
-from vitkit.cli import COMMANDS, Command
+from vitkit.cli.table import COMMANDS, Command
 from vitkit.data import Preprocessing
 from vitkit.exporting.browser import GLUE, PROGRAM, WASM
 from vitkit.models import create, vit

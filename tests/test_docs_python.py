@@ -14,7 +14,7 @@ from margins import at_least
 from pictures import encoded, photograph
 
 import vitkit
-from vitkit.cli import COMMANDS
+from vitkit.cli.table import COMMANDS
 from vitkit.data import Preprocessing, open_source
 from vitkit.weights import convert
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from pictures import encoded, make_photographs, photograph
 
-from vitkit.cli import COMMANDS, WrongWords, main, other_tools
+from vitkit.cli import main, other_tools
 from vitkit.cli.guesses import meant
+from vitkit.cli.table import COMMANDS, WrongWords
 from vitkit.system.functions.parameters import options
 from vitkit.system.functions.values import choices_of
 
@@ -145,7 +146,7 @@ def test_a_guess_is_done_or_answered(words, status, sentence, capsys):
     ("typed", "proposed"),
     [
         (["f"], ["finetune", "fewshot", "features", "faster"]),
-        (["data", ""], ["stats", "pack", "review"]),
+        (["data", ""], ["stats", "review", "pack"]),
         (["data", "review", "photos", "--app"], ["--apply"]),
         (["predict", "run", "--runtime", "o"], ["onnx", "openvino"]),
         (["train", "digi"], ["digits"]),

@@ -17,8 +17,8 @@ import torch
 from rich.table import Table
 
 import vitkit
-from vitkit.cli import COMMANDS
 from vitkit.cli.spelling import as_command
+from vitkit.cli.table import COMMANDS
 from vitkit.system.console.messages import Progress, heard_by, progress_of, say
 from vitkit.system.functions.parameters import parameters
 from vitkit.system.functions.public import alone, public

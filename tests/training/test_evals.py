@@ -15,10 +15,10 @@ from vitkit.cli import main
 from vitkit.evaluation import Accuracy, Eval, Fewshot, Metric, Neighbours
 from vitkit.evaluation.metrics.metric import NATS, SHARE
 from vitkit.objectives import SelfDistillation
+from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 from vitkit.training import (
     Facts,
-    Interrupted,
     last_metrics,
     read_metrics,
     read_run,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import vitkit
-from vitkit.cli import COMMANDS
+from vitkit.cli.table import COMMANDS
 from vitkit.data import Preprocessing, open_source
 from vitkit.weights import convert
 

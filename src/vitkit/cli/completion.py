@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
-from vitkit.cli import COMMANDS, Command, WrongWords
+from vitkit.cli.table import COMMANDS, Command, WrongWords
 from vitkit.recipes import RECIPES
 from vitkit.system.functions.parameters import options
 

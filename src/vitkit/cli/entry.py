@@ -14,7 +14,7 @@ from _thread import interrupt_main
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitkit.cli import (
+from vitkit.cli.table import (
     COMMANDS,
     DATA,
     GROUPS,
@@ -201,7 +201,7 @@ def _unknown(name: str) -> str:
     """A sentence that there is no such command, with the nearest name, or what to do with a file."""
     from difflib import get_close_matches
 
-    from vitkit.cli import other_tools
+    import vitkit.cli.other_tools as other_tools
     from vitkit.cli.guesses import not_a_command
 
     answer = not_a_command(name)

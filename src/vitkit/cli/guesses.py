@@ -10,7 +10,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitkit.cli import DATA, MODEL, Command, WrongWords, other_tools
+import vitkit.cli.other_tools as other_tools
+from vitkit.cli.table import DATA, MODEL, Command, WrongWords
 from vitkit.cli.translation import leading, slots_of, tell, translated
 from vitkit.system.console.text import as_word
 from vitkit.verbs import ARCHIVES, IMAGE_FILES, is_images, is_model, kind_of

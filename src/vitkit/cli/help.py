@@ -5,9 +5,9 @@ Commands with a few settings have one level: they are not in the table.
 
 from typing import Any
 
-from vitkit.cli import Command
 from vitkit.cli.parsing import purpose_of
 from vitkit.cli.spelling import as_options
+from vitkit.cli.table import Command
 from vitkit.system.console.text import fill, paragraphs, titled, two_columns
 from vitkit.system.functions.parameters import MISSING, Option, options
 from vitkit.system.span import Span

@@ -27,8 +27,8 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
-from vitkit.cli import NEAR, WrongWords
 from vitkit.cli.spelling import as_options
+from vitkit.cli.table import NEAR, WrongWords
 from vitkit.system.console.text import fill, paragraphs
 from vitkit.system.functions.parameters import (
     ALIASES,

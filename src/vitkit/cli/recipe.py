@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitkit.cli import Defaults, WordsMissing
 from vitkit.cli.parsing import read_some
 from vitkit.cli.spelling import as_options
+from vitkit.cli.table import Defaults, WordsMissing
 from vitkit.recipes import RECIPES, listing
 from vitkit.system.console.text import as_word, fill
 from vitkit.system.errors import BadSettings, VitkitError

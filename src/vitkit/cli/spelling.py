@@ -6,13 +6,12 @@ knows that they are options.
 
 import re
 from ast import literal_eval
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 from vitkit.system.console.text import as_word
 from vitkit.system.functions.parameters import ALIASES, NAMES
-from vitkit.system.functions.steps import Placeholder, changed_fields
+from vitkit.system.functions.steps import Placeholder, changed_fields, is_settings
 
 SETTING = re.compile(r"`([a-z_]\w*(?:\.\w+)*)(?:=([^`]+))?`")
 """A setting in a message, and its value if it has one."""
@@ -66,7 +65,7 @@ def as_command(name: str, args: tuple, settings: dict[str, Any]) -> str:
             words += [option, PLACES.get(value, value.upper())]
         elif value is True:
             words.append(option)
-        elif is_dataclass(value):
+        elif is_settings(value):
             for field, inner in changed_fields(value).items():
                 words += [f"{option}.{field.replace('_', '-')}", as_word(str(inner))]
         else:

@@ -1,7 +1,7 @@
 """`vitkit study NAME`: its help says what the study is."""
 
-from vitkit.cli import Defaults
 from vitkit.cli.spelling import as_options
+from vitkit.cli.table import Defaults
 from vitkit.studies import STUDIES
 from vitkit.verbs import study_description
 

@@ -5,7 +5,8 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
-from vitkit.cli import Command, WrongWords, other_tools
+import vitkit.cli.other_tools as other_tools
+from vitkit.cli.table import Command, WrongWords
 from vitkit.system.console.text import printable
 from vitkit.verbs import kind_of
 

@@ -67,16 +67,6 @@ from .serving.app import app as app
 from .serving.serve import Ended as Ended
 from .serving.serve import open_model as open_model
 from .serving.serve import serve as serve
-from .settings import MISSING as MISSING
-from .settings import Option as Option
-from .settings import default_of as default_of
-from .settings import docstrings as docstrings
-from .settings import is_word as is_word
-from .settings import mark as mark
-from .settings import option_name as option_name
-from .settings import options as options
-from .sources import As as As
-from .sources import as_words as as_words
 from .sources import broken_images as broken_images
 from .sources import loaded_for_features as loaded_for_features
 from .sources import parts_of as parts_of

@@ -9,7 +9,7 @@ is `next: vitkit.predict('runs/a', images, top=3)`, and in a terminal `next: vit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,16 @@ def steps_as(spelling: Spelling) -> Iterator[None]:
         _spelling.reset(before)
 
 
+def is_settings(value: Any) -> bool:
+    """Whether a value is a dataclass of settings, each with a default, such as Columns."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return False
+    return all(
+        field.default is not MISSING or field.default_factory is not MISSING
+        for field in fields(value)
+    )
+
+
 def changed_fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass whose values are not the defaults."""
     defaults = type(value)()
@@ -81,7 +91,7 @@ def _code(value: Any) -> str:
         return repr(str(value))
     if isinstance(value, str | int | float | tuple | list | None):
         return repr(value)
-    if is_dataclass(value) and not isinstance(value, type):  # a value of settings, such as Columns
+    if is_settings(value):
         package = ".".join(type(value).__module__.split(".")[:2])
         inner = ", ".join(f"{name}={_code(each)}" for name, each in changed_fields(value).items())
         return f"{package}.{type(value).__name__}({inner})"

@@ -1,0 +1,252 @@
+"""The table of commands: the name, the function of the same name, half a line, and the group in which
+`vitkit` alone shows it.
+
+The function is imported when its command is run, so `vitkit --help` appears at once, without PyTorch.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from vitkit.verbs import DATA, MODEL
+
+# Likeness of the letters of a misspelt name and of the one that is suggested: below it that is another word
+NEAR = 0.75
+FUNCTIONS = {"models": "list_models"}  # commands that are called otherwise in Python
+
+
+class Command(NamedTuple):
+    """A line of the table."""
+
+    name: str
+    """What is typed after `vitkit`."""
+    words: str
+    """The words that follow it, for the overview."""
+    summary: str
+    """What it does, in half a line."""
+    group: str
+    """The task that it is for: a key of GROUPS."""
+    defaults: str = ""
+    """For a command whose defaults depend on its first words (a recipe, a model): the function that
+    reads those words, as "module.function"."""
+    narrates: bool = False
+    """Whether messages while it works are the command's output too, as those of a run."""
+
+    def load_function(self) -> Callable[..., Any]:
+        """The function, in Python."""
+        import vitkit
+
+        return getattr(vitkit, self.function)
+
+    @property
+    def function(self) -> str:
+        """The name of the function: "data stats" is stats, and models, a package's name, is
+        list_models."""
+        last = self.name.split()[-1]
+        return FUNCTIONS.get(last, last)
+
+    def run(self, values: dict[str, Any]) -> int:
+        """Call the function, and print what it returns; returns the exit status.
+
+        Args:
+            values: The arguments by name.
+        """
+        import sys
+
+        from vitkit.cli.spelling import as_command, as_options
+        from vitkit.system.console.messages import (
+            heard_by,
+            is_first,
+            printing_to,
+            to_log,
+            to_standard_output,
+        )
+        from vitkit.system.functions.results import print_result
+        from vitkit.system.functions.steps import steps_as
+
+        listener = to_standard_output if self.narrates else to_log
+        with steps_as(as_command):
+            with heard_by(listener), printing_to(sys.stdout):
+                returned = called(self.load_function(), values)
+            if is_first():
+                print_result(returned, spelling=as_options)
+        return returned.status
+
+    def load_defaults(self) -> Callable[[list[str]], "Defaults"] | None:
+        """The function that reads the first words; None if the defaults do not depend on them."""
+        if not self.defaults:
+            return None
+        return _function(self.defaults)
+
+
+def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
+    """What a function returns for the values of its parameters. Its decorators are for programs: here the
+    values have been read already, and signals are the command's to handle."""
+    from vitkit.system.functions.parameters import parameters
+
+    function = inspect.unwrap(function)
+    args = []
+    named = {}
+    own = inspect.signature(function).parameters
+    for name, each in own.items():
+        if each.kind is each.VAR_POSITIONAL:
+            args += values[name]
+        elif name not in values:
+            continue
+        elif each.kind is each.POSITIONAL_OR_KEYWORD:
+            args.append(values[name])
+        elif each.kind is each.KEYWORD_ONLY:
+            named[name] = values[name]
+    for each in parameters(function):  # of **overrides, those that are given
+        is_override = each.name in values and each.name not in own
+        if is_override and values[each.name] != each.default:
+            named[each.name] = values[each.name]
+    return function(*args, **named)
+
+
+class Defaults(NamedTuple):
+    """The defaults that follow from the first words after a command's name."""
+
+    settings: Mapping[str, Any] | None
+    """The arguments of the function by name, at their defaults; READ for those that the words have given.
+    None if no words decide any."""
+    words: int
+    """How many words were read; those that follow change settings."""
+    read: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of the function that those words gave."""
+
+
+class WordsMissing(Exception):
+    """A command's first words are missing; the text says what to type."""
+
+
+class WrongWords(Exception):
+    """Words that mean nothing here; the text is a sentence that names the right ones."""
+
+
+def _function(name: str) -> Callable:
+    """A function of this package by "module.function"."""
+    from importlib import import_module
+
+    module, function = name.split(".")
+    return getattr(import_module(f"vitkit.cli.{module}"), function)
+
+
+GROUPS = {
+    "start": "a classifier of your own photographs",
+    "look": "look at a model, or at a run",
+    "measure": "measure a model",
+    "ship": "use a model elsewhere, faster, or on many images",
+    "data": "label photographs, and look after data",
+    "research": "train, and repeat the paper",
+    "machines": "machines",
+}
+"""The titles of the groups in which `vitkit` alone shows the commands, by task."""
+COMMANDS = (
+    Command("finetune", "[MODEL] DATA",
+            "make a classifier of your own photographs, in seconds and in minutes",
+            "start", defaults="recipe.finetune", narrates=True),
+    Command("predict", "MODEL IMAGE...",
+            "print the most likely classes of images, or write them to a file",
+            "start"),
+    Command("sort", "MODEL PHOTOGRAPH... --into DIR",
+            "sort photographs into a folder for each class",
+            "start"),
+    Command("app", "MODEL [OTHER]",
+            "open a web page: drop a photograph, see the classes and what a model looks at",
+            "start"),
+    Command("inspect", "MODEL [IMAGE...]",
+            "draw what a model has learned and what it looks at: the paper's figures, and a page",
+            "look"),
+    Command("show", "MODEL",
+            "print what a model is and where it came from",
+            "look"),
+    Command("compare", "ONE TWO [IMAGE...]",
+            "compare two runs, or two models layer by layer on images",
+            "look"),
+    Command("report", "RUN...",
+            "write a page about a run, or compare several runs on one page",
+            "look"),
+    Command("evaluate", "MODEL DATA",
+            "measure the accuracy of a model on images with labels",
+            "measure"),
+    Command("probe", "MODEL DATA",
+            "fit a new head in closed form: a classifier in seconds",
+            "measure"),
+    Command("fewshot", "MODEL DATA...",
+            "measure the accuracy of a model that learns from a few images per class",
+            "measure"),
+    Command("features", "MODEL DATA -o FILE",
+            "write the features of images to a file, for search or clustering",
+            "measure"),
+    Command("suite", "SUITE MODEL --data DIR",
+            "measure a model on many tasks: VTAB, robustness, or your own",
+            "measure"),
+    Command("export", "MODEL -o FILE",
+            "write a model for ONNX Runtime, OpenVINO or PyTorch, and check its answers",
+            "ship"),
+    Command("convert", "MODEL DEST --to FORMAT",
+            "write a model for Transformers, timm, torchvision or Google's code, and check it there",
+            "ship"),
+    Command("faster", "MODEL [--lose POINTS]",
+            "find the fastest model that loses no more than you allow, and write it",
+            "ship"),
+    Command("serve", "MODEL",
+            "serve a model over HTTP: batches, limits, metrics, a new model without a pause",
+            "ship"),
+    Command("batch", "MODEL IMAGE... --into DIR",
+            "classify millions of images, in parts, with several processes",
+            "ship"),
+    Command("watch", "MODEL FOLDER",
+            "classify the images in a folder, and those that arrive there",
+            "ship"),
+    Command("push", "DIRECTORY NAME",
+            "upload a model to the Hugging Face hub",
+            "ship"),
+    Command("label", "PHOTOS [--model MODEL]",
+            "sort photographs into classes, on a page: a model proposes and you confirm",
+            "data"),
+    Command("teach", "MODEL [DIR] --add PHOTOS...",
+            "teach a model classes from a few photographs, or make it unlearn them",
+            "data"),
+    Command("data stats", "DATA",
+            "print sizes, classes, duplicates and broken images of a data set",
+            "data"),
+    Command("data review", "DATA MODEL",
+            "find labels that are probably wrong, duplicates and odd images",
+            "data"),
+    Command("data pack", "DATA DEST",
+            "write a data set as shards, which can be read from anywhere",
+            "data"),
+    Command("train", "RECIPE [DATA]",
+            "train a model by a recipe, or continue its run",
+            "research", defaults="recipe.train", narrates=True),
+    Command("study", "[NAME] --data DATA",
+            "run one of the paper's studies on your own images: its table and its figure",
+            "research", defaults="study.defaults", narrates=True),
+    Command("models", "[NAME...]",
+            "list every named model and its cost",
+            "research"),
+    Command("doctor", "",
+            "print what this machine can do, what is fast, and what is missing",
+            "machines"),
+    Command("bench", "MODEL",
+            "measure how fast a model is on this machine, in every runtime and precision",
+            "machines"),
+    Command("plan", "RECIPE [DATA] --gpus N",
+            "count the memory, time and energy that a recipe needs; nothing is run",
+            "machines", defaults="recipe.plan"),
+)  # fmt: skip
+
+__all__ = [
+    "COMMANDS",
+    "DATA",
+    "GROUPS",
+    "MODEL",
+    "NEAR",
+    "Command",
+    "Defaults",
+    "WordsMissing",
+    "WrongWords",
+]
