@@ -42,7 +42,7 @@ MEASURED = {
     "first_hour": ("quick", "recipes/finetuning.py", "training", "models", *_CLOSED_FORM),
     "first_hour_transcript": ("quick", "recipes/finetuning.py", "training", *_CLOSED_FORM),
     "forward": ("models",),
-    "guesses": ("cli.py", "commands", "verbs"),
+    "guesses": ("cli", "verbs", "system/functions"),
     "heads": ("quick/candidates.py", "quick/head_inputs.py", *_CLOSED_FORM),
     "honesty": ("weights/unknown.py", "evaluation/metrics", *_CLOSED_FORM),
     "inspection": ("inspection/figures", "models"),

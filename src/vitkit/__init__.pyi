@@ -19,6 +19,7 @@ from . import training as training
 from . import verbs as verbs
 from . import webapp as webapp
 from . import weights as weights
+from .data import Columns as Columns
 from .data import Preprocessing as Preprocessing
 from .estimator import VitClassifier as VitClassifier
 from .models import ViTConfig as ViTConfig

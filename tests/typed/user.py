@@ -9,7 +9,6 @@ from PIL import Image
 
 import vitkit
 from vitkit import Classifier, Preprocessing, VisionTransformer, ViTConfig
-from vitkit.data import Columns
 
 print(vitkit.__version__)
 photographs = [Path("one.jpg"), Path("two.jpg")]
@@ -62,7 +61,7 @@ estimator = vitkit.VitClassifier("model").fit(photographs, ["ant", "bee"])
 # Measured
 print(
     vitkit.evaluate(
-        "model", "photos/", columns__label="species", device=torch.device("cpu")
+        "model", "photos/", columns=vitkit.Columns(label="species"), device=torch.device("cpu")
     ).accuracy
 )
 print(vitkit.fewshot("model", "photos/", shots=5).to_frame())
@@ -85,7 +84,7 @@ vitkit.convert("model", "vit.npz", to="google")
 vitkit.export(classifier, output="model.onnx", precision="int8", calibrate="photos/")
 fast = vitkit.faster("runs/photos", lose=1.0, purpose="throughput")
 print(fast.chosen.milliseconds, fast.line.best[0].name, fast.path)
-vitkit.pack("photos/", "shards/", format="parquet", columns=Columns(label="species"))
+vitkit.pack("photos/", "shards/", format="parquet", columns=vitkit.Columns(label="species"))
 vitkit.push("model", "me/model", private=True)
 
 # What rooms have

@@ -49,6 +49,8 @@ def with_defaults(group: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 if TYPE_CHECKING:
+    import torch
+
     PathLike = str | Path
     """A path. The body gets a Path."""
     DataLike = str | Path
@@ -56,12 +58,15 @@ if TYPE_CHECKING:
     Several = T | Sequence[T]
     """One value or several. The body gets a tuple."""
     SeveralPaths = str | Path | Sequence[str | Path]
+    DeviceLike = str | torch.device
+    """A device. The body gets a str, such as "cuda:1"."""
     SpanLike = str | Span
     """A duration, such as "10epochs". The body gets a Span."""
 else:
     PathLike = Path
     DataLike = Annotated[str, "DATA"]
     SeveralPaths = tuple[Path, ...]
+    DeviceLike = str
     SpanLike = Span
 
     class Several:

@@ -40,7 +40,7 @@ from vitkit.system.errors import BadData, BadSettings, BadWeights
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import MODEL, step
-from vitkit.system.functions.types import DataLike, PathLike
+from vitkit.system.functions.types import DataLike, DeviceLike, PathLike
 from vitkit.system.machine import cpus, pick_device
 from vitkit.system.storage.files import check_replaceable
 from vitkit.training import adapted_to
@@ -169,7 +169,7 @@ def review(
     columns: Columns = Columns(),
     groups: Literal["auto", "none"] | str = "auto",
     split_seed: int = 0,
-    device: str = "auto",
+    device: DeviceLike = "auto",
     apply: PathLike | None = None,
     undo: bool = False,
     yes: bool = False,

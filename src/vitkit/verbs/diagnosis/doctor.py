@@ -15,7 +15,7 @@ from rich.table import Table
 from vitkit.system.functions.public import Messages, public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import step
-from vitkit.system.functions.types import DataLike, PathLike
+from vitkit.system.functions.types import DataLike, DeviceLike, PathLike
 from vitkit.verbs.diagnosis import Finding
 from vitkit.weights import ModelLike
 
@@ -65,7 +65,7 @@ def doctor(
     data: DataLike = "",
     model: ModelLike = "",
     run: PathLike | None = None,
-    device: str = "auto",
+    device: DeviceLike = "auto",
     json: bool = False,
     **messages: Unpack[Messages],
 ) -> Diagnosis:

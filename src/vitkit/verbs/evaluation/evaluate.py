@@ -45,7 +45,7 @@ from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadData, BadSettings, VitkitError
 from vitkit.system.functions.public import public
 from vitkit.system.functions.steps import step
-from vitkit.system.functions.types import DataLike, PathLike, Several, SeveralPaths
+from vitkit.system.functions.types import DataLike, DeviceLike, PathLike, Several, SeveralPaths
 from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group
 from vitkit.system.storage.addresses import shown_address
@@ -82,7 +82,7 @@ def evaluate(
     workers: int = -1,
     runtime: RuntimeName = "auto",
     precision: PrecisionChoice = "float32",
-    device: str = "auto",
+    device: DeviceLike = "auto",
     json: bool = False,
     **overrides: Unpack[Overrides],
 ) -> Evaluation:

@@ -19,7 +19,7 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import step
-from vitkit.system.functions.types import DataLike, PathLike
+from vitkit.system.functions.types import DataLike, DeviceLike, PathLike
 from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import from_rank_0, process_group
 from vitkit.system.storage.addresses import shown_address
@@ -77,7 +77,7 @@ def features(
     on_bad_image: Literal["fail", "skip"] = "fail",
     runtime: RuntimeName = "auto",
     precision: PrecisionChoice = "auto",
-    device: str = "auto",
+    device: DeviceLike = "auto",
     **overrides: Unpack[Overrides],
 ) -> WrittenFeatures:
     """Write the features of images to a file: the vectors that the head of a model reads, for

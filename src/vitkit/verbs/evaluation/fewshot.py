@@ -28,7 +28,7 @@ from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import DATA, step
-from vitkit.system.functions.types import DataLike, Several
+from vitkit.system.functions.types import DataLike, DeviceLike, Several
 from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import process_group
 from vitkit.verbs.arguments import pick_precision
@@ -106,7 +106,7 @@ def fewshot(
     columns: Columns = Columns(),
     on_bad_image: Literal["fail", "skip"] = "fail",
     precision: PrecisionChoice = "float32",
-    device: str = "auto",
+    device: DeviceLike = "auto",
     json: bool = False,
     **overrides: Unpack[Overrides],
 ) -> FewshotAccuracy:

@@ -39,7 +39,7 @@ from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import DATA, IMAGES, step
-from vitkit.system.functions.types import DataLike, PathLike
+from vitkit.system.functions.types import DataLike, DeviceLike, PathLike
 from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import check_can_be_made
@@ -144,7 +144,7 @@ def probe(
     groups: Literal["auto", "none"] | str = "auto",
     on_bad_image: Literal["fail", "skip"] = "fail",
     precision: PrecisionChoice = "auto",
-    device: str = "auto",
+    device: DeviceLike = "auto",
     json: bool = False,
     **overrides: Unpack[Overrides],
 ) -> Probed:

@@ -40,7 +40,7 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.functions.public import alone, public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import step
-from vitkit.system.functions.types import DataLike, Messages, PathLike, Several
+from vitkit.system.functions.types import DataLike, DeviceLike, Messages, PathLike, Several
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import as_utf8, whole
 from vitkit.training import tidied
@@ -179,7 +179,7 @@ def study(
     job_options: Several[str] = (),
     draw: bool = False,
     workdir: PathLike | None = None,
-    device: str = "auto",
+    device: DeviceLike = "auto",
     **messages: Unpack[Messages],
 ) -> StudyTable | Studies:
     """Run one of the paper's studies on your own images: a grid of small runs, its table and its

@@ -40,7 +40,7 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.functions.public import alone, public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import DATA, Placeholder, step
-from vitkit.system.functions.types import DataLike, PathLike, Several
+from vitkit.system.functions.types import DataLike, DeviceLike, PathLike, Several
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import as_utf8, whole
@@ -125,7 +125,7 @@ def suite(
     shard: str = "",
     workdir: PathLike | None = None,
     precision: PrecisionChoice = "float32",
-    device: str = "auto",
+    device: DeviceLike = "auto",
     json: bool = False,
     **overrides: Unpack[Overrides],
 ) -> SuiteTable:

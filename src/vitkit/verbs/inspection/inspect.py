@@ -16,7 +16,7 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import IMAGES, step
-from vitkit.system.functions.types import DataLike, PathLike, Several
+from vitkit.system.functions.types import DataLike, DeviceLike, PathLike, Several
 from vitkit.system.machine import pick_device
 from vitkit.system.storage.files import check_can_be_made, check_replaceable
 from vitkit.verbs.arguments import name_of, short_name, status_of
@@ -126,7 +126,7 @@ def inspect(
     theme: Literal["light", "dark"] = "light",
     arrays: bool = False,
     page: bool = True,
-    device: str = "auto",
+    device: DeviceLike = "auto",
     ok_if_unreadable: bool = False,
     **overrides: Unpack[Overrides],
 ) -> Inspected:

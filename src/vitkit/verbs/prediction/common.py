@@ -24,7 +24,7 @@ from vitkit.runtimes import Runtime, RuntimeName, is_exported, takes_pictures
 from vitkit.system.console.messages import brief, say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadSettings
-from vitkit.system.functions.types import DataLike, Default, with_defaults
+from vitkit.system.functions.types import DataLike, Default, DeviceLike, with_defaults
 from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.verbs.computing import (
     any_runtime_of_file,
@@ -65,7 +65,7 @@ class Answering(Overrides, total=False):
     on this machine; for an exported file, it is the library for which the file was written."""
     precision: Annotated[PrecisionChoice, Default("auto")]
     """Arithmetic of the matrix products. auto is bfloat16 if the CPU or GPU has instructions for it."""
-    device: Annotated[str, Default("auto")]
+    device: Annotated[DeviceLike, Default("auto")]
     """cpu, cuda, cuda:1 or mps; auto chooses the best one."""
     ok_if_unreadable: Annotated[bool, Default(False)]
     """Let the command end with the exit status 0, and not 3, if images could not be read; they are still

@@ -39,7 +39,7 @@ def app(
     port: int = 7860,
     open: bool = False,
     runtime: RuntimeName = "auto",
-    device: str = "auto",
+    device: DeviceLike = "auto",
     **overrides: Unpack[Overrides],
 ) -> ClosedPage:
     """Open a web page on this machine: drop a photograph, and see the classes and what the model

@@ -32,7 +32,7 @@ from vitkit.system.environment import MAX_PIXELS_VARIABLE, max_pixels
 from vitkit.system.errors import BadSettings
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Result
-from vitkit.system.functions.types import PathLike, Several
+from vitkit.system.functions.types import DeviceLike, PathLike, Several
 from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.verbs.arguments import name_of, short_name
@@ -86,7 +86,7 @@ def serve(
     allow_host: Annotated[Several[str], "NAME..."] = (),
     runtime: RuntimeName = "auto",
     precision: PrecisionChoice = "auto",
-    device: str = "auto",
+    device: DeviceLike = "auto",
     **overrides: Unpack[Overrides],
 ) -> Ended:
     """Serve a model over HTTP: POST one or several images to /predict, and get their classes. /docs

@@ -38,7 +38,7 @@ from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import IMAGES, step
-from vitkit.system.functions.types import DataLike, PathLike, Several
+from vitkit.system.functions.types import DataLike, DeviceLike, PathLike, Several
 from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.system.storage.files import check_can_be_made, remove_unfinished
 from vitkit.training import LABELS, RUNS, tidied
@@ -184,7 +184,7 @@ def label(
     port: int = 7870,
     open: bool = False,
     precision: PrecisionChoice = "auto",
-    device: str = "auto",
+    device: DeviceLike = "auto",
     **overrides: Unpack[Overrides],
 ) -> Labelled | Checked:
     """Sort a folder of photographs into classes, on a page of this machine. A model looks at all

@@ -34,7 +34,7 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import IMAGES, step
-from vitkit.system.functions.types import PathLike, Several
+from vitkit.system.functions.types import DeviceLike, PathLike, Several
 from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.verbs.arguments import name_of, pick_precision
 from vitkit.verbs.computing import classifier_of
@@ -171,7 +171,7 @@ def teach(
     forget: bool = False,
     list: bool = False,
     precision: PrecisionChoice = "auto",
-    device: str = "auto",
+    device: DeviceLike = "auto",
     json: bool = False,
     **overrides: Unpack[Overrides],
 ) -> Lesson:

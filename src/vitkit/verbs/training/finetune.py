@@ -18,7 +18,7 @@ from vitkit.system.console.text import as_word, printable
 from vitkit.system.errors import BadSettings
 from vitkit.system.functions.override import override_all
 from vitkit.system.functions.public import alone, public
-from vitkit.system.functions.types import DataLike, Fields, PathLike, Several, SpanLike
+from vitkit.system.functions.types import DataLike, DeviceLike, Fields, PathLike, Several, SpanLike
 from vitkit.system.machine import pick_device
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
@@ -176,7 +176,7 @@ def finetune(
     evaluators: Several[EvaluatorName] = (),
     length: SpanLike | None = None,
     workdir: PathLike | None = None,
-    device: str = "auto",
+    device: DeviceLike = "auto",
     fast: bool = False,
     patience: float = PATIENCE,
     columns: Columns = Columns(),

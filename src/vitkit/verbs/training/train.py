@@ -19,7 +19,7 @@ from vitkit.system.functions.override import override_all
 from vitkit.system.functions.public import alone, public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import DATA, IMAGES, step
-from vitkit.system.functions.types import DataLike, Fields, PathLike, Several, SpanLike
+from vitkit.system.functions.types import DataLike, DeviceLike, Fields, PathLike, Several, SpanLike
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span
@@ -154,7 +154,7 @@ def train(
     dropouts: Several[float] = (),
     label_smoothings: Several[float] = (),
     workdir: PathLike | None = None,
-    device: str = "auto",
+    device: DeviceLike = "auto",
     patience: float = PATIENCE,
     **settings: Any,
 ) -> Trained:
