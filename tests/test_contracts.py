@@ -319,7 +319,7 @@ def check_imports_no_pytorch(modules: set[str]) -> None:
     packages = {name for name in packages if name.isidentifier() and not name.startswith("_")}
     packages -= PILLOWS_OWN | {"sitecustomize"}  # the system's own
     assert packages <= {
-        "vitkit", "numpy", "PIL", "onnxruntime", "rich", "tyro", "typeguard", "typing_extensions", "docstring_parser",
+        "vitkit", "numpy", "PIL", "onnxruntime", "rich", "tyro", "typeguard", "typing_extensions", "docstring_parser", "lazy_loader",
     }  # fmt: skip
 
 
@@ -340,7 +340,7 @@ def check_few_more_than_torchs(modules: set[str]) -> None:
     more = {name.split(".")[0] for name in modules - set(run.stdout.split())}
     packages = {name for name in more if name.isidentifier() and not name.startswith("_")}
     assert packages - set(sys.stdlib_module_names) - PILLOWS_OWN <= {
-        "vitkit", "torch", "numpy", "PIL", "safetensors", "rich", "tyro", "typeguard", "docstring_parser",
+        "vitkit", "torch", "numpy", "PIL", "safetensors", "rich", "tyro", "typeguard", "docstring_parser", "lazy_loader",
     }  # fmt: skip
     own = [name for name in modules if name.startswith("vitkit.")]
     assert len(own) < 210, "importing ten files of our own takes as long as an image"

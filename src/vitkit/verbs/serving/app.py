@@ -11,6 +11,7 @@ from vitkit.exporting import open_runtime
 from vitkit.runtimes import RuntimeName, is_exported, of_file
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Result
+from vitkit.system.functions.types import DeviceLike
 from vitkit.system.machine import pick_device
 from vitkit.verbs.arguments import name_of, short_name
 from vitkit.verbs.computing import classifier_of, runtime_of_file
