@@ -319,7 +319,8 @@ def check_imports_no_pytorch(modules: set[str]) -> None:
     packages = {name for name in packages if name.isidentifier() and not name.startswith("_")}
     packages -= PILLOWS_OWN | {"sitecustomize"}  # the system's own
     assert packages <= {
-        "vitkit", "numpy", "PIL", "onnxruntime", "rich", "tyro", "typeguard", "typing_extensions", "docstring_parser", "lazy_loader",
+        "vitkit", "numpy", "PIL", "onnxruntime", "rich", "tyro", "typeguard", "typing_extensions",
+        "docstring_parser", "lazy_loader",
     }  # fmt: skip
 
 
