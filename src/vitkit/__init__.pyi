@@ -39,6 +39,7 @@ from .system.errors import Unavailable as Unavailable
 from .system.errors import Unsupported as Unsupported
 from .system.errors import VitkitError as VitkitError
 from .system.errors import WorkerDied as WorkerDied
+from .system.errors import WrongArgument as WrongArgument
 from .training import Recipe as Recipe
 from .verbs import app as app
 from .verbs import batch as batch

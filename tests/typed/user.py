@@ -99,7 +99,7 @@ except vitkit.BadWeights as error:
     assert_type(error, vitkit.BadWeights)
 for kind in (
     vitkit.BadSettings, vitkit.BadImage, vitkit.BadData, vitkit.BadRun, vitkit.Unsupported,
-    vitkit.Unavailable, vitkit.Diverged, vitkit.WorkerDied, vitkit.RankLost,
+    vitkit.Unavailable, vitkit.WrongArgument, vitkit.Diverged, vitkit.WorkerDied, vitkit.RankLost,
 ):  # fmt: skip
     refused: type[vitkit.VitkitError] = kind
 stopped: type[Exception] = vitkit.Interrupted

@@ -291,10 +291,13 @@ def _outside_of_vitkit(error: Exception) -> str | None:
     packages = [Path(__file__).parents[1], Path(sys.prefix)]
     packages += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
     place = None
-    for frame in traceback.extract_tb(error.__traceback__):
-        file = Path(frame.filename)
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((error.filename, error.lineno))
+    for filename, line in frames:
+        file = Path(filename)
         if file.is_file() and not any(file.is_relative_to(folder) for folder in packages):
-            place = f"{file}, line {frame.lineno}"
+            place = f"{file}, line {line}"
     return place
 
 

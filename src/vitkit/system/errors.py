@@ -26,6 +26,10 @@ class BadSettings(VitkitError):
     """An argument or a setting has a value that it cannot have, or that does not go with the others."""
 
 
+class WrongArgument(BadSettings, TypeError):
+    """An argument does not exist, is missing, or has a value of another type."""
+
+
 class BadImage(VitkitError):
     """An image that cannot be used; the message names the image and says what is wrong."""
 

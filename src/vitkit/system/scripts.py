@@ -6,6 +6,7 @@ stranger's, who would run code on this machine by it.
 """
 
 import ast
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +42,22 @@ def function_in(where: str, *, typed: bool) -> Callable | None:
     function = getattr(_run(Path(file)), name, None)
     if not callable(function):
         raise BadSettings(f"{file!r} has no function {name!r}")
+    needed = _needed(function)
+    if needed:
+        raise BadSettings(f"{where} is called without arguments, and it needs {', '.join(needed)}")
     return function
+
+
+def _needed(function: Callable) -> list[str]:
+    """The parameters of a function that have no default."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):  # one that is not written in Python does not say
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        each.name for each in parameters if each.default is each.empty and each.kind not in variadic
+    ]
 
 
 def functions_of(path: Path) -> list[str]:
@@ -56,13 +72,17 @@ def functions_of(path: Path) -> list[str]:
 
 
 def _run(path: Path) -> ModuleType:
-    """Run a file; returns it as a module. Raises ValueError if it imports what does not exist."""
+    """Run a file; returns it as a module. Raises BadSettings if it is not Python, or imports what does
+    not exist."""
     # recipe.json names a class of the user's by its module, so that has the file's name
     module = ModuleType(path.name)
     module.__file__ = str(path.resolve())
     # typing and inspect look up the types and help texts of a class in its registered module
     sys.modules[module.__name__] = module
-    code = compile(path.read_bytes(), module.__file__, "exec")
+    try:
+        code = compile(path.read_bytes(), module.__file__, "exec")
+    except SyntaxError as error:
+        raise BadSettings(f"{path}, line {error.lineno}, is not Python: {error.msg}") from error
     try:
         exec(code, module.__dict__)
     except ImportError as error:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitkit.data import Batch
 from vitkit.objectives import Learner
-from vitkit.system.errors import Interrupted
+from vitkit.system.errors import BadSettings, Interrupted
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import (
     local_tensor,
@@ -100,7 +100,13 @@ def gradient(recipe: Recipe, state: State, batch: Batch, stop: Stop | None = Non
         weight = len(images) / batch_size
         with autocast(device, recipe.precision):
             images = recipe.data.preprocessing.normalise(images)
-            weighted = learner(images, targets, keys) * weight
+            mean = learner(images, targets, keys)
+            if not isinstance(mean, Tensor):
+                raise BadSettings(
+                    f"the objective's learner ({type(learner).__name__}) returned "
+                    f"{type(mean).__name__}; its forward returns the mean loss, a tensor"
+                )
+            weighted = mean * weight
         weighted.backward()
         loss += weighted.detach()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vitkit.system import machine
 from vitkit.system.console.messages import say_detail
 from vitkit.system.console.text import as_word, printable
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.storage.files import check_can_be_made, check_replaceable
 from vitkit.verbs.words import TABLES
@@ -54,11 +54,11 @@ def name_of(model: object) -> str:
 
 
 def name_on_disk(model: object, verb: str) -> str:
-    """The name of a model that a verb needs as a file or a directory. Raises TypeError for one that a
+    """The name of a model that a verb needs as a file or a directory. Raises WrongArgument for one that a
     program holds."""
     if isinstance(model, str | Path):
         return str(model)
-    raise TypeError(
+    raise WrongArgument(
         f"{verb} needs a model on disk, and this one is of type {type(model).__name__}; write it there "
         "first: vitkit.save(classifier, 'weights')"
     )

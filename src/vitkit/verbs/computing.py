@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vitkit.runtimes import is_exported, takes_pictures
 from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import as_word, counted
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.functions.steps import DATA, step
 from vitkit.verbs.arguments import name_of, pick_precision
 from vitkit.weights import Hints
@@ -85,7 +85,7 @@ def runtime_of_run(
 
 
 def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
-    """The classifier of a model that is given by name or as an object. Raises TypeError for
+    """The classifier of a model that is given by name or as an object. Raises WrongArgument for
     anything else, and ValueError if hints are given for a model that is loaded already."""
     from vitkit.weights import Classifier, load_as
 
@@ -97,7 +97,7 @@ def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
             )
         return model
     if not isinstance(model, str | Path):
-        raise TypeError(
+        raise WrongArgument(
             f"model is of type {type(model).__name__}; it is a name, a path, or what vitkit.load returns"
         )
     return load_as(model, hints)

@@ -17,6 +17,7 @@ from vitkit.models import Model, ModelConfig, build, called, named, parameters
 from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.errors import BadSettings, BadWeights, VitkitError
+from vitkit.system.functions.results import ModelResult
 from vitkit.weights.adoption import (
     adopt,
     preprocessing_for_channels,
@@ -58,7 +59,7 @@ FOR_TRAINING = ("dropout", "attention_dropout", "stochastic_depth")
 
 
 def load(
-    source: Path | str,
+    source: "Path | str | ModelResult",
     *,
     image: tuple[int, int] | int | None = None,
     stride: tuple[int, int] | int | None = None,
@@ -98,9 +99,11 @@ def load(
     Nothing is unpickled or run, and every name and shape is checked before memory is taken:
     ValueError names all that does not fit.
     """
+    if isinstance(source, ModelResult):
+        source = source.made
     if not isinstance(source, str | PathLike):
         raise BadSettings(
-            f"what is to be loaded is a {type(source).__name__}; give a path or the name of a "
+            f"what is to be loaded is a {type(source).__name__}, in memory; give a path or the name of a "
             "published model. A network becomes a Classifier with its preprocessing and labels: "
             "Classifier(model, preprocessing, labels)"
         )
@@ -481,7 +484,7 @@ def create(
     return network.train().to(device)
 
 
-def save(classifier: Classifier, path: Path | str) -> Path:
+def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
     """Write a model directory, which `vitkit.load` opens to the bit. An earlier model at `path` is
     replaced at the end.
 
@@ -492,6 +495,10 @@ def save(classifier: Classifier, path: Path | str) -> Path:
     Raises ValueError when `path` holds something else than a model, and for a model that was made
     for inference or that another library changed.
     """
+    if isinstance(classifier, ModelResult):
+        classifier = classifier.made
+    if isinstance(classifier, str):
+        classifier = load(classifier, quiet=True)
     return write_model(classifier, _format_to_save(classifier), Path(path))
 
 

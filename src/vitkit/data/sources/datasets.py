@@ -27,6 +27,8 @@ from vitkit.system.errors import BadData
 
 SAMPLE = 64  # images, spread evenly, that identify a data set
 TARGETS_CHECKED = 32  # items, spread evenly, whose targets must be those of the attribute `targets`
+UNREADABLE = (OSError, EOFError, Image.DecompressionBombError)
+"""What a data set raises for a broken file: UnidentifiedImageError is an OSError."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +41,8 @@ class DatasetItems(Store):
     """The rows of each."""
 
     def read(self, row: int) -> bytes | np.ndarray:
-        """The image of a row. Raises BadImage for whatever the data set raises, and for an item
-        that is not an image."""
+        """The image of a row. Raises BadImage for a file that the data set cannot read, and for an item
+        that is not an image. Anything else that the data set raises is a bug of its own."""
         dataset, item = self.ranges.locate(row)
         name = self.name(row)
         try:
@@ -48,8 +50,11 @@ class DatasetItems(Store):
             return as_image(image, name)
         except BadImage:
             raise
-        except Exception as error:  # other people's code raises anything
+        except UNREADABLE as error:
             raise BadImage(f"{name} cannot be read: {type(error).__name__}: {error}") from error
+        except Exception as error:
+            error.add_note(f"while {name} was read")
+            raise
 
     def name(self, row: int) -> str:
         dataset, item = self.ranges.locate(row)

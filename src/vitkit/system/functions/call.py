@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Unpack, get_origin, get_type_hints
 
+from vitkit.system.errors import WrongArgument
 from vitkit.system.functions.parameters import groups_of
 from vitkit.system.functions.results import ModelResult
 from vitkit.system.functions.values import read_value
@@ -17,7 +18,7 @@ def read_arguments(
     """The positional and the named arguments, each as its type has it (`values.py`). A list in the place
     of `*images` stands for its elements.
 
-    Raises TypeError for an argument that does not exist, with the nearest name, for one that is
+    Raises WrongArgument for an argument that does not exist, with the nearest name, for one that is
     missing, and for a value of another type; BadSettings for a value that is not one of the choices.
     """
     signature, types, open_group = _described(function)
@@ -28,16 +29,16 @@ def read_arguments(
     # Names that do not exist, and too many positions
     for argument in named:
         if argument not in types and not open_group:
-            raise TypeError(_no_such_argument(name, argument, types))
+            raise WrongArgument(_no_such_argument(name, argument, types))
     plain = [each.name for each in positional if each not in variadic]
     if len(args) > len(plain) and not variadic:
-        raise TypeError(
+        raise WrongArgument(
             f"vitkit.{name} takes {' and '.join(plain) or 'nothing'} by position; the other settings by "
             "name"
         )
     for given_twice in plain[: len(args)]:
         if given_twice in named:
-            raise TypeError(f"vitkit.{name} has {given_twice} by position and by name")
+            raise WrongArgument(f"vitkit.{name} has {given_twice} by position and by name")
 
     # What has no default
     by_name = dict(zip(plain, args, strict=False)) | dict(named)
@@ -48,10 +49,10 @@ def read_arguments(
     ]
     missing = [each for each in required if each not in by_name]
     if missing:
-        raise TypeError(f"vitkit.{name} needs {' and '.join(missing)}")
+        raise WrongArgument(f"vitkit.{name} needs {' and '.join(missing)}")
     for argument in required:
         if by_name[argument] is None:
-            raise TypeError(f"vitkit.{name} needs {argument}, which is None")
+            raise WrongArgument(f"vitkit.{name} needs {argument}, which is None")
 
     # The values
     first = []

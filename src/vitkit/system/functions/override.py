@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, get_type_hints
 
+from vitkit.system.errors import WrongArgument
 from vitkit.system.functions.parameters import options
 from vitkit.system.functions.values import read_value
 
@@ -21,7 +22,7 @@ def override(value: V, name: str, new: Any) -> V:
 
     Raises:
         KeyError: If there is no such setting.
-        TypeError: If `new` has another type.
+        WrongArgument: If `new` has another type.
         BadSettings: If `new` is not one of the choices.
     """
     return _override(value, name, new, "")
@@ -47,7 +48,7 @@ def override_all(
 ) -> V:
     """A copy of a frozen dataclass with the settings of a call, such as {"optim__lr": 0.1}.
 
-    Raises TypeError for one that does not exist, with the nearest name; known: the other arguments of the
+    Raises WrongArgument for one that does not exist, with the nearest name; known: the other arguments of the
     function.
     """
     for argument, new in settings.items():
@@ -57,5 +58,7 @@ def override_all(
             names = [*known, *(option.argument for option in options(type(value), value))]
             near = get_close_matches(argument, names, 1)
             question = f"; did you mean {near[0]}?" if near else ""
-            raise TypeError(f"vitkit.{function} has no setting {argument!r}{question}") from None
+            raise WrongArgument(
+                f"vitkit.{function} has no setting {argument!r}{question}"
+            ) from None
     return value

@@ -28,6 +28,7 @@ from vitkit.system.console.messages import (
     say,
     to_nobody,
 )
+from vitkit.system.errors import WrongArgument
 from vitkit.system.functions.call import read_arguments
 from vitkit.system.functions.types import Messages as Messages
 from vitkit.system.processes.signals import leaving_signals
@@ -40,7 +41,7 @@ R = TypeVar("R")
 def public(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function of the public interface.
 
-    Raises TypeError for an argument that does not exist or has another type.
+    Raises WrongArgument for an argument that does not exist or has another type.
     """
 
     @wraps(function)
@@ -48,7 +49,9 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         *args: Any, quiet: bool = False, progress: Listener | None = None, **values: Any
     ) -> R:
         if progress is not None and not callable(progress):
-            raise TypeError(f"progress is {progress!r}; it is a function that receives messages")
+            raise WrongArgument(
+                f"progress is {progress!r}; it is a function that receives messages"
+            )
         listener = progress or (to_nobody if quiet else current_listener())
         callback, values = _callback_in(values)
         with (

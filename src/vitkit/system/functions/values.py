@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.span import Span
 
 TYPES = {
@@ -26,7 +26,7 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
     """The value of an argument as its type has it: a Path for a str, a tuple for a list, a Span for
     "10epochs", a Python number for one of NumPy's.
 
-    Raises BadSettings for a value that is not one of the choices, TypeError for one of another type.
+    Raises BadSettings for a value that is not one of the choices, WrongArgument for one of another type.
     """
     annotation = bare(annotation)
     if annotation is Any:  # an object of the program's, or a name
@@ -79,7 +79,7 @@ def _pythons(value: Any) -> Any:
 
 
 def _check_fits(name: str, annotation: Any, value: Any) -> None:
-    """Raises BadSettings if a value is none of the choices, TypeError if it has another type."""
+    """Raises BadSettings if a value is none of the choices, WrongArgument if it has another type."""
     if _fits(annotation, value):
         return
     choices = choices_of(annotation)
@@ -90,7 +90,7 @@ def _check_fits(name: str, annotation: Any, value: Any) -> None:
         raise BadSettings(f"{name} is {wrong!r}; it is one of {', '.join(choices)}")
     kinds = [kind for kind in _alternatives(annotation) if kind in TYPES]
     what = dict.fromkeys(TYPES[kind][0] for kind in kinds)
-    raise TypeError(f"{name} is {value!r}; it takes {' or '.join(what) or annotation}")
+    raise WrongArgument(f"{name} is {value!r}; it takes {' or '.join(what) or annotation}")
 
 
 def _alternatives(annotation: Any) -> list[Any]:

@@ -407,11 +407,16 @@ def _edited(edits: Edits, taught: Taught, device: str) -> Memory:
     return changed(memory, ", ".join(texts), remove=removed, rename=renamed, add=added)
 
 
+OF_IMAGES = ("data", "split_seed", "groups", "held_out", "learned")
+"""What an origin says of images, by which `evaluate` knows them again."""
+
+
 def _origin(model: str, taught: Taught, fitted: Probe, metrics: Sequence[Metric]) -> dict:
     """Where the model comes from."""
-    origin = {"init": model}
-    if not taught.is_new:
-        origin = dict(taught.classifier.origin)
+    before = taught.classifier.origin
+    origin = dict(before)
+    if taught.is_new:  # what the model has learned from, and was measured on, it still has
+        origin = {"init": model} | {name: before[name] for name in OF_IMAGES if name in before}
     origin["head"] = f"linear probe of taught photographs, temperature {fitted.temperature:.3g}"
     origin["metrics"] = {metric.name: metric.text() for metric in metrics}
     return origin
