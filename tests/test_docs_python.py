@@ -102,13 +102,13 @@ def test_every_public_name_is_called():
     packages = set()
     for name in vitkit.__all__:
         value = getattr(vitkit, name)
-        if isinstance(value, type) and issubclass(value, Exception):
+        if isinstance(value, type) and issubclass(value, BaseException):
             errors.add(f"vitkit.{name}")
         if inspect.ismodule(value):
             packages.add(f"vitkit.{name}")
     assert all(f"`{name.removeprefix('vitkit.')}`" in PAGE.read_text() for name in errors)
     missing = {f"vitkit.{name}" for name in vitkit.__all__} - called - functions - errors - packages
-    assert not missing
+    assert not {name for name in missing if f"{name}(" not in PAGE.read_text()}
     assert vitkit.__version__ and "`vitkit.__version__`" in PAGE.read_text()
 
 

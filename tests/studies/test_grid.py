@@ -14,6 +14,7 @@ from processes import Forked
 from vitkit.studies import Cell, grid, read_rows, run_grid
 from vitkit.studies.grid import of_shard
 from vitkit.studies.rows import COLUMNS
+from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 from vitkit.training import Optim, train
 from vitkit.training.record.metrics import last_metrics, read_metrics
@@ -104,6 +105,22 @@ def test_a_cell_that_follows_another_is_in_the_same_shard(cells, tmp_path):
     assert names == [["seed-0", "later-0", "last-0"], ["seed-1"]]
     with pytest.raises(ValueError, match="comes after 'seed-0', which is no earlier"):
         run_grid([chain[1], chain[0]], tmp_path)
+
+
+def test_a_stop_in_a_cell_stops_the_grid_and_a_bug_does_not(quick, tmp_path, monkeypatch):
+    """A stop is no failure of the cell; of a bug the traceback is logged, and the others go on."""
+    cells = [Cell(f"seed-{i}", replace(quick, seed=i), {"seed": i}) for i in range(2)]
+    begun = []
+    errors = [ZeroDivisionError("a bug"), Interrupted()]
+
+    def stopped(recipe, run_dir, device):
+        begun.append(recipe.seed)
+        raise errors[len(begun) - 1]
+
+    monkeypatch.setattr(grid, "train", stopped)
+    with pytest.raises(Interrupted):
+        run_grid([*cells, replace(cells[0], name="never")], tmp_path, "cpu")
+    assert begun == [0, 1]
 
 
 def test_a_grid_in_which_nothing_works_raises(cells, tmp_path):
@@ -234,6 +251,7 @@ from dataclasses import replace
 from pathlib import Path
 from vitkit.recipes import digits
 from vitkit.studies import Cell, run_grid
+from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 recipe = replace(digits(), length=Span(30), evaluate_every=Span(30), save_every=Span(30))
 recipe = replace(recipe, model=replace(recipe.model, depth=2), optim=replace(recipe.optim, warmup=Span(5)))

@@ -78,5 +78,6 @@ class PeerFailed(RuntimeError):
     """Another rank was the first to fail and says why; this one ends in silence."""
 
 
-class Interrupted(Exception):
-    """The run was asked to stop, saved itself and can be continued by the same command."""
+class Interrupted(BaseException):
+    """The run was asked to stop, saved itself and can be continued by the same command. Like Ctrl-C it is
+    no Exception: what goes on after a failure does not go on after a stop."""
