@@ -4,6 +4,7 @@ import ast
 import io
 import logging
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from pictures import encoded, photograph
 import vitkit
 from vitkit.cli import main
 from vitkit.cli.spelling import as_options
-from vitkit.system.console.messages import log_bug, reason, say
+from vitkit.system.console.messages import log_bug, reason, say, spelled
 
 SOURCE = Path(vitkit.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -287,3 +288,19 @@ def test_a_bug_in_one_part_is_logged_with_its_traceback(records):
         assert re.fullmatch(r"KeyError: 'pool' \(test_errors\.py, line \d+\)", reason(error))
     (record,) = records
     assert record.levelname == "ERROR" and record.exc_info[0] is KeyError
+
+
+def test_a_command_prints_in_its_own_form_whatever_a_library_does_to_the_root(capsys):
+    """A library may configure logging while a command runs: its handler neither replaces vitkit's nor
+    prints the same once more."""
+    root = logging.getLogger()
+    handler = logging.StreamHandler(sys.stderr)
+    root.addHandler(handler)
+    try:
+        with spelled(as_options):
+            say("take `batch=3`")
+        assert capsys.readouterr().err == "take --batch 3\n"
+        say("take `batch=3`")
+        assert capsys.readouterr().err == "take `batch=3`\n"  # the program's handler alone
+    finally:
+        root.removeHandler(handler)

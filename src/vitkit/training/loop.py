@@ -98,6 +98,11 @@ def _train(
             f"a batch of {asked_batch} is more than the {counted(data.facts.examples, 'training image')}, so "
             f"it is {recipe.batch}"
         )
+    if recipe.batch > data.facts.examples:  # of a length in steps, which says how large they are
+        say(
+            f"each step of {recipe.batch} images has the {counted(data.facts.examples, 'training image')} "
+            f"several times; `batch={data.facts.examples}` takes each once"
+        )
     _refuse(recipe, data, run_dir)
     recipe = with_precision(recipe, run_dir, device, say)
     recipe = with_augmentation(recipe, data, device, say)

@@ -62,6 +62,8 @@ class Printing(logging.Handler):
 
 def _root_prints() -> bool:
     """Whether the program's own root handler prints to the terminal: then it prints vitkit's records too."""
+    if _is_command():
+        return False
     terminals = (sys.stdout, sys.stderr)
     return any(getattr(each, "stream", None) in terminals for each in logging.getLogger().handlers)
 
@@ -80,7 +82,8 @@ def to_log(told: str | Progress, level: int = logging.INFO) -> None:
     """The listener of a program that named none: the logger of the module that says it. Progress has a
     bar of its own."""
     if isinstance(told, str):
-        _logger()
+        # A command prints in its own form, whatever handlers a library gives the root logger
+        _logger().propagate = not _is_command()
         depth, module = _speaker()
         told = without_credentials(told)  # a program's handlers write it to files
         logging.getLogger(module).log(level, "%s", told, stacklevel=depth)
@@ -260,6 +263,11 @@ def printing_to(stream: TextIO) -> AbstractContextManager[None]:
 
 
 _spelling: ContextVar[Callable[[str], str]] = ContextVar("spelling", default=str)
+
+
+def _is_command() -> bool:
+    """Whether the command line is running, which writes settings as options."""
+    return _spelling.get() is not str
 
 
 def spelled(spelling: Callable[[str], str]) -> AbstractContextManager[None]:
