@@ -119,19 +119,30 @@ def test_random_images_are_refused():
 
 
 class Broken(torch.utils.data.Dataset):
+    def __init__(self, error):
+        self.error = error
+
     def __len__(self):
         return 3
 
     def __getitem__(self, i):
         if i == 1:
-            raise RuntimeError("disk on fire")
+            raise self.error
         return PIXELS, 0
 
 
-def test_an_item_that_fails_is_a_bad_image():
-    source = from_dataset(Broken(), target="none")
-    with pytest.raises(BadImage, match="Broken item 1 cannot be read: RuntimeError: disk on fire"):
+def test_an_item_whose_file_cannot_be_read_is_a_bad_image():
+    source = from_dataset(Broken(OSError("disk on fire")), target="none")
+    with pytest.raises(BadImage, match="Broken item 1 cannot be read: OSError: disk on fire"):
         source[1]
+
+
+def test_a_bug_of_a_data_set_is_no_bad_image():
+    """It would be left out, or counted, as a broken photograph; it is its author's to mend."""
+    source = from_dataset(Broken(TypeError("unsupported operand")), target="none")
+    with pytest.raises(TypeError, match="unsupported operand") as raised:
+        source[1]
+    assert raised.value.__notes__ == ["while Broken item 1 was read"]
 
 
 def test_targets_are_taken_from_the_attribute_if_they_are_the_items(folder, tmp_path):
@@ -239,7 +250,8 @@ def recipe():
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(SCRIPT)
+    (tmp_path / "mine.py").write_text(SCRIPT + "\ndef with_arguments(folder, size, seed=0): ...\n")
+    (tmp_path / "syntax.py").write_text("import torch\ndef squares(:\n")
     monkeypatch.chdir(tmp_path)
     return "mine.py"
 
@@ -262,6 +274,8 @@ def test_a_function_of_one_s_own_gives_a_data_set(mine):
     ("nowhere.py:squares", "no file 'nowhere.py' to take 'squares' from"),
     ("mine.py:wrong", "returns parts called training; expected train, val and test"),
     ("mine.py:recipe", "mine.py:recipe is not a map-style data set"),
+    ("mine.py:with_arguments", "is called without arguments, and it needs folder, size"),
+    ("syntax.py:squares", "syntax.py, line 2, is not Python: "),
 ])  # fmt: skip
 def test_functions_that_give_none_are_one_sentence(mine, where, message):
     with pytest.raises(ValueError, match=message):
