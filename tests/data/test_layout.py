@@ -66,6 +66,7 @@ def test_classes_without_parts(plant, files):
     tree("{p}2017/{a}", p=PARTS, a=ANIMALS),
     tree("{p} images/{a}", p=("Training", "Testing"), a=ANIMALS),
     tree("{a}/{p}", a=ANIMALS, p=PARTS),
+    tree("archive/dataset/{p}/{a}", p=PARTS, a=ANIMALS),
     tree("data/{a}/{p}", a=ANIMALS, p=("Train", "Test")),
 ])  # fmt: skip
 def test_classes_in_parts(plant, files):
@@ -95,6 +96,7 @@ YEARS = ("2022", "2023")
     (tree("images/{y}/{a}", y=YEARS, a=ANIMALS), r"holds 2022, 2023, with folders", 3, 2),
     (tree("{p}/{y}/{a}", p=PARTS, y=YEARS, a=ANIMALS), r"holds 2022, 2023, with folders", 3, 2),
     (tree("{p}/animals/{a}", p=PARTS, a=ANIMALS), r"one folder, animals, and below it cat, dog: .*level=3`; if", 3, 2),
+    (["2022/cover.jpg", *tree("{y}/{a}", y=YEARS, a=ANIMALS)], r"holds 2022, 2023, with folders", 2, 1),
     (tree("{a}/{k}", a=ANIMALS, k=("images", "masks")), r"same names below \(masks\)", 2, 1),
 ])  # fmt: skip
 def test_what_may_be_the_class_is_asked(plant, files, message, inner, outer):
@@ -111,14 +113,24 @@ def test_what_may_be_the_class_is_asked(plant, files, message, inner, outer):
     assert set(found(root, inner)[1]) == ({"train", "test"} if has_parts else {""})
 
 
-def test_a_folder_above_the_classes_is_said(plant):
-    root = plant(tree("kaggle/{a}", a=ANIMALS))
+@pytest.mark.parametrize("second", ["labels", "Masks", "annotations"])
+def test_images_beside_their_masks_are_no_classes(plant, second):
+    root = plant(tree("{k}/{p}", k=("images", second), p=("train", "val")))
+    with pytest.raises(
+        ValueError, match=r"images and their masks or labels.*folder of the images \(images\)"
+    ):
+        found(root)
+
+
+@pytest.mark.parametrize(("inside", "level"), [("kaggle", 2), ("kaggle/images", 3)])
+def test_a_folder_above_the_classes_is_said(plant, inside, level):
+    root = plant(tree(f"{inside}/{{a}}", a=ANIMALS))
     message = "holds one folder, kaggle, and below it cat, dog: if these are the classes, give .*"
     with pytest.raises(
-        ValueError, match=message + r"photos/kaggle; if kaggle is the only class"
+        ValueError, match=message + rf"photos/{inside}; if kaggle is the only class"
     ) as caught:
         found(root)
-    assert found(root / "kaggle") == found(root, 2) == (ANIMALS, {"": 4})
+    assert found(root / inside) == found(root, level) == (ANIMALS, {"": 4})
     assert found(root, 1) == (("kaggle",), {"": 4}) and "level=1" in str(caught.value)
 
 

@@ -21,7 +21,12 @@ CONTAINERS = frozenset(
     "data dataset datasets files image images img imgs jpeg jpegimages jpeg_images jpg photo photos "
     "pic pics picture pictures png raw rgb".split()
 )
+# Folders that lie beside those of the images, and hold what is known of each image, as images.
+COMPANIONS = frozenset(
+    "annotation annotations gt groundtruth ground_truth label labels mask masks".split()
+)
 STRAY = 0.1  # share of the images that may lie beside the folders that hold the others
+FEW = 4  # images among which one in its class folder says something
 # Other names of parts, as in training_set, test-images, seg_train and val2017. A class may be called so
 # ("bullet train"): these count only where there is a part to train on and one to measure on.
 _LONG_PART = re.compile(
@@ -57,6 +62,7 @@ def layout_of(root: Path, paths: Sequence[Folders], labelled: bool, level: int |
     if level is not None and labelled:
         return _at_level(root, paths, level)
     rest = _without_containers(root.resolve().name, paths)
+    _refuse_companions(root, rest)
     notes = []
     swapped = False
     divided = _divided(rest, labelled)
@@ -126,7 +132,7 @@ def _without_containers(parent: str, paths: Sequence[Folders]) -> list[Folders]:
     top = tops.pop()
     below = [path[1:] for path in inside]
     is_copy = top.casefold() == parent.casefold() and any(below)  # training_set/training_set/cat
-    has_parts = len(_divided(below, labelled=True)) > 1
+    has_parts = len(_divided(_without_containers(top, below), labelled=True)) > 1
     if top.casefold() not in CONTAINERS and not is_copy and not has_parts:
         return list(paths)
     return _without_containers(top, [path[1:] for path in paths])
@@ -141,6 +147,20 @@ def _within_parts(paths: Sequence[Folders]) -> list[Folders]:
         for i, folders in zip(members, below, strict=True):
             rest[i] = folders
     return rest
+
+
+def _refuse_companions(root: Path, paths: Sequence[Folders]) -> None:
+    """Raises BadData if the first folders are images and what belongs to them, such as masks."""
+    tops = sorted({path[0] for path in paths if path})
+    companions = [top for top in tops if top.casefold() in COMPANIONS]
+    images = [top for top in tops if top.casefold() in CONTAINERS]
+    if images and companions and len(images) + len(companions) == len(tops):
+        place = next(path for path in paths if path and path[0] == images[0])
+        raise BadData(
+            f"{root} holds {some(tops)}, which look like images and their masks or labels, not like "
+            f"classes: give the folder of the images ({place[0]}); if they are classes: "
+            "`data.columns.level=1`"
+        )
 
 
 # Parts
@@ -212,9 +232,10 @@ def _refuse_several_data_sets(
 
 
 def _lie_deeper(rest: Sequence[Folders]) -> bool:
-    """Whether hardly any image lies in its class folder itself."""
+    """Whether hardly any image lies in its class folder itself; a single one is a stray one."""
     inside = [len(path) for path in rest if path]
-    return inside.count(1) < STRAY * len(inside)
+    direct = inside.count(1)
+    return direct < STRAY * len(inside) or (direct == 1 and len(inside) > FEW)
 
 
 def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[Folders]) -> None:
@@ -225,9 +246,13 @@ def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[F
     """
     inside = [i for i, path in enumerate(rest) if len(path) > 1]
     below: dict[str, set[str]] = {}
+    steps = 1  # from a first folder down to those that tell something
     for i in inside:
-        below.setdefault(rest[i][0], set()).add(rest[i][1])
-    tops = sorted(below)
+        down = _without_containers("", [rest[i][1:]])[0]
+        if down:
+            steps = len(rest[i]) - len(down)
+        below.setdefault(rest[i][0], set()).add(down[0] if down else rest[i][1])
+    tops = sorted({path[0] for path in rest if path})
     spellings = sorted({name for inner in below.values() for name in inner}, reverse=True)
     names = {name.casefold(): name for name in spellings}
     times = dict.fromkeys(names, 0)
@@ -243,9 +268,9 @@ def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[F
     folder = root.joinpath(*_above(paths[first], rest[first]), tops[0])
     if len(tops) == 1 and len(telling) > 1:
         listed = some([names[name] for name in telling])
-        given = f"give {folder}"
+        given = f"give {folder.joinpath(*rest[first][1:steps])}"
         if level > 1:
-            given = f"`data.columns.level={level + 1}`"
+            given = f"`data.columns.level={level + steps}`"
         raise BadData(
             f"{root} holds one folder, {tops[0]}, and below it {listed}: if these are the classes, "
             f"{given}; if {tops[0]} is the only class, `data.columns.level={level}`"
@@ -253,7 +278,7 @@ def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[F
     if len(tops) > 1 and 2 * len(again) >= len(telling) > 0:
         raise BadData(
             f"{root} holds {some(tops)}, with folders of the same names below ({some(again)}): if "
-            f"these are the classes, `data.columns.level={level + 1}`, or give one folder, such as "
+            f"these are the classes, `data.columns.level={level + steps}`, or give one folder, such as "
             f"{folder}; if {some(tops)} are, `data.columns.level={level}`"
         )
 

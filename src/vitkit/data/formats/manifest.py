@@ -18,7 +18,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path, PurePath
 
@@ -83,8 +83,10 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
         raise BadData(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
-    """The table of a manifest's rows.
+def _table(
+    path: Path, rows: Iterator[dict], columns: Columns, present: Sequence[str] = ()
+) -> Table:
+    """The table of a manifest's rows. present: the columns; by default those of the first row.
 
     Of every row only path, label, split and group stay in memory: dictionaries of millions of rows would
     be gigabytes.
@@ -94,7 +96,7 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
         raise BadData(f"{path} has no rows")
 
     # Which columns matter.
-    present = list(first)
+    present = list(present or first)
     try:
         image = image_column(columns, present, PATH)
         group = group_column(columns, present)
@@ -115,7 +117,10 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     values = []
     splits = []
     groups = []
+    later: dict[str, None] = {}  # columns of JSON lines that the first row does not have
     for number, row in enumerate(chain([first], rows)):
+        if len(row) > len(present) or not row.keys() <= set(present):
+            later |= dict.fromkeys(name for name in row if name not in present)
         if image not in row or (label is not None and label not in row):
             raise BadData(
                 f"{path} row {number} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}"
@@ -128,6 +133,8 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
             splits.append(_interned(row.get(split)))
         if group is not None:
             groups.append(_interned(row.get(group)))
+    if later:
+        return _table(path, _json_rows(path), columns, [*present, *later])
     names = existing_names(path.parent, names)
     if not Path(path.parent, names[0]).exists():
         raise BadData(
@@ -144,6 +151,7 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
         row_groups = np.array(groups, dtype=object)
     indicators = flags.found(columns.target)
     if indicators is not None:
+        _refuse_repeated(path, names)
         files = Files.of(path.parent, names)
         return Table(
             files, indicators.row_labels, parts, indicators.labels, indicators.notes, row_groups
@@ -168,6 +176,18 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
         notes = about_repeated(names, values, first_rows)
     row_labels = as_row_labels(values, str(path), columns.target, columns.separator)
     return Table(Files.of(path.parent, names), row_labels, parts, None, notes, row_groups)
+
+
+def _refuse_repeated(path: Path, names: list[str]) -> None:
+    """Raises BadData for several rows of one image in a table of zeros and ones."""
+    first_rows = first_rows_of(names)
+    if first_rows is None:
+        return
+    row = int(np.flatnonzero(first_rows != np.arange(len(names)))[0])
+    raise BadData(
+        f"{path} rows {first_rows[row]} and {row} are of the same image, {names[row]}: of a table with a "
+        "column of zeros and ones for each class, an image has one row; join them"
+    )
 
 
 def _interned(value):

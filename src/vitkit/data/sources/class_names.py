@@ -68,6 +68,8 @@ def _about_spellings(names: list[str]) -> list[str]:
     are no such."""
     spellings: dict[str, list[str]] = {}
     for name in names:
+        if as_number(name) is not None:  # -1 and 1 are no spellings of one name
+            continue
         plain = " ".join(name.casefold().replace("_", " ").replace("-", " ").split())
         spellings.setdefault(plain, []).append(name)
     alike = [some_names for some_names in spellings.values() if len(some_names) > 1]

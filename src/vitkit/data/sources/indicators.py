@@ -1,6 +1,7 @@
 """Tables with a column of zeros and ones for each class: the commonest form of several classes an image.
 
-A cell may also say that nothing is known: empty, "?", -1, NaN and the like.
+A cell may also say that nothing is known: empty, "?", NaN and the like, and -1 beside zeros. In columns of
+-1 and 1 alone, -1 is no.
 
 Legend: N rows, K classes.
 """
@@ -15,11 +16,13 @@ from vitkit.data.sources.targets import UNKNOWN_WORDS, Lists, RowLabels, as_numb
 from vitkit.system.console.text import some
 from vitkit.system.errors import BadData
 
-NO, YES, UNKNOWN = 0, 1, 2
-WORDS = {"false": NO, "true": YES, **dict.fromkeys(UNKNOWN_WORDS, UNKNOWN)}
+NO, YES, UNKNOWN, MINUS_ONE = 0, 1, 2, 3
+WORDS = {"false": NO, "true": YES, "no": NO, "yes": YES} | dict.fromkeys(UNKNOWN_WORDS, UNKNOWN)
+WORDS["-1"] = MINUS_ONE
 # Columns that are no class, although they may hold zeros and ones only.
 NO_CLASSES = frozenset(
-    "fold folds group id idx index kfold row split subset unnamed: 0 width height".split()
+    "checked fold folds group id idx index is_test is_train is_val is_valid kfold row split subset valid "
+    "width height __index_level_0__ unnamed:_0".split()
 )
 FEWEST = 2  # columns that are taken for classes without being named
 
@@ -34,7 +37,7 @@ class Indicators(NamedTuple):
 
 
 def flag_of(value: object) -> int | None:
-    """NO, YES or UNKNOWN, as a cell says it; None for a cell that says anything else."""
+    """NO, YES, UNKNOWN or MINUS_ONE, as a cell says it; None for a cell that says anything else."""
     if value is None:
         return UNKNOWN
     if isinstance(value, str):
@@ -44,9 +47,9 @@ def flag_of(value: object) -> int | None:
     number = as_number(value)
     if number is None:
         return None
-    if number != number or number == -1:  # NaN
+    if number != number:  # NaN
         return UNKNOWN
-    return {0.0: NO, 1.0: YES}.get(number)
+    return {0.0: NO, 1.0: YES, -1.0: MINUS_ONE}.get(number)
 
 
 def named_columns(columns: Columns, present: Sequence[str]) -> tuple[str, ...]:
@@ -89,7 +92,11 @@ class Flags:
             return cls((), False, where)
         taken = {*others}
         candidates = [name for name in present if name not in taken]
-        candidates = [name for name in candidates if name.strip().casefold() not in NO_CLASSES]
+        candidates = [
+            name
+            for name in candidates
+            if name.strip().casefold().replace(" ", "_") not in NO_CLASSES
+        ]
         return cls(candidates, False, where)
 
     def add(self, row: dict) -> None:
@@ -109,9 +116,13 @@ class Flags:
 
     def found(self, target: str) -> Indicators | None:
         """What the columns say; None if there are none. target: as Columns has it."""
+        # -1 is no where there is no 0 (CelebA), and unknown beside it (CheXpert)
+        columns = {name: np.frombuffer(column, np.uint8) for name, column in self.columns.items()}
+        has_zeros = any((values == NO).any() for values in columns.values())
+        has_minus = any((values == MINUS_ONE).any() for values in columns.values())
         flags = {}
-        for name, column in self.columns.items():
-            values = np.frombuffer(column, np.uint8)
+        for name, values in columns.items():
+            values = np.where(values == MINUS_ONE, UNKNOWN if has_zeros else NO, values)
             if self.are_named or (values != UNKNOWN).any():
                 flags[name] = values
         if not flags or (not self.are_named and len(flags) < FEWEST):
@@ -119,11 +130,15 @@ class Flags:
         names = tuple(flags)
         table = np.stack(list(flags.values()), 1)  # (N, K)
         notes = (f"classes are the columns of zeros and ones: {some(names, 10)}",)
+        if has_minus:
+            meaning = "unknown" if has_zeros else "no"
+            notes = (*notes, f"-1 in these columns is taken for {meaning}")
 
         # One class each, unless somebody says that there may be several
         one_each = ((table == YES).sum(1) == 1).all() and not (table == UNKNOWN).any()
         if target == "class" and not one_each:
-            wrong = int(np.flatnonzero((table == YES).sum(1) != 1)[:1].sum())
+            is_wrong = ((table == YES).sum(1) != 1) | (table == UNKNOWN).any(1)
+            wrong = int(np.flatnonzero(is_wrong)[0])
             raise BadData(
                 f"{self.where} row {wrong} has not exactly one class among {some(names, 10)}; for several "
                 "classes an image: `data.columns.target='classes'`"

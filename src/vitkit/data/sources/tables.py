@@ -7,7 +7,7 @@ Legend: N examples, M classes of all examples together.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from vitkit.data.sources.targets import (
     nothing_for,
 )
 from vitkit.system.console.text import counted_kind, some
-from vitkit.system.errors import BadData
+from vitkit.system.errors import BadData, BadSettings
 
 IMAGE = ("image", "img", "pixels", "jpg", "png")
 PATH = (*IMAGE, "path", "file", "filename", "file_name", "image_path", "filepath")
@@ -65,6 +65,21 @@ class Columns:
     level: int | None = None
     """How many folders down the class folders of a folder of images are: 1 for PHOTOS/CLASS/IMAGE, 2
     for PHOTOS/2022/CLASS/IMAGE. None: it is seen from the tree."""
+
+    def __post_init__(self):
+        for name in ("image", "label", "group", "separator"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise BadSettings(f"`columns.{name}` is {value!r}; it is a text")
+        if self.separator == "":
+            raise BadSettings(
+                "`columns.separator` is empty; give what stands between classes, or None"
+            )
+        kinds = get_args(Columns.__annotations__["target"])
+        if self.target not in kinds:
+            raise BadSettings(
+                f"`columns.target` is {self.target!r}; it is one of {', '.join(kinds)}"
+            )
 
 
 class Table(NamedTuple):

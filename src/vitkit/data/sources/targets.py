@@ -24,6 +24,7 @@ COMMA = ","  # the same, if somebody says that there are several classes: names 
 UNKNOWN_WORDS = frozenset(("", "?", "-1", "na", "n/a", "nan", "none", "null", "unknown", "<na>"))
 
 _QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
+_NUMBERS = re.compile(r"\[\s*\d+(\s+\d+)+\s*\]")  # of NumPy
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -272,32 +273,29 @@ def _recurs(values: Values) -> bool:
     if not all(isinstance(value, str) for value in values):
         return False
     cells = set(values)
-    separator = _separator(cells)
-    if separator is None:
+    separators = _separators(cells)
+    if not separators:
         return False
-    classes = {name for cell in cells for name in _split_cell(cell, separator)}
+    classes = {name for cell in cells for name in _split_cell(cell, separators)}
     return len(classes) < len(cells)
 
 
 def _are_lists(values: Values) -> bool:
-    """Whether all cells of text that are not empty are written as lists: ["cat", "dog"] of JSON,
-    ['cat', 'dog'] of Python."""
+    """Whether cells of text are written as lists: ["cat", "dog"] of JSON, ['cat', 'dog'] of Python. The
+    other cells are then lists of one."""
     if isinstance(values, Lists | np.ndarray):
         return False
     if not all(isinstance(value, str) for value in values):
         return False
-    cells = {value.strip() for value in values} - {""}
-    return bool(cells) and all(isinstance(_listed(cell), list) for cell in cells)
+    return any(_listed(cell) is not None for cell in set(values))
 
 
-def _separator(cells: Iterable[str], separators: Sequence[str] = SEPARATORS) -> str | None:
-    """What separates the classes in cells of text: the first of the separators that occurs outside of
-    written lists; None if none does."""
+def _separators(cells: Iterable[str]) -> list[str]:
+    """What separates the classes in cells of text: the first of SEPARATORS that occurs outside of written
+    lists, as names may hold the other; none if neither does."""
     cells = [cell for cell in cells if _listed(cell) is None]
-    for separator in separators:
-        if any(separator in cell for cell in cells):
-            return separator
-    return None
+    found = [separator for separator in SEPARATORS if any(separator in cell for cell in cells)]
+    return found[:1]
 
 
 def _split_cells(values: Values, separator: str | None) -> Sequence | Lists:
@@ -305,9 +303,9 @@ def _split_cells(values: Values, separator: str | None) -> Sequence | Lists:
     empty list. separator: what stands between classes, if somebody says it."""
     if isinstance(values, Lists):
         return values
+    separators = [separator]
     if separator is None:
-        cells = {value for value in values if isinstance(value, str)}
-        separator = _separator(cells, (*SEPARATORS, COMMA))
+        separators = _separators({value for value in values if isinstance(value, str)}) or [COMMA]
     lists: dict[str, list] = {}  # by text: a cell that comes a million times is split once
     result = []
     for value in values:
@@ -315,34 +313,37 @@ def _split_cells(values: Values, separator: str | None) -> Sequence | Lists:
             result.append(value)
             continue
         if value not in lists:
-            lists[value] = _split_cell(value, separator)
+            lists[value] = _split_cell(value, separators)
         result.append(lists[value])
     return result
 
 
-def _split_cell(text: str, separator: str | None) -> list:
+def _split_cell(text: str, separators: Sequence[str]) -> list:
+    """The classes in a cell: of a written list, or between the separators."""
     listed = _listed(text)
     if listed is not None:
         return listed
-    names = [text]
-    if separator is not None:
-        names = text.split(separator)
+    names = re.split("|".join(map(re.escape, separators)), text)
     return [name.strip() for name in names if name.strip()]
 
 
 def _listed(text: str) -> list | None:
-    """What a list holds that is written as JSON, as Python or as NumPy does; None for other text, such as
-    a name that begins with a bracket."""
+    """What a list holds that is written as JSON, as Python (also as a tuple or a set) or as NumPy does;
+    None for other text, such as a name that begins with a bracket. What is missing is left out."""
     text = text.strip()
-    if not (text.startswith("[") and text.endswith("]")):
+    if text[:1] + text[-1:] not in ("[]", "()", "{}"):
         return None
-    try:
-        return parse_json(text)
-    except ValueError:
-        pass
+    if text[0] == "[":
+        try:
+            return [each for each in parse_json(text) if each is not None]
+        except ValueError:
+            pass
+        if _NUMBERS.fullmatch(text):
+            return list(map(int, text[1:-1].split()))
     names = [single or double for single, double in _QUOTED.findall(text)]
     between = _QUOTED.sub("", text[1:-1])
-    if names and not between.strip(", \n"):
+    words = between.replace(",", " ").split()
+    if names and all(word in ("None", "nan", "null") for word in words):
         return names
     return None
 
@@ -378,7 +379,20 @@ def _lists(values: Values, where: str) -> Lists:
             nothing_known = Lists(np.array(unknown, np.int64), np.array(unknown_ends, np.int64))
             lists = replace(lists, unknown=nothing_known)
     _refuse_repetitions(lists, where)
+    _refuse_pairs_of_flags(lists, where)
     return lists
+
+
+def _refuse_pairs_of_flags(lists: Lists, where: str) -> None:
+    """Raises BadData for lists [0, 1] and [1, 0]: rows of zeros and ones of two classes, which as lists of
+    numbers would be both classes for every image."""
+    if lists.values.dtype == object or not len(lists) or (lists.counts != 2).any():
+        return
+    if set(lists.values.tolist()) == {0, 1} and len({*lists.values[::2].tolist()}) == 2:
+        raise BadData(
+            f"{where} has the labels [0, 1] and [1, 0]; several classes are the list of their names or "
+            "numbers, not zeros and ones: of one class each, give its name or number"
+        )
 
 
 def _refuse_repetitions(lists: Lists, where: str) -> None:
