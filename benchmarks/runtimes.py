@@ -25,6 +25,7 @@ from the model's, as a share of their size.
 import argparse
 import json
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,7 +48,7 @@ from side_by_side import (
     summary,
 )
 from torch import nn
-from torch.export import Dim
+from torch.export import Dim, ExportedProgram
 
 from vitkit.data import Preprocessing
 from vitkit.exporting import (
@@ -138,14 +139,20 @@ def write_ours(subject: Subject, runtime: str, precision: str, path: Path) -> No
     write(classifier, described(classifier, wanted), wanted, path, trial)
 
 
-def write_peers(subject: Subject, library: str, precision: str, path: Path) -> None:
-    """A peer's model, as its users would write it."""
-    one_by_one = [image[None] for image in subject.normalised]
+@cache
+def program_of(subject: Subject, library: str) -> ExportedProgram:
+    """A peer's model as PyTorch's exporter has it, made once for all of its files."""
     example = torch.from_numpy(subject.normalised[:2])
     shapes = ({0: Dim("batch", min=1, max=LARGEST_BATCH)},)
     with quiet():
         model = subject.models[library].eval()
-        program = torch.export.export(model, (example,), dynamic_shapes=shapes)
+        return torch.export.export(model, (example,), dynamic_shapes=shapes)
+
+
+def write_peers(subject: Subject, library: str, precision: str, path: Path) -> None:
+    """A peer's model, as its users would write it."""
+    one_by_one = [image[None] for image in subject.normalised]
+    program = program_of(subject, library)
 
     # For ONNX Runtime
     if path.suffix == ENDINGS["onnx"]:
@@ -161,7 +168,7 @@ def write_peers(subject: Subject, library: str, precision: str, path: Path) -> N
 
     with quiet():
         converted = openvino.convert_model(program)
-    converted.reshape([-1, *example.shape[1:]])
+    converted.reshape([-1, *subject.normalised.shape[1:]])
     if precision == "int8":
         with quiet():
             converted = load_nncf().compress_weights(converted)

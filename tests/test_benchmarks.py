@@ -16,6 +16,7 @@ from margins import at_least, at_most
 from pictures import encoded, photograph
 from processes import Forked
 from served import make_classifier
+from tracing import traced_once
 
 from vitkit.system.span import Span
 from vitkit.weights import save
@@ -94,7 +95,8 @@ def test_exported_graphs_are_timed_beside_the_peers(side_by_side, run, tmp_path,
         pytest.importorskip(package)
     words = f"--models mu/16 --batches 2 1 --seconds-per-row 0 --files {tmp_path / 'files'}"
     words += " --precisions float32 bfloat16 int8 int8-calibrated"
-    result = run("runtimes", words)
+    with traced_once():
+        result = run("runtimes", words)
     rows = [(row["runtime"], row["precision"], row["batch"]) for row in result["results"]]
     kinds = [("onnx", "float32"), ("onnx", "int8-calibrated")]
     kinds += [("openvino", p) for p in ("float32", "bfloat16", "int8", "int8-calibrated")]

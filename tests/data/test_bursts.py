@@ -288,4 +288,7 @@ def test_sets_without_bursts_have_none(name, shared, tmp_path):
         file.write_bytes(source[i][0])
     files = open_parts(str(tmp_path)).sources[""]
     groups = find_bursts(files).groups
-    at_most(len(groups) - len(np.unique(groups)), 1)
+    why = ""
+    if name == "eurosat_1k":
+        why = "two fields correlate by 0.914, the next by 0.862, of 0.87: far more apart than rounding"
+    at_most(len(groups) - len(np.unique(groups)), 1, why=why)

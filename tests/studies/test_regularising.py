@@ -9,7 +9,7 @@ import pytest
 from vitkit.cli import main
 from vitkit.models import LeNetConfig, vit
 from vitkit.objectives import MaskedPatches, Supervised
-from vitkit.studies import Cell, read_rows, run_grid, transfer
+from vitkit.studies import Cell, read_rows, run_grid, selection, transfer
 from vitkit.studies.grid import Best, of_shard
 from vitkit.studies.paper import STUDIES, data_size
 from vitkit.studies.selection import (
@@ -150,7 +150,11 @@ def test_a_cell_follows_the_best_of_others(tiny, tmp_path):
 
 @pytest.mark.slow
 def test_the_study_says_what_it_chose(tiny, tmp_path, monkeypatch):
+    """Of a few values: test_a_study_chooses_for_its_small_parts counts the trials of all."""
     monkeypatch.setattr(data_size, "SHARES", (1.0, 0.1))
+    monkeypatch.setattr(data_size, "EVALUATIONS", 2)
+    for module in (data_size, selection):
+        monkeypatch.setattr(module, "USUAL", Regularisation((0.1,), (0.0, 0.1)))
     study = STUDIES["data-size"]
     recipe = replace(tiny, average=0.0, precision="float32", batch=20)
     asked = Ask(data="digits", recipe=recipe, seeds=1, regularise=True)

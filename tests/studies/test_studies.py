@@ -27,6 +27,7 @@ from vitkit.evaluation.metrics.metric import SHARE, Metric
 from vitkit.models import create, vit
 from vitkit.models.positions import RESAMPLE, resample
 from vitkit.objectives import MaskedPatches
+from vitkit.studies import throughput
 from vitkit.studies.base import (
     check_square_patches,
     on_a_share,
@@ -592,6 +593,16 @@ def test_killed_at_random_moments_a_study_ends_with_the_same_table(tmp_path):
     assert tables[0] == tables[1]
 
 
+@pytest.fixture
+def small_grids(monkeypatch):
+    """Fewer shares, lengths and evaluations, and speeds of a few images: the grids have the same kinds of
+    cells."""
+    monkeypatch.setattr(data_size, "SHARES", (1.0, 0.1, 0.03))
+    monkeypatch.setattr(data_size, "EVALUATIONS", 2)
+    monkeypatch.setattr(compute, "LENGTHS", (1.0,))
+    monkeypatch.setattr(throughput, "BATCH", 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["compute", "shape", "axial", "self-supervision"])
 def test_a_study_runs_end_to_end(name, ask, tmp_path):
@@ -620,7 +631,7 @@ def of_photographs(ask, folder):
     """What is asked for, of photographs: with the recipe that suits their size, of a small model."""
     recipe = small_vit(folder, open_splits(folder))
     model = replace(recipe.model, width=24, depth=1, mlp=24, heads=1)
-    return replace(ask, data=folder, recipe=replace(recipe, model=model, batch=4), seeds=1)
+    return replace(ask, data=folder, recipe=replace(recipe, model=model, batch=2), seeds=1)
 
 
 def test_a_study_of_photographs_begins(ask, large_photographs, tmp_path):
@@ -632,7 +643,9 @@ def test_a_study_of_photographs_begins(ask, large_photographs, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_study_of_photographs_runs_end_to_end(name, ask, large_photographs, tmp_path):
+def test_a_study_of_photographs_runs_end_to_end(
+    name, ask, large_photographs, small_grids, tmp_path
+):
     study = STUDIES[name]
     asked = of_photographs(ask, large_photographs)
     if "targets" in study.needs:

@@ -168,6 +168,7 @@ def test_targets_that_cannot_be_told_apart_are_refused(name, ask):
 @pytest.mark.parametrize("name", sorted(AXES))
 def test_the_transfer_is_made(name, ask, tmp_path, monkeypatch):
     monkeypatch.setattr(data_size, "SHARES", (1.0, 0.1))
+    monkeypatch.setattr(data_size, "EVALUATIONS", 2)
     monkeypatch.setattr(compute, "LENGTHS", (1.0,))
     study = STUDIES[name]
     one = replace(ask, seeds=1, targets=("digits",))

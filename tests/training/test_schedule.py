@@ -216,3 +216,22 @@ def test_a_programs_own_handlers_stay_its_own(handlers):
     with leaving_signals(), stoppable():  # in a call of a verb
         assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+
+
+def test_a_second_signal_while_the_first_one_is_noted(monkeypatch):
+    """The thread that will say so is started once, also if the signal comes again while it starts."""
+    started = []
+
+    class Timer(SimpleNamespace):
+        def start(self):
+            started.append(self)
+            if len(started) == 1:
+                signal.raise_signal(signal.SIGTERM)
+
+        def cancel(self):
+            pass
+
+    monkeypatch.setattr(schedule.threading, "Timer", lambda *_: Timer())
+    with stoppable() as stop:
+        signal.raise_signal(signal.SIGTERM)
+    assert stop.asked and len(started) == 1

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -129,10 +130,10 @@ def child() -> None:
     model = create(config.resized((measured.side, measured.side)), device, 0)
     model = for_inference(model)
     precision = pick_precision("auto", device).precision
+    one = torch.rand(1, 3, measured.side, measured.side, device=device)
 
-    def forward(batch: int) -> float:
+    def forward(images: torch.Tensor) -> float:
         """Seconds of a pass."""
-        images = torch.rand(batch, 3, measured.side, measured.side, device=device)
         began = time.perf_counter()
         with torch.inference_mode(), autocast(device, precision):
             model(images)[0, 0].item()  # waits for a GPU
@@ -143,7 +144,8 @@ def child() -> None:
         if device.type == "cpu":
             _limit(int(measured.memory * GIB))
         try:
-            times = list(_passes(forward, batch, measured.seconds))
+            images = one.repeat(batch, 1, 1, 1)  # to draw each takes longer than some models
+            times = list(_passes(partial(forward, images), measured.seconds))
         except (RuntimeError, MemoryError):  # PyTorch says so when an allocation fails
             if device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -151,19 +153,19 @@ def child() -> None:
         print(json.dumps([batch, batch / statistics.median(times)]), flush=True)
         return True
 
-    forward(1)  # all libraries are loaded, and their threads begun, before memory is limited
+    forward(one)  # all libraries are loaded, and their threads begun, before memory is limited
     largest(fits)
 
 
-def _passes(forward: Callable[[int], float], batch: int, seconds: float) -> Iterator[float]:
+def _passes(forward: Callable[[], float], seconds: float) -> Iterator[float]:
     """The times of passes: of the first alone, if it is long; else of those that follow."""
-    first = forward(batch)
+    first = forward()
     if first > seconds:
         yield first
         return
     spent = 0.0
     while spent < seconds:
-        taken = forward(batch)
+        taken = forward()
         spent += taken
         yield taken
 

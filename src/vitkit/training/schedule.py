@@ -214,9 +214,10 @@ def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
     waiting.daemon = True
 
     def note(number, frame):
-        if not stop.asked and on_rank_0():
-            waiting.start()
+        is_first = not stop.asked
         stop.asked = True
+        if is_first and on_rank_0():  # another signal may come while the thread starts
+            waiting.start()
         received.add(number)
         stop.by_a_person = number == signal.SIGINT
         # Ctrl-C a second time ends a run of one process at once. Not so what SLURM sends, which may
