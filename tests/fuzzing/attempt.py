@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.system.console.text import printable
+from vitkit.system.errors import VitkitError
 
 SECONDS = 20  # that an attempt may take; the files are small
 MEMORY = 2 << 30  # bytes beyond what the process begins with
 TOGETHER = 200  # attempts in one process, while all end as they may
 MOST_NOISE = 1 << 20  # bytes that are looked at
 LONGEST = 3000  # characters of a sentence
-REFUSALS = (ValueError, OSError, FloatingPointError)  # what the command line turns into a sentence
 
 
 class Outcome(NamedTuple):
@@ -115,9 +115,13 @@ def _ending(action: Callable[[int], None], number: int) -> tuple[str, str]:
     try:
         action(number)
         return "answer", ""
-    except REFUSALS as error:
+    except VitkitError as error:
         return "sentence", printable(str(error))  # as the command line does
-    except BaseException:
+    except OSError as error:
+        if not error.errno and not error.filename:  # of a library, on its own
+            return "traceback", traceback.format_exc()
+        return "sentence", printable(str(error))
+    except BaseException:  # a bug: the command line shows its traceback
         return "traceback", traceback.format_exc()
 
 

@@ -11,6 +11,7 @@ from served import make_classifier
 from fuzzing.subject import Subject
 from vitkit.prediction.predictions import Item, predict
 from vitkit.runtimes import open_model_file
+from vitkit.system.errors import VitkitError
 
 
 def _exported(name: str) -> Callable[[Path], None]:
@@ -39,7 +40,7 @@ def _open(folder: Path) -> None:
     image = photograph(90, 120)
     (prediction,) = predict(runtime, [Item("photograph", lambda: image)], workers=0)
     if prediction.error:
-        raise ValueError(prediction.error)
+        raise VitkitError(prediction.error)
     assert isfinite(sum(prediction.probabilities))
 
 

@@ -21,6 +21,7 @@ from vitkit.serving.batching import Room, Served
 from vitkit.serving.http.application import application
 from vitkit.serving.http.body import Limits
 from vitkit.serving.http.service import Service, Settings
+from vitkit.system.errors import VitkitError
 
 PATIENCE = 10.0  # seconds that a request may take; an attempt may take twice as many
 LIMITS = Limits(size=1 << 20, images=8, seconds=PATIENCE)
@@ -130,14 +131,14 @@ def _ask(folder: Path) -> None:
 def _check(answer: bytes) -> None:
     """Raises ValueError with the sentence of a refusal, AssertionError for what must not be."""
     if not answer:
-        raise ValueError("the client went away before it had sent all")
+        raise VitkitError("the client went away before it had sent all")
     head, _, body = answer.partition(b"\r\n\r\n")
     status = int(head.split()[1])
     assert status < 500, answer
     if status >= 400 and b"application/json" in head and body:
-        raise ValueError(json.loads(body)["error"])
+        raise VitkitError(json.loads(body)["error"])
     if status >= 400:
-        raise ValueError(f"status {status}: {body[:100]!r}")
+        raise VitkitError(f"status {status}: {body[:100]!r}")
     if body.startswith(b'{"model"'):
         for prediction in json.loads(body)["predictions"]:
             assert "error" in prediction or isfinite(sum(prediction["probabilities"]))

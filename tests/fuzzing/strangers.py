@@ -24,6 +24,7 @@ from vitkit.models import ViTConfig, create, vit
 from vitkit.studies import read_rows
 from vitkit.suites import read_suite
 from vitkit.suites.images import find_all
+from vitkit.system.errors import VitkitError
 from vitkit.system.span import Span
 from vitkit.training import SITTING, Data, Recipe, read_run, train
 from vitkit.verbs.diagnosis.run import examine_run
@@ -67,12 +68,12 @@ def _silent(*uses: Callable[[Path], None]) -> Callable[[Path], None]:
             try:
                 with contextlib.chdir(folder), contextlib.redirect_stderr(io.StringIO()):
                     one(folder)
-            except (ValueError, OSError) as error:
+            except (VitkitError, OSError) as error:
                 sentences.append(str(error).split("\n")[0])
             heard = canaries.sang()
             assert not heard, (one, heard)
         if sentences:
-            raise ValueError(sentences[0])
+            raise VitkitError(sentences[0])
 
     return use
 
@@ -101,7 +102,7 @@ def _search(name: str) -> Callable[[Path], None]:
         _own_trial(read_run(Path(name)), classifier, 4)
         try:
             of_run(classifier, Path(name))
-        except ValueError as error:  # so few photographs were held out
+        except VitkitError as error:  # so few photographs were held out
             if "at least 20 are needed" not in str(error):
                 raise
 

@@ -37,6 +37,7 @@ from vitkit.data import (
 from vitkit.data.sources.stores import read_file
 from vitkit.models import Backbone, Model, ModelConfig, ResNetConfig, ViTConfig, create, vit
 from vitkit.prediction.predictions import Item, predict
+from vitkit.system.errors import VitkitError
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, train
 from vitkit.weights import Classifier, convert, load, save
@@ -132,7 +133,7 @@ def _load(folder: Path, heads: int | None = 2) -> None:
     item = Item("photograph", lambda: PIXELS)
     (prediction,) = predict(classifier, [item], device="cpu")
     if prediction.error:
-        raise ValueError(prediction.error)
+        raise VitkitError(prediction.error)
     assert isfinite(sum(prediction.probabilities))
 
 
@@ -203,10 +204,10 @@ def _decode_channels(folder: Path) -> None:
             stored = picture.stored(picture.channels)
             assert stored.shape[:2] == picture.size, stored.shape
             assert picture_for_people(picture).shape == (*picture.size, 3)
-        except ValueError as error:
+        except VitkitError as error:
             sentences.append(str(error))
     if sentences:
-        raise ValueError("; ".join(sentences))
+        raise VitkitError("; ".join(sentences))
 
 
 def _decode(folder: Path) -> None:
@@ -221,10 +222,10 @@ def _decode(folder: Path) -> None:
             assert pixels.dtype == np.uint8
             box = picture.pixels((height // 4, width // 4, max(height // 2, 1), max(width // 2, 1)))
             assert box.shape[2] == 3
-        except ValueError as error:
+        except VitkitError as error:
             sentences.append(str(error))
     if sentences:
-        raise ValueError("; ".join(sentences))
+        raise VitkitError("; ".join(sentences))
 
 
 # Data sets
@@ -292,7 +293,7 @@ def _read(name: str) -> Callable[[Path], None]:
         source = open_source(str(folder / name))
         broken = check_images(source, workers=0, progress=False)
         if broken:
-            raise ValueError("; ".join(sentence for _, sentence in broken))
+            raise VitkitError("; ".join(sentence for _, sentence in broken))
         for batch in eval_batches(source, Preprocessing(size=(16, 16)), 4, workers=0):
             assert batch.images.shape[1:] == (3, 16, 16)
 
