@@ -183,7 +183,7 @@ def exported(model, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_file_in_a_process_of_its_own_gives_the_same_answers_and_may_die(exported, caplog):
+def test_a_file_in_a_process_of_its_own_gives_the_same_answers_and_may_die(exported, capsys):
     images = np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16), dtype=np.uint8)
     expected = open_file(exported).logits(images)
 
@@ -203,7 +203,7 @@ def test_a_file_in_a_process_of_its_own_gives_the_same_answers_and_may_die(expor
         assert dead.images_per_second == {} and set(alive.images_per_second) == {1, 3}
         with pytest.raises(WorkerDied, match=r"computes model\.onnx ended by SIGKILL"):
             process.runtime.logits(images)
-    assert "ONNX Runtime float32 is measured no further: " in caplog.text
+    assert "ONNX Runtime float32 is measured no further: " in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ class Isolated:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         )
         try:
-            opened, _ = self._ask("open", path=str(path.absolute()), library=library)
+            opened, _ = self._ask("open", path=str(path), library=library)
         except BaseException:
             self.close()
             raise

@@ -20,6 +20,7 @@ from vitkit.runtimes.exported import (
     threads,
 )
 from vitkit.system.errors import BadSettings, BadWeights, Unsupported
+from vitkit.system.functions.steps import FILE, MODEL, step
 from vitkit.system.machine import has_vnni
 from vitkit.system.storage.files import nearest, refuse_special
 
@@ -79,7 +80,7 @@ def open_file(
     if opened.metadata is None:
         raise BadWeights(
             f"{path} does not say its preprocessing and the names of its classes, so vitkit did not "
-            "write it; vitkit export MODEL -o FILE writes such files"
+            f"write it; {step('export', MODEL, output=FILE)} writes such files"
         )
     if opened.is_calibrated:
         check_int8(path, exported, library)

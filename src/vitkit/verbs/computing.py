@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from vitkit.runtimes import is_exported, takes_pictures
 from vitkit.system.console.messages import say, say_detail
-from vitkit.system.console.text import as_word, counted
+from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings
-from vitkit.verbs.arguments import name_of, pick_precision, word_of
+from vitkit.system.functions.steps import DATA, step
+from vitkit.verbs.arguments import name_of, pick_precision
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:
@@ -50,10 +51,9 @@ def say_what_differs(file: Path, opened: "FileRuntime | PictureRuntime") -> None
 
     name = str(file)
     if is_of_an_earlier_model(file):
-        run = as_word(file.parent)
         say(
-            f"{name} is of another model than {run} has now: vitkit export {run} -o {as_word(name)} "
-            "writes it again"
+            f"{name} is of another model than {file.parent} has now: "
+            f"{step('export', file.parent, output=file)} writes it again"
         )
     merged = opened.exported.merged
     if merged:
@@ -124,9 +124,7 @@ def classifier_with_head(model: "str | Classifier", hints: Hints) -> "Classifier
 
     classifier = classifier_of(model, hints)
     if reason := no_answer(classifier):
-        raise BadSettings(
-            f"{name_of(model)}: {reason}; vitkit finetune {word_of(model)} DATA trains one"
-        )
+        raise BadSettings(f"{name_of(model)}: {reason}; {step('finetune', model, DATA)} trains one")
     return classifier
 
 

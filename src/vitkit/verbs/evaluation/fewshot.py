@@ -27,11 +27,11 @@ from vitkit.system.console.text import printable
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
-from vitkit.system.functions.steps import step
+from vitkit.system.functions.steps import DATA, step
 from vitkit.system.functions.types import DataLike, Several
 from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import process_group
-from vitkit.verbs.arguments import name_of, pick_precision
+from vitkit.verbs.arguments import pick_precision
 from vitkit.verbs.sources import loaded_for_features, splits_to_learn_from
 from vitkit.weights import Classifier, ModelLike, Overrides, hints_of
 
@@ -140,7 +140,7 @@ def fewshot(
         BadData: If a data set has no images to learn from, or none to measure on.
     """
     if not data:
-        raise BadSettings(f"no images; vitkit fewshot {name_of(model)} DATA... takes data sets")
+        raise BadSettings(f"no images; {step('fewshot', model, DATA)} takes data sets")
     evaluator = Fewshot(shots, seeds, form)
     with process_group(device) as opened:
         classifier = loaded_for_features(model, hints_of(overrides), opened)
