@@ -22,7 +22,7 @@ from vitkit.runtimes.exported import (
 from vitkit.system.errors import BadSettings, BadWeights, Unsupported
 from vitkit.system.functions.steps import FILE, MODEL, step
 from vitkit.system.machine import has_vnni
-from vitkit.system.storage.files import nearest, refuse_special
+from vitkit.system.storage.files import nearest, refuse_special, what_came_instead
 
 if TYPE_CHECKING:
     import openvino
@@ -71,6 +71,8 @@ def open_file(
     check_installed(library)
 
     # What it says of itself
+    if kind == "onnx" and (instead := what_came_instead(path)):  # the others are archives, or XML
+        raise BadWeights(f"{path} is {instead}")
     try:
         opened = _open(path, library, precision)
         if opened.metadata is not None:

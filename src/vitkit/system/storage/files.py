@@ -49,6 +49,30 @@ def refuse_special(path: Path) -> Path:
     return path
 
 
+START = 512  # bytes in which a file says what it is
+PAGES = (b"<!doctype html", b"<html", b"<?xml")
+
+
+def what_came_instead(file: Path | bytes) -> str:
+    """What a file is, or one that begins with these bytes, if a download or a clone fetched something else
+    in its place, and what to do: "a web page; ...". "" for any other file."""
+    start = file
+    if isinstance(file, Path):
+        with file.open("rb") as opened:
+            start = opened.read(START)
+    if start.startswith(b"version https://git-lfs"):
+        return (
+            "a pointer of Git LFS, which stands for the file in a clone; fetch the file itself: git lfs "
+            "pull, in that clone"
+        )
+    if start[:START].removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith(PAGES):
+        return (
+            "a web page, which was downloaded in place of the file; download the file itself (at Hugging "
+            "Face its address has /resolve/ in it, and not /blob/)"
+        )
+    return ""
+
+
 def nearest(path: Path | str) -> str:
     """ "; did you mean PATH?" with a file or folder that is there and is called almost so, for the
     sentence that there is none; "" if there is none such. Each folder above may be misspelt too."""
