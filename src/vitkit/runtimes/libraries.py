@@ -71,7 +71,7 @@ def open_file(
     check_installed(library)
 
     # What it says of itself
-    if kind == "onnx" and (instead := what_came_instead(path)):  # the others are archives, or XML
+    if instead := what_came_instead(path):
         raise BadWeights(f"{path} is {instead}")
     try:
         opened = _open(path, library, precision)

@@ -50,7 +50,8 @@ def refuse_special(path: Path) -> Path:
 
 
 START = 512  # bytes in which a file says what it is
-PAGES = (b"<!doctype html", b"<html", b"<?xml")
+# Of a page, or of the answer of a store that refuses, as S3's; an SVG image is XML too, and neither
+PAGE = re.compile(rb"(<\?xml[^>]*>\s*)?<(!doctype html|html|error\b)", re.IGNORECASE)
 
 
 def what_came_instead(file: Path | bytes) -> str:
@@ -65,7 +66,7 @@ def what_came_instead(file: Path | bytes) -> str:
             "a pointer of Git LFS, which stands for the file in a clone; fetch the file itself: git lfs "
             "pull, in that clone"
         )
-    if start[:START].removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith(PAGES):
+    if PAGE.match(start[:START].removeprefix(b"\xef\xbb\xbf").lstrip()):
         return (
             "a web page, which was downloaded in place of the file; download the file itself (at Hugging "
             "Face its address has /resolve/ in it, and not /blob/)"
