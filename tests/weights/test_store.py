@@ -88,7 +88,7 @@ def test_a_model_from_before_the_activation_was_saved_has_that_of_its_loss(saved
     ("within", "fields", "sentence"),
     [
         (["model"], {"width": 64}, "its tensors do not fit the model: stem.project.weight"),
-        (["model"], {"heads": 0}, "`heads` is 0"),
+        (["model"], {"heads": 0}, "heads is 0"),
         (["model"], {"heads": 5}, "cannot be split among 5 heads"),
         (["model"], {"tint": 1}, "settings that this version does not know: tint"),
         ([], {"preprocessing": None}, "'preprocessing' is missing"),

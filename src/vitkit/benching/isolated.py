@@ -32,13 +32,15 @@ CHILD += "from vitkit.benching.isolated import child; child()"
 
 
 class Isolated:
-    """An exported file that another process has opened."""
+    """An exported file that another process computes."""
 
-    def __init__(self, path: Path, library: RuntimeName):
-        """Start the process and open the file in it. Raises WorkerDied if that ends the process, and what
-        `open_model_file` raises."""
+    runtime: FileRuntime | PictureRuntime
+    """The opened file, as a Runtime whose answers come from the process."""
+
+    def __init__(self, path: Path):
+        """Start the process."""
         self.path = path
-        self._library = LIBRARIES.get(library, "the library")
+        self._library = "the library"
         self._images: np.ndarray | None = None  # those that the process has
         paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
@@ -47,17 +49,17 @@ class Isolated:
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         )
-        try:
-            opened, _ = self._ask("open", path=str(path), library=library)
-        except BaseException:
-            self.close()
-            raise
+
+    def open(self, library: RuntimeName) -> None:
+        """Open the file in the process. Raises WorkerDied if that ends the process, and what
+        `open_model_file` raises."""
+        self._library = LIBRARIES.get(library, self._library)
+        opened, _ = self._ask("open", path=str(self.path), library=library)
         exported = Exported.from_json(opened["exported"])
         self._library = opened["library"]
-        self.runtime: FileRuntime | PictureRuntime = FileRuntime(
-            path, exported, self._library, self._compute, opened["computed_in"]
+        self.runtime = FileRuntime(
+            self.path, exported, self._library, self._compute, opened["computed_in"]
         )
-        """The file, as a Runtime whose answers come from the process."""
         if exported.takes_pictures:
             self.runtime = PictureRuntime(self.runtime)
 
@@ -113,8 +115,9 @@ def isolated_files() -> Iterator[OpenFile]:
     files: list[Isolated] = []
 
     def open_isolated(path: Path, library: RuntimeName) -> Isolated:
-        file = Isolated(path, library)
+        file = Isolated(path)
         files.append(file)
+        file.open(library)
         return file
 
     try:
