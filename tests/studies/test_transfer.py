@@ -150,7 +150,7 @@ def test_an_error_of_the_settings_ends_the_selection_at_the_first_run(recipe, tm
 
 
 def test_seeds_that_cannot_run_are_said_once(recipe, tmp_path, capsys):
-    with pytest.raises(ValueError, match="micro_batch -1"):
+    with pytest.raises(ValueError, match="`micro_batch` -1"):
         transfer(replace(recipe, micro_batch=-1), tmp_path, seeds=3, device="cpu")
     assert "(2 of 3)" not in capsys.readouterr().err
 

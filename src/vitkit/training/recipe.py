@@ -382,7 +382,7 @@ def check_numbers(recipe: Recipe) -> None:
         spans |= _spans(scheduled, f"evals.{number}.")
     for name, span in spans.items():
         if not 0 <= span.n < math.inf:
-            raise BadSettings(f"{name} is {span.n:g} {span.unit}; a duration is 0 or more")
+            raise BadSettings(f"`{name}` is {span.n:g} {span.unit}; a duration is 0 or more")
 
 
 def _spans(node, prefix: str = "") -> dict[str, Span]:
