@@ -21,9 +21,16 @@ from typing import Any, BinaryIO
 import numpy as np
 
 import vitkit.system.errors as errors
-from vitkit.runtimes.exported import Exported, FileRuntime, PictureRuntime
-from vitkit.runtimes.libraries import LIBRARIES, RuntimeName, open_model_file
+from vitkit.runtimes import (
+    LIBRARIES,
+    Exported,
+    FileRuntime,
+    PictureRuntime,
+    RuntimeName,
+    open_model_file,
+)
 from vitkit.system.errors import VitkitError, WorkerDied
+from vitkit.system.storage.files import parse_json
 
 LEAST_CALLS = 2  # of a turn
 # Ctrl-C goes to the whole group, and ends a child only by way of its parent
@@ -161,7 +168,7 @@ def _receive(stream: BinaryIO) -> tuple[dict, list[np.ndarray]]:
     line = stream.readline()
     if not line.endswith(b"\n"):
         raise EOFError
-    values = json.loads(line)
+    values = parse_json(line)
     arrays = []
     for dtype, shape in values["arrays"]:
         size = math.prod(shape) * np.dtype(dtype).itemsize
