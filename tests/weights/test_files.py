@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from other_libraries import assert_same_state
 from safetensors.torch import save_file
 
+from vitkit.data import BadImage, open_image
 from vitkit.models import vit
 from vitkit.system.errors import BadWeights
 from vitkit.weights import convert, load, save
@@ -406,3 +407,10 @@ def test_what_a_download_fetched_instead_is_named(tmp_path, name, start, kind):
     expected = f"{file.name} is {kind}, which .*; (fetch|download) the file itself"
     with pytest.raises(BadWeights, match=expected):
         load(file)
+
+
+def test_an_image_that_a_download_fetched_something_else_for_is_named_too():
+    with pytest.raises(BadImage, match=r"^a\.jpg is a pointer of Git LFS, which"):
+        open_image(b"version https://git-lfs.github.com/spec/v1\nsize 12\n", "a.jpg")
+    with pytest.raises(BadImage, match=r"^a\.svg is not an image of a format that is read here"):
+        open_image(b"<?xml version='1.0'?><svg></svg>", "a.svg")
