@@ -206,7 +206,7 @@ def test_a_stride_is_one_number_or_two(model, photographs, capsys):
         status, _, err = say(capsys, *words)
         assert status == 0 and f"patches of 16 x 16 pixels every {every}, cut by" in err
     status, _, err = say(capsys, "predict", model, image, "--stride", "8", "4", "2")
-    assert status == 1 and "stride is (8, 4, 2); it is a number of pixels, at least 1, or" in err
+    assert status == 1 and "--stride is (8, 4, 2); it is a number of pixels, at least 1, or" in err
 
 
 def test_finetune_help_is_about_this_model_and_this_data(model, capsys):

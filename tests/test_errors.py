@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pictures import encoded, photograph
+from pictures import encoded, make_photographs, photograph
 
 import vitkit
 from vitkit.cli import main
@@ -132,6 +132,38 @@ def test_a_message_names_the_setting_in_python_and_the_option_in_a_terminal(
         vitkit.serve("nothing", port=70000)
     assert main(["serve", "nothing", "--port", "70000"]) == 1
     assert "--port is 70000" in capsys.readouterr().err
+
+
+def test_a_call_in_a_message_is_written_as_the_program_writes_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        vitkit.BadSettings, match=r": vitkit\.compare\('one', 'two', images\) takes"
+    ):
+        vitkit.compare("one", "two")
+    assert main(["compare", "one", "two"]) == 1
+    assert ": vitkit compare one two IMAGE... takes" in capsys.readouterr().err
+    with pytest.raises(vitkit.BadSettings, match="no image to classify; give files, .*, arrays or"):
+        vitkit.predict("model", [])
+    assert main(["predict", "model", "--json"]) == 1
+    assert "or - for names from the standard input" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["finetune", "label"])
+def test_without_weights_the_call_that_was_made_is_named(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("vitkit.recipes.finetuning.hub_answers", lambda: False)
+    monkeypatch.setattr("vitkit.weights.Published.is_here", False)
+    make_photographs(tmp_path)
+    calls = {
+        "finetune": ("vitkit.finetune(model, 'photos')", "vitkit finetune MODEL photos"),
+        "label": ("vitkit.label('photos', model=model)", "vitkit label photos --model MODEL"),
+    }
+    in_python, in_a_terminal = calls[name]
+    with pytest.raises(vitkit.BadSettings, match=f"Say which: {re.escape(in_python)}, where"):
+        getattr(vitkit, name)("photos")
+    assert main([name, "photos"]) == 1
+    assert f"Say which: {in_a_terminal}, where" in capsys.readouterr().err
 
 
 # Bugs

@@ -10,12 +10,16 @@ from margins import at_most
 from pictures import photograph
 from PIL import Image
 
-from vitkit.benching.candidates import Contender
+from vitkit import export
+from vitkit.benching import isolated_files
+from vitkit.benching.candidates import Contender, of_exported
 from vitkit.benching.measuring import Plan, Speed, measure, measure_starts
 from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
+from vitkit.runtimes import open_file
 from vitkit.runtimes.fastest import folder_of, remembered
+from vitkit.system.errors import BadWeights, VitkitError, WorkerDied
 from vitkit.verbs.diagnosis.bench import described
 from vitkit.verbs.diagnosis.bench_output import tables
 from vitkit.weights import Classifier, load, save
@@ -167,3 +171,69 @@ def test_processes_are_started(model, monkeypatch):
     assert 0.1 < seconds < 120 and 100 < megabytes < 4000
     with pytest.raises(ValueError, match="failed: "):
         measure_starts([model / "nothing"])
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    for package in ("onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    file = tmp_path_factory.mktemp("exported") / "model.onnx"
+    export(model, output=file)
+    return file
+
+
+@pytest.mark.slow
+def test_a_file_in_a_process_of_its_own_gives_the_same_answers_and_may_die(exported, capsys):
+    images = np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16), dtype=np.uint8)
+    expected = open_file(exported).logits(images)
+
+    def here(images):
+        return np.zeros((len(images), 2), np.float32)
+
+    with isolated_files() as open_isolated:
+        process = open_isolated(exported, "onnx")
+        np.testing.assert_array_equal(process.runtime.logits(images), expected)
+        found = [of_exported(process), Contender("PyTorch", "float32", here)]
+        speeds = measure(found, images, Plan((1, 3), 1, 1e-9))
+        assert all(set(speed.images_per_second) == {1, 3} for speed in speeds)
+
+        # As a library's segmentation fault ends it
+        process._process.kill()
+        dead, alive = measure(found, images, Plan((1, 3), 1, 1e-9))
+        assert dead.images_per_second == {} and set(alive.images_per_second) == {1, 3}
+        with pytest.raises(WorkerDied, match=r"computes model\.onnx ended by SIGKILL"):
+            process.runtime.logits(images)
+    assert "ONNX Runtime float32 is measured no further: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_errors_come_from_the_process_as_they_are(exported, tmp_path):
+    damaged = tmp_path / "model.onnx"
+    damaged.write_bytes(exported.read_bytes()[:200])
+    with (
+        isolated_files() as open_isolated,
+        pytest.raises(BadWeights, match=r"model\.onnx cannot be opened by ONNX Runtime"),
+    ):
+        open_isolated(damaged, "onnx")
+
+
+@pytest.mark.slow
+def test_a_runtime_whose_process_ends_loses_no_other_figures(model, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
+    crash = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    monkeypatch.setattr("vitkit.benching.isolated.CHILD", crash)
+
+    def no_start(models):
+        raise VitkitError("vitkit predict failed")
+
+    monkeypatch.setattr("vitkit.verbs.diagnosis.bench.measure_starts", no_start)
+    words = "--runtimes torch onnx --precisions float32 --batch 1 --rounds 1 --seconds 0.01"
+    assert main(["bench", str(model), *words.split()]) == 0
+    printed = capsys.readouterr()
+    errors = " ".join(printed.err.split())
+    assert "ONNX Runtime float32 is left out: the process in which ONNX Runtime" in errors
+    assert "the start of processes is not measured: vitkit predict failed" in errors
+    assert "PyTorch float32" in printed.out and "images/s" in printed.out
+    assert "ONNX Runtime" not in printed.out

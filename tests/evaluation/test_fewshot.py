@@ -149,7 +149,7 @@ def test_what_cannot_be_learned_is_a_sentence():
     with pytest.raises(ValueError, match="no image to evaluate on"):
         measured(Fewshot(), test=source_of(np.zeros(0), np.zeros(0, np.int64)))
     for wrong in ({"shots": ()}, {"shots": (0, 5)}, {"shots": (5, 5)}, {"seeds": 0}):
-        with pytest.raises(ValueError, match="shots is|seeds is"):
+        with pytest.raises(ValueError, match="`shots` is|`seeds` is"):
             Fewshot(**wrong)
 
 

@@ -135,7 +135,7 @@ def test_the_given_model_stays_on_its_device(classifier, monkeypatch):
 
 
 def test_no_class_at_all_is_refused(classifier, files):
-    with pytest.raises(ValueError, match="top is 0"):
+    with pytest.raises(ValueError, match="`top` is 0"):
         list(predict(classifier, files, top=0, device="cpu"))
 
 

@@ -201,8 +201,8 @@ def test_what_cannot_be_done_is_said_before_it_begins(run, photos, folder, tmp_p
         ("-", photos): "give it alone",
         (photos / "1.jpg", "--watch"): "waits for what arrives in one folder",
         (photos, "--json", "--to", tmp_path / "b.csv"): "give one of them",
-        (photos, "--top", 0): "top is 0",
-        (photos, "--workers", -2): "workers is -2",
+        (photos, "--top", 0): "--top is 0",
+        (photos, "--workers", -2): "--workers is -2",
     }
     for words, sentence in sentences.items():
         status, out, err = run(*words)

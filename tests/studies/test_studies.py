@@ -488,7 +488,7 @@ def test_the_command_runs_draws_again_and_answers(capsys, tmp_path):
     assert "fits no law" in capsys.readouterr().err
     assert json.loads((tmp_path / "s/study.json").read_text())["plan"]["steps"] == 21
     for wrong, sentence in (
-        (["--jobs", "-1"], "jobs is -1"),
+        (["--jobs", "-1"], "--jobs is -1"),
         (["--jobs", "2", "--shard", "1/2"], "does not go with --shard"),
         (["--on", "slurm"], "say how many, with --jobs"),
     ):

@@ -59,7 +59,7 @@ def test_the_study_of_speed_has_both_panels(tmp_path, monkeypatch):
     assert results(study, ask, reached.plan, tmp_path) == reached
     most = [row._replace(metric=replace(row.metric, value=1 << 16)) for row in reached.rows]
     assert "(65,536 or more)" in study.table(reached._replace(rows=most)).rows[0][1]
-    with pytest.raises(ValueError, match="memory is 1e[+]06 GiB, and this machine has"):
+    with pytest.raises(ValueError, match="`memory` is 1e[+]06 GiB, and this machine has"):
         study.check(Ask(memory=1e6))
     with pytest.raises(ValueError, match="cannot be cut into patches"):
         study.check(Ask(sizes=(100,)))

@@ -66,7 +66,7 @@ def test_one_run_is_a_run_like_any_other(recipe, tmp_path):
     outcome = transfer(replace(recipe, length=Span(2), seed=5), tmp_path, device="cpu")
     assert (list(outcome.runs), outcome.selection, outcome.mean()[1]) == ([5], {}, 0.0)
     assert (tmp_path / "model").is_dir() and not (tmp_path / "select").exists()
-    with pytest.raises(ValueError, match="seeds is 0"):
+    with pytest.raises(ValueError, match="`seeds` is 0"):
         transfer(recipe, tmp_path, seeds=0)
 
 
@@ -150,7 +150,7 @@ def test_an_error_of_the_settings_ends_the_selection_at_the_first_run(recipe, tm
 
 
 def test_seeds_that_cannot_run_are_said_once(recipe, tmp_path, capsys):
-    with pytest.raises(ValueError, match="micro_batch -1"):
+    with pytest.raises(ValueError, match="`micro_batch` -1"):
         transfer(replace(recipe, micro_batch=-1), tmp_path, seeds=3, device="cpu")
     assert "(2 of 3)" not in capsys.readouterr().err
 

@@ -346,7 +346,7 @@ def test_settings_that_cannot_be_are_refused(place, capsys):
     for more, message in (
         (["--rates", "0.1"], "are for fine-tuning"),
         (["--tasks", "third"], "has no task 'third'; it has first, second, broken"),
-        (["--protocol", "paper", "--seeds", "0"], "seeds is 0"),
+        (["--protocol", "paper", "--seeds", "0"], "--seeds is 0"),
     ):
         assert cli.main([*words, *more]) == 1
         assert message in " ".join(capsys.readouterr().err.split())

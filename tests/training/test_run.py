@@ -154,18 +154,18 @@ def test_a_batch_is_no_larger_than_an_epoch(tiny):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch": 0}, "batch is 0"),
-        ({"average": 1.0}, "average is 1.0"),
+        ({"batch": 0}, "`batch` is 0"),
+        ({"average": 1.0}, "`average` is 1.0"),
         ({"keep": 0}, "keep is 0"),
         ({"length": Span(0)}, "is not one step of 50 images"),
         ({"optim": Optim(warmup=Span(30))}, "a warm-up of 30 steps leaves nothing"),
-        ({"seed": -1}, "seed is -1; it must be from 0 to"),
-        ({"seed": 2**45}, "seed is 35184372088832; it must be from 0 to"),
+        ({"seed": -1}, "`seed` is -1; it must be from 0 to"),
+        ({"seed": 2**45}, "`seed` is 35184372088832; it must be from 0 to"),
         ({"batch": 49, "objective": Supervised(mixup=0.2)}, "a batch of 49 .* has odd ones"),
         ({"micro_batch": 7, "objective": Supervised(cutmix=1.0)}, "micro-batches of 7 has odd"),
-        ({"save_every": Span(-5)}, "save_every is -5 steps; a duration is 0 or more"),
-        ({"optim": Optim(warmup=Span(-5))}, "optim.warmup is -5 steps"),
-        ({"evals": (Eval(Accuracy(), Span(-1, "epochs")),)}, "evals.0.every is -1 epochs"),
+        ({"save_every": Span(-5)}, "`save_every` is -5 steps; a duration is 0 or more"),
+        ({"optim": Optim(warmup=Span(-5))}, "`optim.warmup` is -5 steps"),
+        ({"evals": (Eval(Accuracy(), Span(-1, "epochs")),)}, "`evals.0.every` is -1 epochs"),
     ],
 )
 def test_settings_that_cannot_run_are_refused_before_the_images_are_read(tiny, changes, message):

@@ -95,8 +95,8 @@ def test_a_run_with_adapters_continues(published, quiet, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"blocks": -2}, "tune.blocks is -2"),
-        ({"lora": -1}, "tune.lora is -1"),
+        ({"blocks": -2}, "`tune.blocks` is -2"),
+        ({"lora": -1}, "`tune.lora` is -1"),
         ({"lora": 4, "blocks": 1}, "choose one of them"),
     ],
 )
@@ -106,7 +106,7 @@ def test_what_cannot_be_tuned_is_a_sentence(settings, sentence):
 
 
 def test_a_model_has_only_so_many_blocks(tiny):
-    with pytest.raises(ValueError, match="tune.blocks is 3; the model has 2 blocks"):
+    with pytest.raises(ValueError, match="`tune.blocks` is 3; the model has 2 blocks"):
         apply_tuning(create(tiny.model), Tune(blocks=3))
     with pytest.raises(ValueError, match="this model has none"):
         apply_tuning(create(tiny.model), Tune(blocks=0))

@@ -277,7 +277,7 @@ def test_what_is_refused(place):
     for words, sentence in (
         ({"photographs": "nowhere"}, "there is no folder nowhere"),
         ({"photographs": "empty"}, "empty holds no photographs"),
-        ({"photographs": "my photos", "port": 0}, "port is 0"),
+        ({"photographs": "my photos", "port": 0}, "`port` is 0"),
         ({"photographs": "my photos", "workdir": Path("model")}, "model holds something else"),
     ):
         with pytest.raises(ValueError, match=re.escape(sentence)):

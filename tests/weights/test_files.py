@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from other_libraries import assert_same_state
 from safetensors.torch import save_file
 
+from vitkit.data import BadImage, open_image
 from vitkit.models import vit
+from vitkit.system.errors import BadWeights
 from vitkit.weights import convert, load, save
 from vitkit.weights.destination import tensors_in
 from vitkit.weights.files.directory import _read
@@ -381,3 +383,34 @@ def test_files_of_other_kinds_are_refused_with_what_to_do_instead(name, remedy, 
     (tmp_path / name).write_text("{}")
     with pytest.raises(ValueError, match=f"{name} is not a file of weights; .*{remedy}"):
         load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        (b"<!DOCTYPE html><html>404</html>", "a web page"),
+        (b"\xef\xbb\xbf\n<HTML lang='en'>", "a web page"),
+        (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "a web page"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 12\n",
+            "a pointer of Git LFS",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "name", ["vit.safetensors", "vit.pth", "vit.npz", "model/model.safetensors"]
+)
+def test_what_a_download_fetched_instead_is_named(tmp_path, name, start, kind):
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(start)
+    expected = f"{file.name} is {kind}, which .*; (fetch|download) the file itself"
+    with pytest.raises(BadWeights, match=expected):
+        load(file)
+
+
+def test_an_image_that_a_download_fetched_something_else_for_is_named_too():
+    with pytest.raises(BadImage, match=r"^a\.jpg is a pointer of Git LFS, which"):
+        open_image(b"version https://git-lfs.github.com/spec/v1\nsize 12\n", "a.jpg")
+    with pytest.raises(BadImage, match=r"^a\.svg is not an image of a format that is read here"):
+        open_image(b"<?xml version='1.0'?><svg></svg>", "a.svg")

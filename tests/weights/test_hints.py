@@ -212,5 +212,7 @@ def test_patches_overlap_as_the_user_says(bare, capsys):
     two = load_as(file, Hints(stride=(side // 2, side)), quiet=True)
     assert two.model.config.stride == (side // 2, side)
     for wrong in (0, 8.0, (8,), (8, 0)):
-        with pytest.raises(ValueError, match="^stride is .*; it is a number of pixels, .* or two"):
+        with pytest.raises(
+            ValueError, match="^`stride` is .*; it is a number of pixels, .* or two"
+        ):
             Hints(stride=wrong)

@@ -6,6 +6,8 @@ from .candidates import of_exported as of_exported
 from .candidates import of_timm as of_timm
 from .candidates import with_less_work as with_less_work
 from .figures import draw as draw
+from .isolated import OpenFile as OpenFile
+from .isolated import isolated_files as isolated_files
 from .measuring import MEASURED as MEASURED
 from .measuring import PHOTOGRAPH as PHOTOGRAPH
 from .measuring import Plan as Plan

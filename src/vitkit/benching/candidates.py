@@ -6,11 +6,13 @@ Legend: B batch, K classes, h w pixels of what the model gets.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from logging import WARNING
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from vitkit.benching.isolated import Isolated, OpenFile
 from vitkit.exporting import (
     ENDINGS,
     LEAST,
@@ -28,7 +30,6 @@ from vitkit.runtimes import (
     LIBRARIES,
     PACKAGES,
     Compute,
-    FileRuntime,
     PictureRuntime,
     Runtime,
     compiled,
@@ -36,9 +37,9 @@ from vitkit.runtimes import (
     exiting,
     fit_exits,
     merging,
-    open_file,
 )
-from vitkit.system.errors import BadSettings, Unsupported
+from vitkit.system.console.messages import say
+from vitkit.system.errors import BadSettings, Unsupported, WorkerDied
 from vitkit.system.machine import has_bfloat16
 from vitkit.weights import Activation, Classifier
 
@@ -61,6 +62,8 @@ class Contender:
     """Whether it is int8 whose ranges are fixed by images, where it need not be."""
     less: str = ""
     """Which work is left out, so that the answers are not the model's own: "8 merged"."""
+    process: Isolated | None = None
+    """The process that computes it; None if this one does."""
 
     @property
     def name(self) -> str:
@@ -77,11 +80,15 @@ def contenders(
     classifier: Classifier,
     trial: Trial,
     folder: Path,
+    open_isolated: OpenFile,
     runtimes: Sequence[str] = ("torch", "onnx", "openvino"),
     precisions: Sequence[str] = ("float32", "bfloat16", "int8"),
 ) -> Iterator[Contender]:
     """Each that this machine can have, exported into a folder, and tried; PyTorch's float32, which
-    the others are compared with, is always the first.
+    the others are compared with, is always the first. One whose library ends its process is left out,
+    and a message says so.
+
+    open_isolated: opens an exported file in a process of its own.
 
     Raises ValueError, in its turn, for a runtime that cannot have the model.
     """
@@ -93,11 +100,15 @@ def contenders(
                 continue
             if library in ("torch", "compiled"):
                 yield _of_pytorch(classifier, exact, library, precision, trial)
-            else:
-                yield _exported(classifier, exact, Export(library, precision), trial, folder)
+                continue
+            files = [Export(library, precision)]
             if library == "openvino" and precision == "int8" and trial.for_calibration:
-                wanted = Export(library, precision, calibrated=True)
-                yield _exported(classifier, exact, wanted, trial, folder)
+                files.append(Export(library, precision, calibrated=True))
+            for wanted in files:
+                try:
+                    yield _exported(classifier, exact, wanted, trial, folder, open_isolated)
+                except WorkerDied as error:
+                    say(f"{_name(LIBRARIES[library], wanted)} is left out: {error}", WARNING)
 
 
 def is_worth_measuring(library: str, precision: str) -> bool:
@@ -122,18 +133,29 @@ def _of_pytorch(
     return _tried(exact, runtime, "PyTorch", precision, trial)
 
 
+def _name(library: str, wanted: Export) -> str:
+    """What a contender of an exported file is called."""
+    return Contender(library, wanted.precision, None, is_calibrated=wanted.calibrated).name
+
+
 def _exported(
-    classifier: Classifier, exact: Runtime, wanted: Export, trial: Trial, folder: Path
+    classifier: Classifier,
+    exact: Runtime,
+    wanted: Export,
+    trial: Trial,
+    folder: Path,
+    open_isolated: OpenFile,
 ) -> Contender:
-    """The model as a file."""
+    """The model as a file. Raises WorkerDied if the process that computes it ends."""
     library = LIBRARIES[wanted.to]
     name = f"{wanted.to}-{wanted.precision}"
     if wanted.calibrated:
         name += "-calibrated"
     path = folder / f"{name}{ENDINGS[wanted.to]}"
     write(classifier, described(classifier, wanted), wanted, path, trial)
-    tried = _tried(exact, open_file(path), library, wanted.precision, trial, path)
-    return replace(tried, is_calibrated=wanted.calibrated)
+    process = open_isolated(path, wanted.to)
+    tried = _tried(exact, process.runtime, library, wanted.precision, trial, path)
+    return replace(tried, is_calibrated=wanted.calibrated, process=process)
 
 
 def _tried(
@@ -174,12 +196,13 @@ def with_less_work(
         yield replace(tried, less=less)
 
 
-def of_exported(file: FileRuntime | PictureRuntime, path: Path) -> Contender:
-    """An exported file, whose answers are not compared."""
+def of_exported(process: Isolated) -> Contender:
+    """An exported file in a process of its own, whose answers are not compared."""
+    file = process.runtime
     own = file
     if isinstance(file, PictureRuntime):
         own = file.file
-    return Contender(own.library, own.computed_in, file.logits, file=path)
+    return Contender(own.library, own.computed_in, file.logits, file=process.path, process=process)
 
 
 def of_timm(name: str, classifier: Classifier) -> Contender:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
+from logging import WARNING
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -21,13 +22,14 @@ import numpy as np
 from PIL import Image
 
 from vitkit.benching.candidates import Contender, is_good
+from vitkit.benching.isolated import passes
 from vitkit.runtimes import NAME, Fastest, folder_of
-from vitkit.system.errors import VitkitError
+from vitkit.system.console.messages import say
+from vitkit.system.errors import VitkitError, WorkerDied
 from vitkit.system.storage.files import write_json
 from vitkit.weights import Classifier
 
 PAUSE = 0.02  # seconds in which another runtime's threads come to rest
-LEAST_CALLS = 2  # of a turn
 MEASURED = 64  # images to measure on, at most
 STARTS = 3  # processes that are started
 LOOKED = 0.02  # seconds between two looks at a process's memory
@@ -70,14 +72,20 @@ class Speed:
 
 def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Plan) -> list[Speed]:
     """Measure all of them in turns, on images, uint8 (N, 3, h, w): how long an early exit takes
-    depends on them."""
+    depends on them. One whose process ends is measured no further, and a message says so; it has no
+    figures if one of its batch sizes was not measured."""
     repeated = -(-max(plan.batches) // len(images)) + 1
     images = np.concatenate([images] * repeated)
 
     # Whatever comes first is slower
-    for contender in contenders:
-        for batch in plan.batches:
-            contender.compute(images[:batch])
+    ended = set()
+    for i, contender in enumerate(contenders):
+        try:
+            for batch in plan.batches:
+                contender.compute(images[:batch])
+        except WorkerDied as error:
+            _say_ended(contender, error)
+            ended.add(i)
 
     # In turns
     rates = [{batch: [] for batch in plan.batches} for _ in contenders]
@@ -88,32 +96,37 @@ def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Plan) -> 
             if turn % 2:
                 order.reverse()
             for i in order:
-                times = _turn(contenders[i], images, batch, plan.seconds)
+                if i in ended:
+                    continue
+                try:
+                    times = _turn(contenders[i], images, batch, plan.seconds)
+                except WorkerDied as error:
+                    _say_ended(contenders[i], error)
+                    ended.add(i)
+                    continue
                 rates[i][batch].append(batch * len(times) / sum(times))
                 if batch == 1:
                     latencies[i] += times
     return [_speed(rate, times) for rate, times in zip(rates, latencies, strict=True)]
 
 
+def _say_ended(contender: Contender, error: WorkerDied) -> None:
+    say(f"{contender.name} is measured no further: {error}", WARNING)
+
+
 def _turn(contender: Contender, images: np.ndarray, batch: int, seconds: float) -> list[float]:
-    """Seconds of each pass of a turn, which goes through the images."""
+    """Seconds of each pass of a turn, which goes through the images. Raises WorkerDied if a process that
+    computes them ends."""
     time.sleep(PAUSE)
-    contender.compute(images[:batch])  # the caches hold another's weights
-    times = []
-    first = 0
-    while len(times) < LEAST_CALLS or sum(times) < seconds:
-        some = images[first : first + batch]
-        begun = time.perf_counter()
-        contender.compute(some)
-        times.append(time.perf_counter() - begun)
-        first += batch
-        if first + batch > len(images):
-            first = 0
-    return times
+    if contender.process is not None:
+        return contender.process.turn(images, batch, seconds)
+    return passes(contender.compute, images, batch, seconds)
 
 
 def _speed(rates: dict[int, list[float]], times: list[float]) -> Speed:
     """The medians of all rounds."""
+    if not all(rates.values()):
+        return Speed({}, {}, None, None)
     medians = {batch: statistics.median(values) for batch, values in rates.items()}
     spread = {batch: max(values) / min(values) for batch, values in rates.items()}
     percentiles = [None, None]

@@ -218,12 +218,13 @@ def _unknown(name: str) -> str:
 def _run_and_report(command: Command, words: list[str]) -> int:
     """Run a command; returns its exit status. Errors that a user can put right are printed as a
     sentence, and bugs with their traceback."""
-    from vitkit.cli.spelling import as_options
+    from vitkit.cli.spelling import as_command, as_options
     from vitkit.system.console.messages import spelled
     from vitkit.system.errors import Interrupted, PeerFailed
+    from vitkit.system.functions.steps import steps_as
 
     try:
-        with spelled(as_options):
+        with spelled(as_options), steps_as(as_command):
             return _run(command, words)
     except WrongWords as error:
         return _complain(str(error), WRONG_WORDS)

@@ -34,8 +34,7 @@ def other_command(name: str, words: list[str]) -> list[str] | None:
     WrongWords, with what to do, for one that there is none of."""
     answer = other_tools.COMMAND_ANSWERS.get(other_tools.SAME_COMMAND.get(name, name))
     if answer is not None:
-        given = shlex.join(leading(words))
-        raise WrongWords(re.sub(r"{(.*?)}", lambda slot: given or slot[1], answer))
+        raise WrongWords(_with_words(answer, list(leading(words))))
     if name in other_tools.COMMANDS:
         meant = other_tools.COMMANDS[name]
         tell(name, f"vitkit {meant}")
@@ -45,6 +44,22 @@ def other_command(name: str, words: list[str]) -> list[str] | None:
         tell(f"data {as_word(second)}", f"vitkit data stats {as_word(second)}")
         return ["data", "stats", second, *words]
     return None
+
+
+def _with_words(answer: str, named: list[str]) -> str:
+    """An answer with the words that follow the name in its slots: {MODEL} is the one that is a model, and
+    {DATA} the others. A slot that is the only one takes any words, and one without words keeps its
+    name."""
+    slots = set(re.findall(r"{(.*?)}", answer))
+    models = [word for word in named if is_model(word)][:1]
+    if not models and len(named) > 1 and not is_images(named[0]):
+        models = named[:1]  # such as a name that is misspelt
+    others = [word for word in named if word not in models]
+    filled = {"MODEL": models, "DATA": others, "RUN": named}
+    if len(slots) == 1:
+        (only,) = slots
+        filled[only] = filled[only] or named
+    return re.sub(r"{(.*?)}", lambda slot: shlex.join(filled[slot[1]]) or slot[1], answer)
 
 
 def own_command(name: str, words: list[str]) -> tuple[str, list[str]]:

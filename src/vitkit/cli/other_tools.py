@@ -66,11 +66,13 @@ COMMANDS = {
     "review": "data review",
     "clean": "data review",
     "data clean": "data review",
+    "tidy": "data review",
+    "data tidy": "data review",
 }
 """Commands of other names."""
 
-# {} stands for the words that follow the name, {MODEL} and {DATA} for them too, or for what there is none
-# of
+# {MODEL}, {DATA} and {RUN} stand for the words that follow the name, or for themselves if there are none;
+# of an answer with both, {MODEL} is the word that is a model, and {DATA} the others
 COMMAND_ANSWERS = {
     "resume": "the same command again continues a run, in its --workdir if it was given one; "
     "recipe.json of a run says what it was begun with",
@@ -88,10 +90,16 @@ COMMAND_ANSWERS = {
     "lists them to be left out",
     "split": "no folder has to be divided: vitkit finetune {DATA} and vitkit train hold out a fifth of "
     "every class as a test part, if there is none in folders train and test",
-    "cluster": "vitkit features MODEL {DATA} -o features.parquet writes the features of images, by which "
+    "cluster": "vitkit features {MODEL} {DATA} -o features.parquet writes the features of images, by which "
     "scikit-learn or a database of vectors clusters them and finds similar ones",
     "docs": "vitkit COMMAND --help explains a command, and vitkit alone lists all of them",
     "dashboard": "vitkit report {RUN} writes a page about a run, and about several side by side",
+    "explore": "vitkit inspect {MODEL} draws what a model has learned, and vitkit data stats {DATA} prints "
+    "what a data set holds",
+    "metrics": "vitkit evaluate {MODEL} {DATA} measures a model on images with labels, and vitkit report RUN "
+    "writes a page about a run, with all that it measured",
+    "prune": "no weights are pruned: vitkit faster {MODEL} finds the fastest way to compute a model, with "
+    "tokens merged or in int8, that loses no more accuracy than you allow",
     "install": "vitkit doctor says what is there and what is missing, each with its pip install",
 }
 """Commands that there are none of, each with what to do instead."""
@@ -104,6 +112,12 @@ SAME_COMMAND = {
     "rm": "delete",
     "remove": "delete",
     "erase": "delete",
+    "purge": "delete",
+    "wipe": "delete",
+    "browse": "explore",
+    "view": "explore",
+    "look": "explore",
+    "metric": "metrics",
     "search": "cluster",
     "similar": "cluster",
     "retrieve": "cluster",
@@ -117,9 +131,11 @@ SAME_COMMAND = {
     "int8": "quantize",
     "pull": "download",
     "duplicates": "dedupe",
+    "dedup": "dedupe",
     "deduplicate": "dedupe",
     "data duplicates": "dedupe",
     "data dedupe": "dedupe",
+    "data dedup": "dedupe",
     "data split": "split",
     "tensorboard": "dashboard",
     "plot": "dashboard",
@@ -354,3 +370,30 @@ SAME_ANSWER = {
     "threshold": "conf",
 }
 """Other names of settings that ANSWERS and SETTINGS have."""
+
+EXAMPLES = {
+    "--optim.name": "adamw",
+    "--optim.schedule": "cosine",
+    "--track": "tensorboard",
+    "--workdir": "DIR",
+    "--output": "FILE",
+    "--to": "FILE",
+    "--into": "DIR",
+    "--data": "DATA",
+    "--data.source": "DATA",
+    "--model": "MODEL",
+    "--init": "WEIGHTS",
+}
+"""Values of options that take no number, for a sentence that one is missing."""
+
+
+def _joined_names() -> dict[str, str]:
+    """The names of settings that have hyphens, by what they are without: {"batchsize": "batch-size"}."""
+    names = {}
+    for name in (*SETTINGS, *ANSWERS, *SAME_ANSWER):
+        if "-" in name and " " not in name:
+            names[name.replace("-", "")] = name
+    return names
+
+
+JOINED = _joined_names()

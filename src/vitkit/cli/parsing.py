@@ -101,6 +101,8 @@ def _sentence(complaint: str, program: str) -> str:
     text = " ".join(rest) or title
     if no_value := re.search(r"Missing value for argument '(--[\w.-]+)'", text):
         return f"{no_value[1]} needs a value; {program} --help says more"
+    if inner := re.match(r"Error parsing ([\w.-]+): (.*)", text):
+        return f"{_of_part(inner[1], inner[2])}; {program} --help says more"
     match = re.search(r"(--[\w.-]+ ?[A-Z]*) ?(.*)", text)
     if match and "issing" in text:
         what = match[2].removesuffix("(required)").strip(" .")
@@ -109,6 +111,17 @@ def _sentence(complaint: str, program: str) -> str:
     if unknown:
         return f"{unknown} is one word too many; {program} --help says more"
     return f"{text}; {program} --help says more"
+
+
+def _of_part(part: str, complaint: str) -> str:
+    """What the dataclass of a part complains of, with its settings as options: "lr is 0" of recipe.optim is
+    "--optim.lr is 0"."""
+    options = part.removeprefix("recipe.").replace("_", "-")
+    match = re.match(r"`?([a-z_]+(?:\.[a-z_]+)*)`? is ", complaint)
+    if match is None or part == "recipe":
+        return complaint
+    last = match[1].replace("_", "-").rpartition(".")[2]
+    return f"--{options}.{last} is {complaint[match.end() :]}"
 
 
 def _sizes_last(words: list[str]) -> list[str]:

@@ -99,6 +99,7 @@ def _option(word: str) -> tuple[str, str]:
     if not has_dashes and not is_assignment:
         return "", ""
     name = name.lstrip("-").replace("_", "-")
+    name = other_tools.JOINED.get(name, name)
     return other_tools.SAME_ANSWER.get(name, name), value
 
 
@@ -179,7 +180,7 @@ def _values(word: str, template: str, value: str, waiting: list[str]) -> list[st
     if "{gpu}" in template and not following.removeprefix("cuda").lstrip(":").isdigit():
         return []
     if not following or following.startswith("--"):
-        raise WrongWords(f"{word} needs a value, as in {_example(template)}")
+        raise WrongWords(f"{word} needs a value, as in {_example(template, word)}")
     return [waiting.pop(0)]
 
 
@@ -187,7 +188,7 @@ def _sizes(word: str, template: str, value: str, waiting: list[str]) -> list[str
     """The numbers of a size, one or two: 224, 224 224, 224x224. Raises WrongWords for anything else."""
     following = waiting[0] if waiting else ""
     if not value and (not following or following.startswith("--")):
-        raise WrongWords(f"{word} needs a value, as in {_example(template)}")
+        raise WrongWords(f"{word} needs a value, as in {_example(template, word)}")
     given = value or waiting.pop(0)
     values = re.split("[x,]", given)
     if len(values) == 1 and waiting and waiting[0].isdigit():
@@ -224,9 +225,14 @@ def _gpu(values: list[str]) -> str:
     return values[0]
 
 
-def _example(template: str) -> str:
-    """The first option of a template with an example where its values go."""
-    first = template.split(" --")[0].replace("{size}", "224").replace("{}", "1")
+def _example(template: str, typed: str) -> str:
+    """The first option of a template with an example where its values go; of a word without an option, what
+    was typed with the word's name: --data DATA."""
+    option, _, values = template.split(" --")[0].partition(" ")
+    if not option.startswith("--"):
+        return f"{typed} {option}"
+    value = other_tools.EXAMPLES.get(option, "1")
+    first = f"{option} {values}".replace("{size}", "224").replace("{}", value)
     return re.sub(r"{(.+)}", r"\1", first)
 
 

@@ -142,9 +142,9 @@ def predict(
 def check_settings(top: int, batch: int, workers: int) -> None:
     """Raises ValueError if numbers are out of range."""
     if top < 1 or batch < 1:
-        raise BadSettings(f"top is {top} and batch {batch}; both must be at least 1")
+        raise BadSettings(f"`top` is {top} and batch {batch}; both must be at least 1")
     if workers < -1:
-        raise BadSettings(f"workers is {workers}; it is 0 or more, or -1")
+        raise BadSettings(f"`workers` is {workers}; it is 0 or more, or -1")
 
 
 def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:

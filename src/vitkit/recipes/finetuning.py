@@ -266,9 +266,12 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose_pretrained(minutes: float, device: torch.device) -> Choice:
+def choose_pretrained(minutes: float, device: torch.device, naming: str) -> Choice:
     """Choose pretrained weights when none are given: the largest model of one family that this
-    machine has or can download, and can train in the time. Raises ValueError if there is none."""
+    machine has or can download, and can train in the time. Raises ValueError if there is none.
+
+    naming: the call that names a model, for that error.
+    """
     family = [row for row in map(published_called, FAMILY) if row is not None]
     fitting = _fitting(family, minutes, device)
     smaller = family[family.index(fitting) :]
@@ -297,7 +300,7 @@ def choose_pretrained(minutes: float, device: torch.device) -> Choice:
             return Choice(str(file), why)
     raise BadSettings(
         "no pre-trained weights: the Hugging Face hub cannot be reached, and none of vitkit's "
-        f"choice are in its cache. Say which: vitkit finetune MODEL DATA, where MODEL is a file "
+        f"choice are in its cache. Say which: {naming}, where the model is a file "
         f"such as {_file_of(family[-1])}: on another machine, it is model.safetensors at "
         f"{family[-1].where} ({family[-1].megabytes} MB)"
     )

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from vitkit.data import Picture, Preprocessing
-from vitkit.system.errors import BadWeights
+from vitkit.system.errors import BadWeights, WorkerDied
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import parse_json
 from vitkit.weights import Activation
@@ -223,6 +223,8 @@ class FileRuntime:
             computed = self.compute(np.ascontiguousarray(images))
             outputs = [np.asarray(output, dtype=np.float32) for output in computed]
             shape = outputs[0].shape
+        except WorkerDied:  # of a process that computes the file, whose sentence says so
+            raise
         except Exception as error:  # the libraries' errors have no common class
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise BadWeights(

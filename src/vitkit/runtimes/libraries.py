@@ -20,8 +20,9 @@ from vitkit.runtimes.exported import (
     threads,
 )
 from vitkit.system.errors import BadSettings, BadWeights, Unsupported
+from vitkit.system.functions.steps import FILE, MODEL, step
 from vitkit.system.machine import has_vnni
-from vitkit.system.storage.files import nearest, refuse_special
+from vitkit.system.storage.files import nearest, refuse_special, what_came_instead
 
 if TYPE_CHECKING:
     import openvino
@@ -70,6 +71,8 @@ def open_file(
     check_installed(library)
 
     # What it says of itself
+    if instead := what_came_instead(path):
+        raise BadWeights(f"{path} is {instead}")
     try:
         opened = _open(path, library, precision)
         if opened.metadata is not None:
@@ -79,7 +82,7 @@ def open_file(
     if opened.metadata is None:
         raise BadWeights(
             f"{path} does not say its preprocessing and the names of its classes, so vitkit did not "
-            "write it; vitkit export MODEL -o FILE writes such files"
+            f"write it; {step('export', MODEL, output=FILE)} writes such files"
         )
     if opened.is_calibrated:
         check_int8(path, exported, library)

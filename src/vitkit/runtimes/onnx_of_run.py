@@ -15,8 +15,8 @@ from vitkit.runtimes.exported import FileRuntime
 from vitkit.runtimes.fastest import was_measured
 from vitkit.runtimes.libraries import is_installed, open_file
 from vitkit.system.console.messages import say_detail
-from vitkit.system.console.text import as_word
 from vitkit.system.errors import VitkitError
+from vitkit.system.functions.steps import step
 from vitkit.system.machine import auto_is_float32, is_cpu
 from vitkit.system.storage.files import parse_json, write_json
 
@@ -139,7 +139,7 @@ def kept_runtime(
         if was_kept(path):
             say_detail(
                 f"{path} is damaged, or belongs to another model or another version of vitkit, so PyTorch "
-                f"computes; vitkit export {as_word(name)} -o {as_word(path)} writes it again"
+                f"computes; {step('export', name, output=path)} writes it again"
             )
         return None
     if was_measured(kept["made_of"], "float32"):

@@ -196,7 +196,9 @@ def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> 
             f"the study {study.name} has no use for `{unread[0]}`; vitkit study {study.name} -h"
         )
     if ask.seeds < 1:
-        raise BadSettings(f"seeds is {ask.seeds}; it is the number of runs of each kind, 1 or more")
+        raise BadSettings(
+            f"`seeds` is {ask.seeds}; it is the number of runs of each kind, 1 or more"
+        )
     splits = None
     if ask.data:
         splits = splits_at(ask.data, typed=True)

@@ -82,7 +82,7 @@ def transfer(
     final run fails while others work, and what `select` and `train` raise.
     """
     if seeds < 1:
-        raise BadSettings(f"seeds is {seeds}; it is the number of final runs, at least 1")
+        raise BadSettings(f"`seeds` is {seeds}; it is the number of final runs, at least 1")
     run_dir = Path(run_dir)
 
     # What can be refused before anything runs

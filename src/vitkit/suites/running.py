@@ -46,7 +46,7 @@ class FineTuning:
             if not values or min(values) <= 0:
                 raise BadSettings(f"{name} are {values}; give one or more, above 0")
         if self.batch < 1:
-            raise BadSettings(f"batch is {self.batch}; it is at least 1")
+            raise BadSettings(f"`batch` is {self.batch}; it is at least 1")
 
     @property
     def settings(self) -> list[tuple[float, int]]:
@@ -108,7 +108,7 @@ def run_suite(
     what `run_grid` raises.
     """
     if seeds < 1:
-        raise BadSettings(f"seeds is {seeds}; it is at least 1")
+        raise BadSettings(f"`seeds` is {seeds}; it is at least 1")
     check_shard(shard)
     index, count = shard
     if not suite.learns and protocol != "features":

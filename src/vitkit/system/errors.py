@@ -67,7 +67,7 @@ class Diverged(VitkitError, FloatingPointError):
 
 
 class WorkerDied(VitkitError, RuntimeError):
-    """A process that prepares batches was killed; the message says what to do."""
+    """A process that prepares batches, or computes an exported file, was killed; the message says more."""
 
 
 class RankLost(VitkitError, RuntimeError):

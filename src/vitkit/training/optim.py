@@ -242,12 +242,12 @@ class Tune:
     def __post_init__(self):
         if self.blocks < -1:
             raise BadSettings(
-                f"tune.blocks is {self.blocks}; it is a number of blocks, 0 for the head, -1 for "
+                f"`tune.blocks` is {self.blocks}; it is a number of blocks, 0 for the head, -1 for "
                 "everything"
             )
         if self.lora < 0 or not self.lora_alpha > 0:
             raise BadSettings(
-                f"tune.lora is {self.lora} and lora_alpha {self.lora_alpha}; a rank is 0 or more, "
+                f"`tune.lora` is {self.lora} and `tune.lora_alpha` {self.lora_alpha}; a rank is 0 or more, "
                 "alpha above 0"
             )
         if self.lora and self.blocks != -1:
@@ -264,7 +264,7 @@ def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
     """
     depth = len(model.blocks)
     if tune.blocks > depth:
-        raise BadSettings(f"tune.blocks is {tune.blocks}; the model has {depth} blocks")
+        raise BadSettings(f"`tune.blocks` is {tune.blocks}; the model has {depth} blocks")
 
     # The model's own parameters: taken before there are adapters, which all train
     own = dict(model.named_parameters())

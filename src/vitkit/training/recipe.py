@@ -338,27 +338,27 @@ def check_numbers(recipe: Recipe) -> None:
     """Raises ValueError for a number outside of its range, whatever the data."""
     if recipe.batch < 1 or recipe.micro_batch < 0:
         raise BadSettings(
-            f"batch is {recipe.batch} and micro_batch {recipe.micro_batch}; a batch has at least "
+            f"`batch` is {recipe.batch} and `micro_batch` {recipe.micro_batch}; a batch has at least "
             "one example"
         )
     if not 0 <= recipe.average < 1:
         raise BadSettings(
-            f"average is {recipe.average}; it is a factor from 0 (off) up to, not including, 1"
+            f"`average` is {recipe.average}; it is a factor from 0 (off) up to, not including, 1"
         )
     if not 0 < recipe.data.hold_out < 1:
         raise BadSettings(
-            f"hold_out is {recipe.data.hold_out}; it is a share of the training images between 0 "
+            f"`data.hold_out` is {recipe.data.hold_out}; it is a share of the training images between 0 "
             "and 1"
         )
     if not 0 <= recipe.seed < MAX_SEED:
-        raise BadSettings(f"seed is {recipe.seed}; it must be from 0 to {MAX_SEED - 1:,}")
+        raise BadSettings(f"`seed` is {recipe.seed}; it must be from 0 to {MAX_SEED - 1:,}")
     if recipe.early_stop < 0:
         raise BadSettings(
-            f"early_stop is {recipe.early_stop}; it is a number of evaluations, or 0 for never"
+            f"`early_stop` is {recipe.early_stop}; it is a number of evaluations, or 0 for never"
         )
     if recipe.shard_group < 0:
         raise BadSettings(
-            f"shard_group is {recipe.shard_group}; it is a number of processes, or 0 for all"
+            f"`shard_group` is {recipe.shard_group}; it is a number of processes, or 0 for all"
         )
     for name in ("keep", "log_every"):
         if getattr(recipe, name) < 1:
@@ -382,7 +382,7 @@ def check_numbers(recipe: Recipe) -> None:
         spans |= _spans(scheduled, f"evals.{number}.")
     for name, span in spans.items():
         if not 0 <= span.n < math.inf:
-            raise BadSettings(f"{name} is {span.n:g} {span.unit}; a duration is 0 or more")
+            raise BadSettings(f"`{name}` is {span.n:g} {span.unit}; a duration is 0 or more")
 
 
 def _spans(node, prefix: str = "") -> dict[str, Span]:

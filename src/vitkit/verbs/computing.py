@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vitkit.runtimes import is_exported, takes_pictures
 from vitkit.system.console.messages import say, say_detail
-from vitkit.system.console.text import as_word, counted
+from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.functions.steps import DATA, step
 from vitkit.verbs.arguments import name_of, pick_precision
@@ -25,8 +25,17 @@ def any_runtime_of_file(
 ) -> "FileRuntime | PictureRuntime":
     """The runtime for an exported file, without PyTorch: from prepared images, or from whole
     pictures, one at a time. Raises ValueError if settings say what such a file says itself."""
-    from vitkit.runtimes import is_of_an_earlier_model, open_model_file
+    from vitkit.runtimes import open_model_file
 
+    check_file_is_taken_as_it_is(name, hints, device)
+    opened = open_model_file(Path(name), runtime, precision)
+    say_what_differs(Path(name), opened)
+    return opened
+
+
+def check_file_is_taken_as_it_is(name: str, hints: Hints, device: str) -> None:
+    """Raises ValueError if settings say what an exported file says itself, or if it is to be computed
+    elsewhere than on the CPU."""
     if hints != Hints():
         raise BadSettings(
             f"{name} is an exported file, which has its size, preprocessing and labels inside; say such "
@@ -34,18 +43,24 @@ def any_runtime_of_file(
         )
     if device not in ("auto", "cpu"):
         raise BadSettings(f"`device` is {device}; exported files are computed on the CPU here")
-    opened = open_model_file(Path(name), runtime, precision)
-    if is_of_an_earlier_model(Path(name)):
-        run = Path(name).parent
-        again = step("export", run, output=name)
-        say(f"{name} is of another model than {as_word(run)} has now: {again} writes it again")
+
+
+def say_what_differs(file: Path, opened: "FileRuntime | PictureRuntime") -> None:
+    """Log in what an exported file differs from its model: an earlier one, or with merged tokens."""
+    from vitkit.runtimes import is_of_an_earlier_model
+
+    name = str(file)
+    if is_of_an_earlier_model(file):
+        say(
+            f"{name} is of another model than {file.parent} has now: "
+            f"{step('export', file.parent, output=file)} writes it again"
+        )
     merged = opened.exported.merged
     if merged:
         say(
             f"{name} merges {counted(merged, 'token')} at most in every block, so its answers differ a "
             "little from the model's"
         )
-    return opened
 
 
 def runtime_of_file(

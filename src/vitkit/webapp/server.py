@@ -42,11 +42,11 @@ def listening_socket(host: str, port: int) -> socket.socket:
     port is free.
     """
     if not 1 <= port <= 65535:
-        raise BadSettings(f"port is {port}; it is a number from 1 to 65535")
+        raise BadSettings(f"`port` is {port}; it is a number from 1 to 65535")
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, OverflowError, UnicodeError) as error:
-        raise BadSettings(f"host is {host!r}, which is not an address: {error}") from None
+        raise BadSettings(f"`host` is {host!r}, which is not an address: {error}") from None
     problem = ""
     for candidate in range(port, min(port + PORTS, 65536)):
         listener = socket.socket(family, socket.SOCK_STREAM)

@@ -84,9 +84,9 @@ class Hints:
             )
         self._check_stride()
         if self.channels is not None and self.channels < 1:
-            raise BadSettings(f"channels is {self.channels}; it must be at least 1")
+            raise BadSettings(f"`channels` is {self.channels}; it must be at least 1")
         if self.heads is not None and self.heads < 1:
-            raise BadSettings(f"heads is {self.heads}; it must be at least 1")
+            raise BadSettings(f"`heads` is {self.heads}; it must be at least 1")
         if self.crop in ("whole", "native") and self.resize:
             raise BadSettings(
                 f'resize is {self.resize}, but nothing is cut out if crop is "{self.crop}"; leave out '
@@ -95,7 +95,7 @@ class Hints:
         self._check_tokens()
         if self.part is not None and not isinstance(self.part, str):
             raise BadSettings(
-                f"part is {self.part!r}; give the name of a part of the file, as a text"
+                f"`part` is {self.part!r}; give the name of a part of the file, as a text"
             )
         object.__setattr__(self, "image", image)
 
@@ -105,11 +105,11 @@ class Hints:
             return
         if not 1 <= self.tokens <= MOST_TOKENS:
             raise BadSettings(
-                f"tokens is {self.tokens}; it is a number of patches, from 1 to {MOST_TOKENS:,}"
+                f"`tokens` is {self.tokens}; it is a number of patches, from 1 to {MOST_TOKENS:,}"
             )
         if self.crop not in (None, "native") or self.resize:
             raise BadSettings(
-                f"tokens is {self.tokens}, which is for images at their own proportions; leave out crop "
+                f"`tokens` is {self.tokens}, which is for images at their own proportions; leave out crop "
                 "and resize, which cut them"
             )
 
@@ -123,7 +123,7 @@ class Hints:
             sides = (stride, stride)
         if len(sides) != 2 or any(not isinstance(side, int) or side < 1 for side in sides):
             raise BadSettings(
-                f"stride is {stride!r}; it is a number of pixels, at least 1, or two: down and across"
+                f"`stride` is {stride!r}; it is a number of pixels, at least 1, or two: down and across"
             )
         if isinstance(stride, list):  # as JSON has it
             object.__setattr__(self, "stride", tuple(stride))

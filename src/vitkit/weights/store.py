@@ -103,7 +103,7 @@ def load(
         source = source.made
     if not isinstance(source, str | PathLike):
         raise BadSettings(
-            f"what is to be loaded is a {type(source).__name__}, in memory; give a path or the name of a "
+            f"what is to be loaded is a {type(source).__name__}; give a path or the name of a "
             "published model. A network becomes a Classifier with its preprocessing and labels: "
             "Classifier(model, preprocessing, labels)"
         )

@@ -39,6 +39,7 @@ from vitkit.data.images.pillow import as_bad_image
 from vitkit.data.images.pixels import BadImage, Box, as_bytes, as_floats, checked
 from vitkit.data.images.readers import Decoded, Encoded, Reader, no_image
 from vitkit.system.environment import max_pixels
+from vitkit.system.storage.files import what_came_instead
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -167,6 +168,8 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     if header and not header.app1 and header.width * header.height <= max_pixels():
         return Picture(Encoded(data, name, header))
 
+    if instead := what_came_instead(data):
+        raise BadImage(f"{name} is {instead}")
     with as_bad_image(name):
         if stacks.is_npy(data) or stacks.is_tiff(data):
             reader = _stack_reader(data, name)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitkit.system.console.text import some
 from vitkit.system.errors import BadData, VitkitError
+from vitkit.system.functions.steps import DATA, MODEL, step
 from vitkit.weights import imagenet21k_wordnet, imagenet_labels
 
 SYNSET = re.compile(r"n\d{8}")  # a class in WordNet, such as n01440764
@@ -244,7 +245,7 @@ def _unknown(unknown: dict[str, str], total: int, model: Sequence[str]) -> str:
         f"{', '.join(described)}; the model knows {some(model)}"
     )
     if len(unknown) == total:
-        sentence += "; vitkit probe MODEL DATA gives a model a head for other classes"
+        sentence += f"; {step('probe', MODEL, DATA)} gives a model a head for other classes"
     else:
         sentence += "; evaluate leaves their images out with `on_unknown_class='skip'`"
     return sentence

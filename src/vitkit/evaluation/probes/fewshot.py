@@ -54,11 +54,13 @@ class Fewshot:
     def __post_init__(self):
         if not self.shots or min(self.shots) < 1 or len(set(self.shots)) < len(self.shots):
             raise BadSettings(
-                f"shots is {self.shots}; it is one number of images a class or several, each 1 or "
+                f"`shots` is {self.shots}; it is one number of images a class or several, each 1 or "
                 "more, and each once"
             )
         if self.seeds < 1:
-            raise BadSettings(f"seeds is {self.seeds}; it is how often images are drawn, 1 or more")
+            raise BadSettings(
+                f"`seeds` is {self.seeds}; it is how often images are drawn, 1 or more"
+            )
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has one class."""

@@ -71,7 +71,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, OverflowError, UnicodeError) as error:
-        raise BadSettings(f"host is {host!r}, which is not an address: {error}") from None
+        raise BadSettings(f"`host` is {host!r}, which is not an address: {error}") from None
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

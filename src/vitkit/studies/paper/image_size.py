@@ -206,10 +206,10 @@ def _speed_check(ask: Ask) -> None:
         for side in ask.sizes or SIDES:
             config.resized((side, side))
     if not ask.memory > 0:
-        raise BadSettings(f"memory is {ask.memory}; it is a number of GiB above 0")
+        raise BadSettings(f"`memory` is {ask.memory}; it is a number of GiB above 0")
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     if ask.memory > machine:
-        raise BadSettings(f"memory is {ask.memory:g} GiB, and this machine has {machine:.0f}")
+        raise BadSettings(f"`memory` is {ask.memory:g} GiB, and this machine has {machine:.0f}")
 
 
 def _speed_table(results: Results) -> Table:

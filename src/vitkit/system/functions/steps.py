@@ -52,6 +52,11 @@ def step(name: str, *args: Any, **settings: Any) -> str:
     return _spelling.get()(name, args, given)
 
 
+def in_a_program() -> bool:
+    """Whether calls are written as Python code, and not as commands."""
+    return _spelling.get() is as_call
+
+
 @contextmanager
 def steps_as(spelling: Spelling) -> Iterator[None]:
     """A block in which `step` writes calls another way."""

@@ -49,6 +49,31 @@ def refuse_special(path: Path) -> Path:
     return path
 
 
+START = 512  # bytes in which a file says what it is
+# Of a page, or of the answer of a store that refuses, as S3's; an SVG image is XML too, and neither
+PAGE = re.compile(rb"(<\?xml[^>]*>\s*)?<(!doctype html|html|error\b)", re.IGNORECASE)
+
+
+def what_came_instead(file: Path | bytes) -> str:
+    """What a file is, or one that begins with these bytes, if a download or a clone fetched something else
+    in its place, and what to do: "a web page; ...". "" for any other file."""
+    start = file
+    if isinstance(file, Path):
+        with file.open("rb") as opened:
+            start = opened.read(START)
+    if start.startswith(b"version https://git-lfs"):
+        return (
+            "a pointer of Git LFS, which stands for the file in a clone; fetch the file itself: git lfs "
+            "pull, in that clone"
+        )
+    if PAGE.match(start[:START].removeprefix(b"\xef\xbb\xbf").lstrip()):
+        return (
+            "a web page, which was downloaded in place of the file; download the file itself (at Hugging "
+            "Face its address has /resolve/ in it, and not /blob/)"
+        )
+    return ""
+
+
 def nearest(path: Path | str) -> str:
     """ "; did you mean PATH?" with a file or folder that is there and is called almost so, for the
     sentence that there is none; "" if there is none such. Each folder above may be misspelt too."""

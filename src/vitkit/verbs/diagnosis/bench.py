@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
 from itertools import chain
 from json import dumps as to_json
+from logging import WARNING
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, Unpack
@@ -21,10 +22,12 @@ from vitkit.benching import (
     MEASURED,
     PHOTOGRAPH,
     Contender,
+    OpenFile,
     Plan,
     Speed,
     contenders,
     draw,
+    isolated_files,
     measure,
     measure_starts,
     of_exported,
@@ -53,7 +56,7 @@ from vitkit.runtimes import (
     threads,
 )
 from vitkit.system.console.messages import say
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadSettings, VitkitError, WorkerDied
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import DATA, step
@@ -61,7 +64,11 @@ from vitkit.system.functions.types import DataLike, Several, SeveralPaths
 from vitkit.system.machine import processor
 from vitkit.system.storage import private
 from vitkit.system.storage.files import MARK, check_replaceable, write_json
-from vitkit.verbs.computing import any_runtime_of_file, classifier_with_head
+from vitkit.verbs.computing import (
+    check_file_is_taken_as_it_is,
+    classifier_with_head,
+    say_what_differs,
+)
 from vitkit.verbs.diagnosis.bench_output import recommendation, tables
 from vitkit.weights import Classifier, Hints, ModelLike, Overrides, hints_of, save
 
@@ -291,10 +298,10 @@ def _of_model(
     """Measure how fast a model is, in every runtime and precision."""
     items = trial.items[:: -(-len(trial.items) // MEASURED)]
     images = _of_one_size(classifier, prepared_images(classifier.preprocessing, items)[0])
-    with TemporaryDirectory(prefix="vitkit-bench-") as folder:
-        found = tuple(_contenders(candidates, classifier, trial, Path(folder)))
+    with TemporaryDirectory(prefix="vitkit-bench-") as folder, isolated_files() as open_isolated:
+        found = tuple(_contenders(candidates, classifier, trial, Path(folder), open_isolated))
         say(f"measuring in turns, {_turns(plan, found):.0f} seconds or more")
-        speeds = measure(found, images, plan)
+        found, speeds = _measured(found, images, plan)
         remembered = _remember(classifier, found, speeds)
         if start_up:
             say("starting processes")
@@ -320,12 +327,36 @@ def _of_file(
             f"{file} is computed by {' or '.join(readers)}, and `runtimes` is {' '.join(libraries)}"
         )
 
+    check_file_is_taken_as_it_is(model, hints, "cpu")
+    with isolated_files() as open_isolated:
+        return _of_file_in(open_isolated, file, chosen, timm, plan, start_up)
+
+
+def _of_file_in(
+    open_isolated: OpenFile,
+    file: Path,
+    libraries: Sequence[Library | Literal["auto"]],
+    timm: tuple[str, ...],
+    plan: Plan,
+    start_up: bool,
+) -> Measured:
+    """Measure how fast an exported file is in these libraries, each in a process of its own. Raises
+    WorkerDied if none of the processes lives."""
     # What computes it
+    found = []
     runtimes = []
-    for library in chosen:
-        runtimes.append(any_runtime_of_file(model, hints, library, "auto", "cpu"))
+    for library in libraries:
+        try:
+            process = open_isolated(file, library)
+        except WorkerDied as error:
+            if library == libraries[-1] and not found:
+                raise
+            say(f"{library} is left out: {error}", WARNING)
+            continue
+        found.append(of_exported(process))
+        runtimes.append(process.runtime)
+    say_what_differs(file, runtimes[0])
     classifier = of_file(runtimes[0])
-    found = [of_exported(runtime, file) for runtime in runtimes]
     found += [of_timm(name, classifier) for name in timm]
 
     # On images that it takes
@@ -340,12 +371,35 @@ def _of_file(
 
     # How fast it is
     say(f"measuring in turns, {_turns(plan, found):.0f} seconds or more")
-    speeds = measure(found, images, plan)
+    found, speeds = _measured(found, images, plan)
     if start_up:
         say("starting processes")
-        start, megabytes = measure_starts([file])[0]
-        speeds[0] = replace(speeds[0], start=start, megabytes=megabytes)
-    return Measured(classifier, tuple(found), tuple(speeds), name)
+        for start, megabytes in _starts([file]):
+            speeds[0] = replace(speeds[0], start=start, megabytes=megabytes)
+    return Measured(classifier, found, tuple(speeds), name)
+
+
+def _measured(
+    found: Sequence[Contender], images: np.ndarray, plan: Plan
+) -> tuple[tuple[Contender, ...], list[Speed]]:
+    """Those that were measured, and their speeds; those whose process ended are left out. Raises
+    WorkerDied if none is left."""
+    pairs = []
+    for contender, speed in zip(found, measure(found, images, plan), strict=True):
+        if speed.images_per_second:
+            pairs.append((contender, speed))
+    if not pairs:
+        raise WorkerDied("every process that was measured has ended before there were figures")
+    return tuple(contender for contender, _ in pairs), [speed for _, speed in pairs]
+
+
+def _starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
+    """`measure_starts`; none, and a message, if one of the processes fails: the other figures stay."""
+    try:
+        return measure_starts(models)
+    except VitkitError as error:
+        say(f"the start of processes is not measured: {error}", WARNING)
+        return []
 
 
 def _turns(plan: Plan, found: Sequence[Contender]) -> float:
@@ -379,12 +433,18 @@ def _check(plan: Plan, limit: int, data: str, calibrate: str, report: tuple[Path
 
 
 def _contenders(
-    candidates: Candidates, classifier: Classifier, trial: Trial, folder: Path
+    candidates: Candidates,
+    classifier: Classifier,
+    trial: Trial,
+    folder: Path,
+    open_isolated: OpenFile,
 ) -> Iterator[Contender]:
     """All that are measured. A message names each when it is ready."""
     for name in candidates.timm:  # first, so that a wrong name is found before the work begins
         yield of_timm(name, classifier)
-    own = contenders(classifier, trial, folder, candidates.runtimes, candidates.precisions)
+    own = contenders(
+        classifier, trial, folder, open_isolated, candidates.runtimes, candidates.precisions
+    )
     less = with_less_work(classifier, trial, candidates.merge, candidates.exit)
     for contender in chain(own, less):
         say(f"{contender.name}: {contender.agreement}")
@@ -419,9 +479,9 @@ def _with_starts(
             models[i] = contender.file
         elif contender.name == "PyTorch float32":
             models[i] = model
-    measured = dict(zip(models, measure_starts(list(models.values())), strict=True))
     speeds = list(speeds)
-    for i, (seconds, megabytes) in measured.items():
+    measured = _starts(list(models.values()))
+    for i, (seconds, megabytes) in zip(models, measured, strict=False):  # all of them, or none
         speeds[i] = replace(speeds[i], start=seconds, megabytes=megabytes)
     return speeds
 

@@ -296,7 +296,7 @@ def _reached(place: Place, chosen: Study, ask: Ask, plan: Plan, words: list[str]
 def _check(place: Place, has_shard: bool) -> None:
     """Raises BadSettings if settings do not go together."""
     if place.jobs < 0:
-        raise BadSettings(f"jobs is {place.jobs}; it is a number of processes, 0 to run it here")
+        raise BadSettings(f"`jobs` is {place.jobs}; it is a number of processes, 0 to run it here")
     if place.jobs:
         check_submitit()
     if place.jobs and has_shard:

@@ -225,12 +225,14 @@ def compare(
 
     check_tolerance(tolerance)
     if data:
-        raise BadSettings("`data` is for two runs without images; give images as IMAGE...")
+        raise BadSettings(
+            f"`data` is for two runs without images; images are given as in {step('compare', one, two, IMAGES)}"
+        )
     if not images:
         (other, *_) = [name for name in names if name not in runs]
         raise BadSettings(
-            f"{name_of(other)} is not a run, and models are compared on images: vitkit compare ONE TWO "
-            "IMAGE... takes files, folders and data sets"
+            f"{name_of(other)} is not a run, and models are compared on images: "
+            f"{step('compare', one, two, IMAGES)} takes files, folders and data sets"
         )
     items = spread(list(pictures(images)), limit)
     first = classifier_of(one, hints)

@@ -15,6 +15,7 @@ from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadSettings
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import in_a_program
 from vitkit.system.functions.types import DataLike, PathLike
 from vitkit.verbs.arguments import check_folder, read_shard, status_of
 from vitkit.verbs.prediction.common import (
@@ -85,8 +86,10 @@ class BatchState(Rows):
         if self.unreadable:
             whole += f", {self.unreadable:,} of them not classified: column error says why"
         yield whole
-        code = f"import pyarrow.parquet as pq; print(pq.read_table({str(self.path)!r}))"
-        yield f"next: python -c {as_word(code)}"
+        code = f"import pyarrow.parquet as pq; pq.read_table({str(self.path)!r})"
+        if not in_a_program():
+            code = f"python -c {as_word(code.replace('pq.read', 'print(pq.read') + ')')}"
+        yield f"next: {code}"
 
 
 @public

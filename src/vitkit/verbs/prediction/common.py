@@ -24,6 +24,7 @@ from vitkit.runtimes import Runtime, RuntimeName, is_exported, takes_pictures
 from vitkit.system.console.messages import brief, say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadSettings
+from vitkit.system.functions.steps import in_a_program
 from vitkit.system.functions.types import DataLike, Default, DeviceLike, with_defaults
 from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.verbs.computing import (
@@ -105,10 +106,10 @@ def check_request(settings: Request) -> None:
     """Raises ValueError if settings do not go together, before the model is loaded."""
     check_settings(settings.top, BATCH, settings.workers)
     if not len(settings.images):
-        raise BadSettings(
-            "there is no image to classify; IMAGE... is files, folders, patterns and data sets, or - for "
-            "names from the standard input"
-        )
+        takes = "IMAGE... is files, folders, patterns and data sets, or - for names from the standard input"
+        if in_a_program():
+            takes = "give files, folders, patterns, data sets, arrays or Pillow images"
+        raise BadSettings(f"there is no image to classify; {takes}")
     names = [image for image in settings.images if isinstance(image, str)]
     if INPUT in names and len(names) > 1:
         raise BadSettings("- reads the names of all images from the standard input: give it alone")

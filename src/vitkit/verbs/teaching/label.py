@@ -37,7 +37,7 @@ from vitkit.system.console.text import counted, printable, printable_name, some
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
-from vitkit.system.functions.steps import IMAGES, step
+from vitkit.system.functions.steps import IMAGES, MODEL, step
 from vitkit.system.functions.types import DataLike, DeviceLike, PathLike, Several
 from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.system.storage.files import check_can_be_made, remove_unfinished
@@ -143,6 +143,8 @@ class Checked(Rows):
 class Looking(NamedTuple):
     """The model that looks at the photographs, and how it computes."""
 
+    photographs: str
+    """The folder, as it was given."""
     model: str | Classifier
     """Empty for the one that `vitkit.finetune` would choose."""
     hints: Hints
@@ -153,7 +155,9 @@ class Looking(NamedTuple):
         """The name of the model, and the model."""
         model = self.model
         if not model:
-            choice = choose_pretrained(MINUTES, pick_device(self.device))
+            choice = choose_pretrained(
+                MINUTES, pick_device(self.device), step("label", self.photographs, model=MODEL)
+            )
             say(printable(f"looking with {choice.why}"))
             model = choice.model
         name = model if isinstance(model, str) else name_of(model)
@@ -221,7 +225,7 @@ def label(
         BadData: If `check` is given and the folder has no folders of classes.
     """
     # What can be wrong, before anything is loaded
-    looking = Looking(model, hints_of(overrides), precision, device)
+    looking = Looking(photographs, model, hints_of(overrides), precision, device)
     _check(photographs, classes, check, sort_into)
     root = Path(tidied(photographs))
     folder = workdir or folder_of_sitting(root, "check" if check else "labels")

@@ -14,10 +14,11 @@ from vitkit.recipes import PRESETS, SIDES, SWEEP, TABLE_4, Like, choose_pretrain
 from vitkit.recipes import finetune as recipe_of
 from vitkit.studies import transfer
 from vitkit.system.console.messages import is_first, say
-from vitkit.system.console.text import as_word, printable
+from vitkit.system.console.text import printable
 from vitkit.system.errors import BadSettings
 from vitkit.system.functions.override import override_all
 from vitkit.system.functions.public import alone, public
+from vitkit.system.functions.steps import DATA, MODEL, step
 from vitkit.system.functions.types import DataLike, DeviceLike, Fields, PathLike, Several, SpanLike
 from vitkit.system.machine import pick_device
 from vitkit.system.processes.ranks import on_rank_0, process_group
@@ -91,7 +92,7 @@ def beginning(
     # MODEL and DATA; a single one is DATA
     data = tidied(data or model)
     if not data:
-        raise BadSettings("the images are missing: vitkit finetune [MODEL] DATA")
+        raise BadSettings(f"the images are missing: {step('finetune', DATA)}")
     if tidied(model) in ("", data):
         model = _model_for(data, workdir, minutes, device)
 
@@ -113,7 +114,7 @@ def _model_for(data: str, workdir: Path | None, minutes: float, device: str) -> 
     else chosen now. Says which, and why."""
     if is_model(data):
         raise BadSettings(
-            f"{data} is a model, and the photographs are missing: vitkit finetune {as_word(data)} DATA"
+            f"{data} is a model, and the photographs are missing: {step('finetune', data, DATA)}"
         )
     near = nearest(data)
     if near and not kind_of(data):  # before weights are looked for, which takes longer
@@ -121,7 +122,7 @@ def _model_for(data: str, workdir: Path | None, minutes: float, device: str) -> 
     earlier = earlier_model(data, workdir, minutes)
     if earlier:
         return earlier
-    choice = choose_pretrained(minutes, pick_device(device))
+    choice = choose_pretrained(minutes, pick_device(device), step("finetune", MODEL, data))
     say(printable(f"beginning with {choice.why}"))
     return choice.model
 
@@ -261,7 +262,7 @@ def finetune(
     recipe = override_all("finetune", recipe, of_recipe)
     if fast and preset != "quick":
         raise BadSettings(
-            "`fast` goes with `preset='quick'`; vitkit faster RUN takes any other run"
+            f"`fast` goes with `preset='quick'`; {step('faster', MODEL)} takes any other run"
         )
 
     if preset == "quick":
@@ -296,9 +297,7 @@ def _with_faster(made: Finetuned, source: str) -> Finetuned:
     try:
         return replace(made, fast=faster_of_run(made.run_dir, (source,)))
     except KeyboardInterrupt:  # what the run found is still to be said
-        say(
-            f"interrupted, so no faster model is written; vitkit faster {as_word(made.run_dir)} goes on"
-        )
+        say(f"interrupted, so no faster model is written; {step('faster', made.run_dir)} goes on")
     except Exception as error:  # the exporters' errors have no common class
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         say(f"no faster model: {reason}")

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.quick import check_recorded, is_quick, write_page
-from vitkit.system.console.text import as_word, counted, printable
+from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
@@ -84,7 +84,9 @@ def report(
         BadRun: If a directory is not a run.
     """
     if not runs:
-        raise BadSettings("no run: say whose report to write, as in vitkit report runs/digits")
+        raise BadSettings(
+            f"no run: say whose report to write, as in {step('report', 'runs/digits')}"
+        )
     for run_dir in runs:
         _check(run_dir)
     places = [run_dir.resolve() for run_dir in runs]
@@ -134,9 +136,8 @@ def _check(run_dir: Path) -> None:
     inner = sorted(path.parent for path in run_dir.glob("*/recipe.json"))
     if is_run(run_dir) or not inner:
         return
-    words = " ".join(as_word(path) for path in inner[:3])
     raise BadSettings(
-        f"{run_dir} is not a run, but holds {counted(len(inner), 'run')}: vitkit report {words}"
+        f"{run_dir} is not a run, but holds {counted(len(inner), 'run')}: {step('report', *inner[:3])}"
     )
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitkit.system.errors import BadWeights, Unavailable
-from vitkit.system.storage.files import give_usual_permissions, parse_json
+from vitkit.system.storage.files import give_usual_permissions, parse_json, what_came_instead
 from vitkit.weights.files.content import KEY, Lazy, Tensors, fill, parse_object
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
@@ -20,8 +20,12 @@ def read_safetensors(file: Path) -> tuple[Tensors, dict]:
     """The tensors, mapped and not copied, and the description of the model in the header ({}
     without one).
 
-    Raises SafetensorError for a damaged file, ValueError for a description that is none.
+    Raises SafetensorError for a damaged file, ValueError for a description that is none, and for a
+    file that a download or a clone fetched instead.
     """
+    if instead := what_came_instead(file):
+        raise BadWeights(f"{file} is {instead}")
+
     # The library checks the header; `handle` stays open for as long as a tensor may be read
     handle = safe_open(file, "pt")
     offsets = _offsets(file)
