@@ -121,6 +121,9 @@ def test_it_says_what_this_model_is():
     assert "no positions" in words(LATER["bag"])
     assert "every 8 × 4 pixels" in words(LATER["overlap"])
     assert "residual unit × 36" in words(named("R152x2"))
+    assert {"Linear head", "2,048 → 1,000", "Mean of the map"} <= set(
+        words(named("R50x1")).split("\n")
+    )
 
 
 def test_a_position_stands_at_the_tokens_that_have_one():

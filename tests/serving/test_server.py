@@ -6,6 +6,7 @@ import signal
 import socket
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from pictures import encoded, photograph
@@ -14,6 +15,7 @@ from prometheus_client.values import MultiProcessValue
 
 from vitkit.data.images.pillow import as_bad_image
 from vitkit.serving.batching import Room
+from vitkit.serving.http.body import let_finish
 from vitkit.serving.http.server import prepare_process
 from vitkit.serving.http.telemetry import SHARED, Metrics, Watch
 from vitkit.serving.http.workers import Workers
@@ -91,3 +93,15 @@ def test_several_processes_get_the_signals_and_leave_them_as_they_were():
             signal.raise_signal(signal.SIGTERM)
             assert workers.stopping and bound.fileno() == -1
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_of_a_refused_request_all_is_taken_unless_its_client_waits_to_be_asked():
+    async def stream():
+        read.append(True)
+        yield b"x" * 10
+
+    for headers, is_taken in (({}, True), ({"expect": "100-continue"}, False)):
+        read = []
+        request = SimpleNamespace(headers=headers, stream=stream)
+        assert asyncio.run(let_finish(request)) is is_taken
+        assert read == [True] * is_taken
