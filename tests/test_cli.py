@@ -386,6 +386,8 @@ def test_a_recipe_of_ones_own(tmp_path, capsys):
     status, _, _ = say(capsys, "train", f"{mine}:smaller", "--workdir", tmp_path / "run", *QUICK)
     assert status == 0
     assert json.loads((tmp_path / "run" / "recipe.json").read_text())["name"] == "smaller"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<figure" in page.partition("Most confident mistakes")[2]
     assert "has no function 'nothing'" in say(capsys, "train", f"{mine}:nothing")[2]
 
 

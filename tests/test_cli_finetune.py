@@ -49,7 +49,8 @@ def test_a_folder_and_nothing_else(model, photographs, here, capsys):
     for text in ("a first model is in", "held out", "closed form", "kept", "vitkit data review"):
         assert text in out, text
     assert vitkit.load(run, quiet=True).labels == ("blue", "red")
-    assert "<html" in (run / "report.html").read_text()
+    page = (run / "report.html").read_text()
+    assert f"vitkit finetune {tiny}.safetensors {photographs.name} --minutes " in page
     words = ("evaluate", run, photographs, "--json", "--device", "cpu")
     status, out, _ = say(capsys, *words)
     reached = json.loads((run / "answer.json").read_text())

@@ -117,6 +117,17 @@ def test_which_limit_is_taken_is_decided_by_other_images():
     assert limit(Judged(better, better_there, 0.0)) < 0 < limit(Judged(better, worse_there, 0.0))
 
 
+@pytest.mark.parametrize(
+    "ordering",
+    [
+        Evidence(0, 0, np.full(40, 0.2), 1000),  # without a win, though answers promise more
+        Evidence(8, 9, np.full(17, 0.01), 1000),  # wins by one, though probabilities promise more
+    ],
+)
+def test_right_answers_count_only_where_they_show_a_win_that_probabilities_do_not(ordering):
+    assert limit(Judged(ordering, ordering, 0.0)) == limit_by_probabilities(ordering)
+
+
 def test_how_many_images_would_promise_it():
     evidence = Evidence(2, 1, np.full(5, 0.1), 400)
     judged = Judged(evidence, Evidence(1, 0, np.full(1, 0.1), 100), 0.001)

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 from margins import at_most
+from matplotlib.figure import Figure
 from pictures import photograph
 from PIL import Image
 
 from vitkit import export
 from vitkit.benching import isolated_files
 from vitkit.benching.candidates import Contender, of_exported
+from vitkit.benching.figures import draw_bars
 from vitkit.benching.measuring import Plan, Speed, measure, measure_starts
 from vitkit.cli import main
 from vitkit.data import Preprocessing
@@ -31,6 +33,16 @@ def model(tmp_path_factory):
     torch.nn.init.normal_(network.head.weight, generator=torch.Generator().manual_seed(0))
     classifier = Classifier(network, Preprocessing(size=(16, 16)), ("ant", "bee", "wasp"))
     return save(classifier, tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_each_runtime_has_a_bar_for_each_size_of_batch(count):
+    speeds = [Speed({1: 3.0 + i, 8: 20.0 + i}, {1: 1.0, 8: 1.0}, None, None) for i in range(count)]
+    axes = Figure().subplots()
+    draw_bars(axes, ["PyTorch", "OpenVINO"][:count], speeds)
+    drawn = {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers}
+    assert drawn == {"batch 1": [3.0, 4.0][:count], "batch 8": [20.0, 21.0][:count]}
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["PyTorch", "OpenVINO"][:count]
 
 
 def test_all_are_measured_in_turns():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pictures import encoded, photograph
 
 from vitkit.data import Augmentation, Preprocessing, apply, augment, draw, open_image
+from vitkit.data.augmentation.colours import draw_erased
 from vitkit.data.augmentation.draws import Draw, apply_geometry, inception_box
 from vitkit.data.augmentation.settings import check_fits
 from vitkit.data.images import pictures
@@ -176,6 +177,10 @@ def test_erasing_fills_a_rectangle_of_a_share_of_the_images_with_the_mean():
     assert 55 < len(shares) < 105
     assert 0.015 < min(shares) < 0.1 and 0.25 < max(shares) < 0.35
     assert to.normalise(box[None])[0].abs().max() < 0.01  # nearly 0 for the model
+
+
+def test_an_image_that_no_rectangle_fits_stays_whole():
+    assert {draw_erased(1.0, (1, 400), seed) for seed in range(10)} == {None}
 
 
 def test_what_is_drawn_is_a_value_that_says_everything():

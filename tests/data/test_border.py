@@ -22,6 +22,7 @@ from tiffs import (
 )
 
 from vitkit.data import BadImage, Preprocessing, in_memory, open_image, picture_for_people
+from vitkit.data.images import stacks
 from vitkit.data.images.pictures import Picture, picture_to_look_at
 from vitkit.data.images.readers import Encoded
 
@@ -202,3 +203,22 @@ def test_damaged_files_of_every_format_are_pictures_or_sentences(kind):
             assert "x.file" in str(error) and "\n" not in str(error), number
             refused += 1
     assert refused  # some of them were damaged so that it mattered
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+@pytest.mark.parametrize(("magic", "places", "counts"), [(42, 4, 2), (43, 8, 8)])
+def test_pages_of_a_tiff_that_lead_back_to_themselves_have_no_end(order, magic, places, counts):
+    """Each has a directory, here of no entries, and then the place of the next."""
+
+    def number(value, size):
+        return value.to_bytes(size, order)
+
+    head = {"little": b"II", "big": b"MM"}[order] + number(magic, 2)
+    if magic == 43:
+        head += number(8, 2) + number(0, 2)
+    first = len(head) + places
+    ends = head + number(first, places) + number(0, counts) + number(0, places)
+    stacks._check_chain(ends)
+    endless = ends[:-places] + number(first, places)
+    with pytest.raises(ValueError, match="its pages have no end"):
+        stacks._check_chain(endless)

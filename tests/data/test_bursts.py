@@ -145,6 +145,15 @@ def test_a_glance_at_a_copy_is_the_copy_of_a_glance():
     assert len({way.tobytes() for way in every}) == 8
 
 
+def test_an_image_is_zoomed_and_turned_about_its_middle():
+    middle = outlines.FINE / 2
+    turns = np.array(outlines._turns()).reshape(-1, 2, 3)
+    assert len(turns) == len(outlines.ZOOMS) * len(outlines.ANGLES)
+    assert np.allclose(turns @ (middle, middle, 1), middle)
+    sizes = np.linalg.det(turns[:, :, :2])  # of what is shown, as shares of the image
+    assert np.allclose(sizes, np.repeat(outlines.ZOOMS, len(outlines.ANGLES)) ** -2.0)
+
+
 def test_an_image_is_alike_itself_and_others_are_what_they_are_alone():
     """A part of an image is divided by its own norm, so that its middle is found with a correlation of
     1, and none is higher."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 
 import counted
@@ -12,6 +13,7 @@ from margins import at_least, at_most
 from processes import together
 from safetensors.numpy import load_file, save_file
 from stored import PICTURES, shard
+from torch.distributed import HashStore
 
 from vitkit.curation import Packing, pack
 from vitkit.data import Columns, from_dataset, open_source
@@ -20,6 +22,7 @@ from vitkit.data.formats.index import index_beside, write_index
 from vitkit.data.formats.tar_shard import read_index
 from vitkit.system.processes import sharing
 from vitkit.system.processes.ranks import from_every_rank, process_group, world
+from vitkit.system.processes.watchdog import watchdog
 
 
 @pytest.fixture
@@ -243,6 +246,32 @@ def test_bytes_before_the_first_step(tmp_path, small, ranks, beside):
 
 
 # Handed round
+
+
+def test_an_index_that_another_rank_gives_is_not_made_again_and_one_that_it_does_not_is(
+    packed, read_through, monkeypatch
+):
+    """Of three shards, one is claimed by a rank that gives its index, one by a rank that fails, and one
+    by nobody: this process makes the last two, and gives what it has claimed."""
+    monkeypatch.setattr(watchdog, "store", HashStore())
+    monkeypatch.setattr(watchdog, "world_size", 2)
+    monkeypatch.setattr(watchdog, "patience", 0)
+    shutil.copy(first_shard(packed), packed / "train-00002.tar")
+    given, failed, free = map(str, sorted(packed.glob("*.tar")))
+    for path in packed.glob(f"*{shard_index.BESIDE}"):
+        path.unlink()
+    names = [shard_index._cache_path(file, Columns()).name for file in (given, failed, free)]
+    made = shard_index._as_bytes(read_index(given, Columns()))
+    for name, data in zip(names, (made, None), strict=False):
+        assert sharing.claim(name)
+        sharing.give(name, data)
+
+    indices = shard_index.indices_of([given, failed, free], Columns())
+    assert read_through == [free, failed]
+    for file, found in zip((given, failed, free), indices, strict=True):
+        expected = read_index(file, Columns())
+        assert np.array_equal(found.offsets, expected.offsets) and found.labels == expected.labels
+    assert sharing.take(names[2], 0) == shard_index._cache_path(free, Columns()).read_bytes()
 
 
 def fails_for_all(folder):

@@ -112,9 +112,10 @@ def test_images_in_an_array_are_measured_as_if_they_were_taken_one_by_one(shape,
     assert not last.real.any() and not last.images.any()
 
 
-def test_a_rule_that_enlarges_images_of_the_models_size_is_kept(photos):
-    """The shorter side goes to the longer one of the model."""
-    enlarged = replace(TO, rule="shorter")
+@pytest.mark.parametrize("how", [{"rule": "shorter"}, {"resize": 24}])
+def test_a_rule_that_enlarges_images_of_the_models_size_is_kept(photos, how):
+    """The shorter side goes to the longer one of the model, or the image to more than is cut out."""
+    enlarged = replace(TO, **how)
     in_memory = decoded(photos, 1 << 20, 0)
     assert not can_augment_on_device(in_memory, WAYS[1], enlarged)
     expected = list(eval_batches(photos, enlarged, 5, 0))

@@ -357,6 +357,18 @@ def test_a_connection_that_drops_is_tried_again(tmp_path, served, monkeypatch):
     check(open_source(served + "/wds/train-{000..002}.tar"))
 
 
+def test_what_no_library_opens_is_said_in_a_line(monkeypatch):
+    def unknown(address):
+        raise ValueError("Protocol not known: x9\nKnown ones are many")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", unknown)
+    with pytest.raises(
+        ValueError, match=r"cannot be opened: Protocol not known: x9; try pip"
+    ) as said:
+        retries.with_retries(len, "x9://a/b.tar")
+    assert "\n" not in str(said.value)
+
+
 @pytest.fixture
 def pauses(monkeypatch):
     """How long was waited, instead of waiting."""

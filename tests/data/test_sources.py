@@ -16,6 +16,7 @@ from pictures import encoded, photograph
 
 from vitkit.data import BadImage, Columns, open_image, open_source, open_splits, subset
 from vitkit.data.formats import manifest as manifests
+from vitkit.data.formats import shards
 from vitkit.data.sources.source import stratified
 from vitkit.data.sources.tables import LABEL, pick
 
@@ -301,6 +302,24 @@ def test_hugging_face_directories_open(write, tmp_path):
     (tmp_path / "train-00001-of-00002-0a1b.parquet").unlink()
     with pytest.raises(ValueError, match="has 1 of 2 train files; number 00001 is missing"):
         open_splits(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("folder", "query", "where"),
+    [
+        ("", "", "."),
+        ("photos/", "", "photos"),
+        ("https://a.example/b/", "?sig=x/y", "https://a.example/b"),
+    ],
+)
+def test_a_shard_too_few_or_too_many_is_said_with_its_folder(folder, query, where):
+    """An address may be signed, by letters with a slash among them."""
+    first, again = (f"{folder}x-00000-of-00002{end}.tar{query}" for end in ("", "-ffff"))
+    with pytest.raises(ValueError, match=rf"^{where} has 1 of 2 x files; number 00001 is missing"):
+        shards._check_complete([first])
+    with pytest.raises(ValueError, match=r"and x-00000-of-00002-ffff.tar are the same shard of x"):
+        shards._check_complete([first, again])
+    shards._check_complete([first, first.replace("00000-", "00001-"), f"elsewhere/{again}"])
 
 
 def test_a_part_whose_labels_are_kept_secret_is_left_out(write, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from pictures import encoded, photograph
 
 from vitkit.data import BadImage, Columns, from_dataset, open_parts, open_source, subset
+from vitkit.data.formats import naming
 from vitkit.data.sources.source import fingerprint, merge_parts
 from vitkit.system.errors import BadSettings
 
@@ -360,3 +361,18 @@ def test_classes_that_differ_hardly(folder, names):
     said = f"{names[0]} and {names[1]} are classes of their own, and their names hardly differ: if they"
     assert said in notes_of(str(root))
     assert "hardly differ" not in notes_of(str(folder({"a/1.jpg": 8, "b/1.jpg": 8}, "other")))
+
+
+def test_folders_are_listed_only_for_names_that_are_missing(folder, monkeypatch):
+    root = folder(IMAGES)
+    listed = []
+    monkeypatch.setattr(naming.os, "listdir", lambda path: listed.append(path) or sorted(IMAGES))
+    assert naming.existing_names(root, sorted(IMAGES)) == sorted(IMAGES)
+    assert not listed
+    assert naming.existing_names(root, ["0.JPG", "1", "2.jpg", "9"]) == [
+        "0.jpg",
+        "1.jpg",
+        "2.jpg",
+        "9",
+    ]
+    assert len(listed) == 1

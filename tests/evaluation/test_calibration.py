@@ -99,6 +99,11 @@ def test_a_temperature_undoes_exaggeration():
     assert found.error_after < 0.04 < 0.15 < found.error_before
     assert found.loss_after < found.loss_before
     assert sum(each.images for each in found.bins_after) == 2000
+    assert {metric.name: metric.value for metric in found.metrics()} == {
+        "temperature": found.temperature,
+        "calibrated/calibration_error": found.error_after,
+        "calibrated/loss": found.loss_after,
+    }
 
 
 def test_answers_no_better_than_chance_have_no_temperature():

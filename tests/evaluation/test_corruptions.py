@@ -23,6 +23,7 @@ from vitkit.evaluation.benchmarks.corruptions import (
     robustness,
 )
 from vitkit.evaluation.metrics.classification import accuracy
+from vitkit.evaluation.reports.page import _curve
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
 
@@ -128,6 +129,17 @@ def test_means_are_over_corruptions_and_severities():
     names = [metric.name for metric in found.metrics]
     assert names[0] == "corrupted/top1" and names[6] == "corrupted/fog/severity_1/top1"
     assert len(names) == 1 + 5 + 10
+
+    # A curve has intervals, of its own points, only if all of these have one
+    curve = _curve(found.clean, found.by_severity)
+    assert list(curve.x) == [0, 1, 2, 3, 4, 5] and curve.y == pytest.approx(
+        [100, 75, 65, 55, 20, 10]
+    )
+    ends = zip(curve.low[1:], curve.y[1:], curve.high[1:], strict=True)
+    assert all(low < y < high for low, y, high in ends)
+    without = replace(found.by_severity[2], interval=None)
+    curve = _curve(None, [found.by_severity[0], without])
+    assert (list(curve.x), curve.low, curve.high) == ([1, 2], (), ())
 
     # The mean of one is itself
     alone = robustness(clean, ("snow",), ask)

@@ -214,6 +214,17 @@ def test_its_upper_end_allows_for_the_image_that_is_missing():
     assert 1 - high == pytest.approx((1 - without) * (9 / 10) ** CURVE)
 
 
+def test_answers_that_count_for_nothing_tell_nothing():
+    """And weights count by their proportions."""
+    right = np.random.default_rng(0).random(400) < 0.8
+    classes = np.zeros(400, int)
+    weights = np.repeat([3.0, 1e-6], 200)
+    share, interval = share_of_answers(right, classes, weights)
+    expected, interval_of_half = share_of_answers(right[:200], classes[:200])
+    assert share == pytest.approx(expected, abs=1e-5)
+    assert interval == pytest.approx(interval_of_half, abs=1e-3)
+
+
 def test_shots_of_one_object_are_one_answer():
     right = np.repeat(np.random.default_rng(0).random(40) < 0.8, 5)
     classes = np.tile(np.arange(2), 100)

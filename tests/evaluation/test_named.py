@@ -133,6 +133,18 @@ def test_v2s_folders_are_numbers_and_not_text(tmp_path):
     assert classes_of(named.source) == expected
 
 
+def test_named_sets_have_the_titles_and_sizes_that_were_published():
+    assert {each.title: each.images for each in SETS.values()} == {
+        "ImageNet's validation part": 50_000,
+        "ImageNet-v2": 10_000,
+        "ImageNet-A": 7_500,
+        "ImageNet-R": 30_000,
+        "ImageNet-Sketch": 50_889,
+        "ObjectNet": 18_574,
+    }
+    assert all(each.source.startswith("https://") for each in SETS.values())
+
+
 @pytest.mark.parametrize("name", ["imagenet-a", "imagenet-r"])
 def test_only_200_classes_may_be_answered(name, tmp_path):
     subset = open_named_classes(name)

@@ -305,6 +305,7 @@ def test_the_page_marks_photographs_for_the_list_that_is_read(reviewed):
     (script,) = re.findall("(?s)</script><script>(.*?)</script>", page)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in page
+    assert f"--data.exclude {values['file']} trains without those of the training part" in page
 
 
 def files_of(folder: str) -> dict[str, bytes]:

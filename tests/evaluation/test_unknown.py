@@ -362,6 +362,7 @@ def test_damaged_limits_are_a_sentence(classifier, tmp_path):
         {"means": torch.zeros(3, 24)},
         {"whitening": torch.full_like(tensors["whitening"], math.nan)},
         {"limit": torch.zeros(2)},
+        {"centre": torch.zeros(tensors["centre"].shape[0] - 1)},
         {"more": torch.zeros(2)},
         {"unit": torch.tensor(2.0)},
         {"of_nearest": torch.tensor(math.nan)},

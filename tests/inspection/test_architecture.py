@@ -109,6 +109,8 @@ def test_it_says_what_this_model_is():
         assert line in said
     for line in ("3 heads of 64", "192 → 768 → 192", "192 → 1,000", "5,717,416"):
         assert line in said
+    for line in ("196 × 192", "197 × 192"):
+        assert said.splitlines().count(line) >= 2  # beside an arrow, and in the table
     said = words(LATER["quarters"])
     assert "of the last 4 blocks" in said and "4,608 → 5" in said and "Block × 8" in said
     assert "along the columns" in words(named("Axial-B/16"))
@@ -119,6 +121,9 @@ def test_it_says_what_this_model_is():
     assert "no positions" in words(LATER["bag"])
     assert "every 8 × 4 pixels" in words(LATER["overlap"])
     assert "residual unit × 36" in words(named("R152x2"))
+    assert {"Linear head", "2,048 → 1,000", "Mean of the map"} <= set(
+        words(named("R50x1")).split("\n")
+    )
 
 
 def test_a_position_stands_at_the_tokens_that_have_one():

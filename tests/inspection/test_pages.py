@@ -34,6 +34,22 @@ def test_contact_sheet_shows_every_tile_in_its_colour(tmp_path):
         contact_sheet([], tmp_path / "none.png")
 
 
+def brightness(colour):
+    """The relative luminance of WCAG, 0 to 1."""
+    shares = np.frombuffer(bytes.fromhex(colour[1:]), np.uint8) / 255
+    linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+    return linear @ (0.2126, 0.7152, 0.0722)
+
+
+@pytest.mark.parametrize(("theme", "is_dark"), [(LIGHT, False), (DARK, True)])
+def test_what_is_drawn_stands_out_from_its_paper(theme, is_dark):
+    """By the contrasts of WCAG: 7 for text, 3 for axes, dots and curves."""
+    assert (brightness(theme.paper) < 0.05) == is_dark
+    for colour, least in ((theme.ink, 7), (theme.faint, 3), (theme.first, 3), (theme.second, 3)):
+        dark, bright = sorted(brightness(one) for one in (theme.paper, colour))
+        assert (bright + 0.05) / (dark + 0.05) >= least, colour
+
+
 def test_each_panel_of_a_figure_is_a_picture_of_its_own():
     """Light and dark, with the title as text, as wide as it was drawn, and with nothing of its neighbour;
     what is empty above and below is cut off."""

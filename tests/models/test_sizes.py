@@ -7,6 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitkit.models import build, cost, exaflops, named, parameters, vit
+from vitkit.studies.paper import compute, data_size
 
 # At 224: without a head, 1000 classes, 1000 and a hidden layer, 21843 and a hidden layer;
 # then another side, and 1000 classes at it.
@@ -104,6 +105,22 @@ def test_post_activation_resnets_have_a_few_norms_more():
 def test_exaflops_of_table_6(name, epochs, paper):
     # 2 percent, and the rounding of a table of whole numbers
     assert abs(exaflops(named(name), epochs * 303e6) - paper) <= 0.02 * paper + 0.5
+
+
+def test_the_study_quotes_table_6():
+    """And ImageNet's column is that of Figure 3, after as many images, for models that are in both."""
+    quoted = {}
+    for rows in compute.TABLE_6.values():
+        for (name, epochs), (operations, _, _) in rows.items():
+            quoted[name.replace("R50x1+", "R50+"), epochs] = operations
+    assert quoted.pop(("R50+L/16", 7)) == 859
+    assert quoted == {(name, epochs): paper for name, epochs, paper in TABLE_6}
+    assert {images for points in data_size.FIGURE_3.values() for images in points} == {
+        1.3e6, 14e6, 303e6
+    }  # fmt: skip
+    for name, epochs in (("B/32", 7), ("B/16", 7), ("L/16", 14)):
+        at_303m = data_size.FIGURE_3[f"ViT-{name}"][303e6]
+        assert compute.TABLE_6["ViT"][name, epochs][2] == at_303m
 
 
 LARGE = ("L/16", "H/14", "g/14", "G/14")

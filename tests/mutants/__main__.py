@@ -5,6 +5,7 @@ import ast
 import gc
 import json
 import os
+import shlex
 import sys
 from dataclasses import asdict
 from fnmatch import fnmatch
@@ -131,7 +132,7 @@ def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=300, help="changes, of all files")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--file", default="*", help="only files like this: models/*")
+    parser.add_argument("--file", nargs="+", default=["*"], help="only files like these: models/*")
     parser.add_argument(
         "--tests", nargs="+", default=["*"], help="only tests in files like these: models/*"
     )
@@ -150,7 +151,7 @@ def asked() -> argparse.Namespace:
 def main() -> int:
     options = asked()
     end = monotonic() + options.seconds
-    files = files_in(SOURCE, "*.py", [options.file])
+    files = files_in(SOURCE, "*.py", options.file)
     test_files = files_in(TESTS, "test_*.py", options.tests)
 
     # Which test executes what
@@ -162,8 +163,8 @@ def main() -> int:
     # What is changed
     entries = []
     command = f"python -m mutants --count {options.count} --seed {options.seed}"
-    if options.file != "*":
-        command += f" --file '{options.file}'"
+    if options.file != ["*"]:
+        command += f" --file {shlex.join(options.file)}"
     if options.survivors:
         before = read_results()
         command = before["command"]

@@ -3,11 +3,12 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from vitkit.prediction.predictions import Prediction
-from vitkit.prediction.sorting import LONGEST, Sorter, folder_names
+from vitkit.prediction.sorting import LONGEST, By, Sorter, folder_names
 
 LABELS = ("cat", "dog")
 
@@ -30,6 +31,7 @@ def files_below(folder):
 
 @pytest.mark.parametrize("by", ["link", "copy"])
 def test_photographs_are_filed_once_and_nothing_is_replaced(photos, tmp_path, by):
+    assert by in get_args(By)  # what is offered
     into = tmp_path / "sorted"
     for _ in range(2):  # the second time they are there already
         sorter = Sorter(into, LABELS, 0.5, by)

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from pictures import make_photographs
 
-from vitkit.data import Augmentation, Preprocessing, square_before_crop
+from vitkit.data import Augmentation, Preprocessing, open_splits, square_before_crop, subset
 from vitkit.models import create, vit
+from vitkit.recipes import finetuning
 from vitkit.recipes.finetuning import PRESETS, finetune
 from vitkit.recipes.table_4 import TABLE_4
 from vitkit.weights import Classifier, save
@@ -142,3 +143,12 @@ def test_bits_rule_by_size(weights, shared):
 def test_an_unknown_preset_is_a_sentence(weights):
     with pytest.raises(ValueError, match=f"no preset 'dogs'; there are {', '.join(PRESETS)}"):
         finetune(weights, "digits", "dogs")
+
+
+@pytest.mark.parametrize("of_nothing", [False, True])
+def test_images_to_measure_on_alone_teach_nothing(weights, monkeypatch, of_nothing):
+    digits = open_splits("digits")
+    train = subset(digits.train, []) if of_nothing else None
+    monkeypatch.setattr(finetuning, "splits_at", lambda *_, **__: replace(digits, train=train))
+    with pytest.raises(ValueError, match="digits has no images to learn from, only others to"):
+        finetune(weights, "digits", hints=Hints(channels=5))

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from served import make_classifier
 
 from vitkit.exporting import Export, export, open_runtime
 from vitkit.runtimes import (
+    LIBRARIES,
     Exported,
     FileRuntime,
+    RuntimeName,
     compiled,
     digest_of_classifier,
     eager,
@@ -123,3 +126,7 @@ def test_a_model_that_is_exported_in_passing_is_that_model():
     pytest.importorskip("onnxscript")
     identity = identity_of(open_runtime(MODEL, "onnx"))
     assert identity == (digest_of_classifier(MODEL), "ONNX Runtime in float32")
+
+
+def test_every_library_can_be_asked_for():
+    assert set(get_args(RuntimeName)) == {"auto", "compiled", *LIBRARIES}

@@ -49,6 +49,8 @@ def test_an_image_as_it_is(server):
     (answer,) = server.post(PHOTOGRAPHS[0]).predictions
     assert_same(answer, PHOTOGRAPHS[0])
     assert set(answer) == {"name", "labels", "probabilities"}
+    model = server.post(PHOTOGRAPHS[0]).json["model"]
+    assert set(model) == {"name", "loaded"} and model["name"] == "tiny"
     (answer,) = server.post(PHOTOGRAPHS[1], "application/octet-stream", "?top=2").predictions
     assert_same(answer, PHOTOGRAPHS[1], top=2)
 

@@ -1,8 +1,12 @@
 """What holds for the process of a server."""
 
+import asyncio
 import io
+import signal
+import socket
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from pictures import encoded, photograph
@@ -11,8 +15,10 @@ from prometheus_client.values import MultiProcessValue
 
 from vitkit.data.images.pillow import as_bad_image
 from vitkit.serving.batching import Room
+from vitkit.serving.http.body import let_finish
 from vitkit.serving.http.server import prepare_process
-from vitkit.serving.http.telemetry import SHARED, Metrics
+from vitkit.serving.http.telemetry import SHARED, Metrics, Watch
+from vitkit.serving.http.workers import Workers
 
 GIANT = encoded(photograph(40, 50), "PNG")
 
@@ -54,3 +60,48 @@ def test_the_metrics_add_up_those_of_all_processes(tmp_path, monkeypatch):
         counter.inc(count)
     page, _ = metrics.page()
     assert 'vitkit_requests_total{path="/predict",status="200"} 5.0' in page.decode()
+
+
+@pytest.mark.parametrize("draining", [False, True])
+def test_connections_are_closed_with_the_answer_only_when_the_server_is_about_to_end(draining):
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    watch = Watch(app, Metrics(Room(1, 1)), frozenset())
+    watch.draining = draining
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-request-id", b"a-7")]}
+    asyncio.run(watch(scope, None, send))
+    headers = [(b"x-request-id", b"a-7")]
+    if draining:
+        headers.append((b"connection", b"close"))
+    assert sent[0]["headers"] == headers
+
+
+def test_several_processes_get_the_signals_and_leave_them_as_they_were():
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    with socket.socket() as bound:
+        workers = Workers(None, bound, 2)
+        with workers._signals():
+            signal.raise_signal(signal.SIGHUP)
+            assert not workers.stopping
+            signal.raise_signal(signal.SIGTERM)
+            assert workers.stopping and bound.fileno() == -1
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_of_a_refused_request_all_is_taken_unless_its_client_waits_to_be_asked():
+    async def stream():
+        read.append(True)
+        yield b"x" * 10
+
+    for headers, is_taken in (({}, True), ({"expect": "100-continue"}, False)):
+        read = []
+        request = SimpleNamespace(headers=headers, stream=stream)
+        assert asyncio.run(let_finish(request)) is is_taken
+        assert read == [True] * is_taken

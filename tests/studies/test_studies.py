@@ -303,10 +303,12 @@ def test_settings_that_a_study_does_not_read_are_refused(ask, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{"patch": (16, 8)}, {"stride": 8}])
-def test_patches_that_are_rectangles_or_overlap_are_not_varied(settings):
+def test_patches_that_are_rectangles_or_overlap_are_not_varied(settings, ask):
     check_square_patches(vit("mu/16"))
     with pytest.raises(ValueError, match="leave out model.stride, and give one number for model"):
         check_square_patches(vit("mu/16", **settings))
+    with pytest.raises(ValueError, match="this study varies the side of square patches"):
+        STUDIES["compute"].check(Ask(recipe=replace(ask.recipe, model=vit("mu/16", **settings))))
 
 
 def test_several_sets_are_pre_trained_on(ask, photographs, tmp_path):
@@ -531,6 +533,15 @@ def test_weights_are_resampled_in_the_way_that_is_studied(published, photographs
         assert trained.config.resample == cell.settings["resample"]
         expected = resample(old, (3, 3), (2, 2), cell.settings["resample"])
         torch.testing.assert_close(trained.positions.table, expected)
+
+
+def test_resolution_judges_the_sizes_and_the_ways_to_resample(ask, tmp_path):
+    study = STUDIES["resolution"]
+    table = study.table(invented(study, replace(ask, seeds=3, sizes=(4, 16)), tmp_path))
+    assert [row[1] for row in table.rows] == ["4", "8", "16"] * 2
+    assert not any("–" in row for row in table.rows)
+    (judged,) = (note for note in table.notes if "the best of" in note)
+    assert f"the best of {1 + 2 * 2 * len(RESAMPLE)} settings" in judged
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -223,6 +224,9 @@ def test_the_papers_figures_stand_beside_ones_own():
     assert re.search(r"\| Caltech101 \| natural \| 95.3 [^|]*\| 95.3 \| 95.4 \| 90.8 \|", text)
     few = with_values(TABLE_9[:2])  # means are over the same tasks
     assert lines(few)[-1].published[0] == pytest.approx((95.3 + 85.5) / 2)
+    first, *others = few.suite.tasks  # a mean of some tasks is none beside a mean of all
+    unpublished = replace(few.suite, tasks=(replace(first, published=()), *others))
+    assert lines(replace(few, suite=unpublished))[-1].published == ()
 
 
 @pytest.mark.parametrize(
@@ -350,6 +354,21 @@ def test_settings_that_cannot_be_are_refused(place, capsys):
     ):
         assert cli.main([*words, *more]) == 1
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("number", [0, -0.1, math.nan, math.inf])
+def test_rates_are_above_0_and_finite(number):
+    with pytest.raises(ValueError, match=r"rates are .*; give one or more, above 0"):
+        FineTuning(rates=(0.01, number))
+
+
+def test_lengths_and_batches_are_above_0():
+    for steps in ((), (0,), (500, -1)):
+        with pytest.raises(ValueError, match=r"steps are .*; give one or more, above 0"):
+            FineTuning(steps=steps)
+    with pytest.raises(ValueError, match="batch is 0; it is at least 1"):
+        FineTuning(batch=0)
+    assert FineTuning(rates=(1e-9,), steps=(1,), batch=1).settings == [(1e-9, 1)]
 
 
 # Suites from a stranger

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from vitkit.system import machine
 from vitkit.system.machine import (
     _say_once,
     autocast,
@@ -130,6 +131,16 @@ def test_bfloat16_is_picked_where_the_cpu_has_instructions_for_it(
     assert f"computing in {expected}" in picked.why
     for named in ("float32", "bfloat16"):
         assert pick_precision(named, CPU) == (named, "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_float32"),
+    [({"fma", "avx512_bf16"}, False), ({"fma", "avx2"}, True), (set(), False)],
+)
+def test_what_auto_is_can_be_known_without_pytorch(flags, is_float32, monkeypatch):
+    """On Linux, of an x86 CPU; elsewhere nothing says so."""
+    monkeypatch.setattr(machine, "cpu_flags", lambda: flags)
+    assert machine.auto_is_float32() is is_float32
 
 
 def test_bfloat16_is_not_picked_where_nobody_has_measured_it(monkeypatch):

@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -21,6 +22,7 @@ from vitkit.data import Augmentation, Preprocessing, open_source
 from vitkit.data.sources import stores
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, train
+from vitkit.training import data as training_data
 from vitkit.training.data import readers_of
 from vitkit.training.state.checkpoints import Earlier, Occupied, checkpoints, step_of
 
@@ -131,6 +133,16 @@ def run_until_step(recipe, run_dir, step):
 
     threading.Thread(target=watch, daemon=True).start()
     run(recipe, run_dir)
+
+
+def test_all_workers_of_all_ranks_are_readers(monkeypatch):
+    monkeypatch.setattr(training_data, "is_elsewhere", lambda source: True)
+    monkeypatch.setattr(training_data, "from_rank_0", lambda make: make())
+    monkeypatch.setattr(training_data, "world", lambda: SimpleNamespace(world_size=2))
+    source = SimpleNamespace(chunks=lambda: [0, 8])
+    for workers, readers in ((3, 6), (1, 2), (0, 2)):
+        data = SimpleNamespace(workers=workers)
+        assert readers_of(source, data, Earlier({}, {}, trained=False)) == readers
 
 
 @pytest.mark.slow

@@ -193,7 +193,8 @@ def test_a_head_of_zeros_names_no_classes(payload):
     untrained = Classifier(create("mu/16", classes=2), Preprocessing(), ("x", "y"))
     current, _ = asked(payload(JPEG), [Viewer("untrained", untrained)])
     assert current.answers[0].classes == ()
-    assert "names no classes" in app_html.answers(current.answers[0], "softmax")
+    sentence = "<p class=faint>The model has no trained head, so it names no classes.</p>"
+    assert sentence in app_html.answers(current.answers[0], "softmax")
     assert "a head of zeros, so it names no classes" in Viewer("untrained", untrained).facts
 
 

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import threading
+from fnmatch import fnmatch
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -287,6 +288,39 @@ def test_up_to_the_hub_and_down_again(
         ValueError, match="you/other is not on this machine, and the Hugging Face hub cannot be"
     ):
         load("you/other")
+
+
+@pytest.mark.parametrize(
+    ("others", "weights"),
+    [
+        (["pytorch_model.bin", "tf_model.h5"], ["model.safetensors"]),
+        (
+            ["pytorch_model.bin"],
+            [
+                "model-1-of-2.safetensors",
+                "model-2-of-2.safetensors",
+                "model.safetensors.index.json",
+            ],
+        ),
+        (["flax_model.msgpack"], ["pytorch_model.bin"]),
+        ([], ["pytorch_model-1-of-1.bin", "pytorch_model.bin.index.json"]),
+    ],
+)
+def test_of_a_repository_pytorchs_own_files_come_only_without_safetensors(
+    others, weights, tmp_path, monkeypatch
+):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+
+    def download(repository, revision, allow_patterns):
+        assert (repository, revision) == ("you/model", "v1")
+        for name in ("config.json", *weights, *others):
+            if any(fnmatch(name, pattern) for pattern in allow_patterns):
+                (tmp_path / name).touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    folder = find("you/model@v1")
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", *weights]
 
 
 def test_licence_and_its_text_come_down_and_go_up(hub, random_classifier, tmp_path, capsys):

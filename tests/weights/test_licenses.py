@@ -135,6 +135,12 @@ def test_a_card_says_what_the_licence_allows(classifier):
     assert 'license: "other"\nlicense_name: "dinov3-license"\nlicense_link: "LICENSE"' in card
     assert "no commercial use" in model_card(replace(classifier, license=NON_COMMERCIAL), format)
     assert "Nobody has said under which licence" in model_card(classifier, format)
+    linked = License("apache-2.0", link="https://a.example/terms")
+    assert " See https://a.example/terms." in model_card(
+        replace(classifier, license=linked), format
+    )
+    card = model_card(replace(classifier, license=replace(linked, text="The terms.")), format)
+    assert " The text is in LICENSE." in card and " See https://a.example/terms." not in card
 
 
 def test_what_may_not_be_shared_is_refused():

@@ -63,6 +63,15 @@ def test_a_layer_behind_the_head_is_not_dropped_by_its_name(name, layer, tmp_pat
         loaded(written(model.state_dict(), tmp_path))
 
 
+def test_a_vector_alone_is_a_losss_weights_of_classes_and_no_layer_behind_the_head(
+    tmp_path, capsys
+):
+    model = above(timm_vit(num_classes=0), classifier=linear())
+    state = {**model.state_dict(), "loss_fn.weight": torch.rand(5)}
+    assert_same_outputs(model, load(written(state, tmp_path), heads=4).model)
+    assert "left out: loss_fn.weight" in capsys.readouterr().err
+
+
 def test_a_layer_in_a_dictionary_of_its_own_is_not_dropped(tmp_path):
     layers = {"projector": nn.Linear(WIDTH, WIDTH), "classifier": linear()}
     model = above(timm_vit(num_classes=0), **layers)

@@ -171,6 +171,8 @@ def test_every_class_has_the_librarys_pixels_or_is_refused_by_a_field(real_photo
         ("Beit", {"do_pad": True, "pad_size": 256}),  # which it does not read
         ("ConvNext", {"do_pad": True, "pad_size": 512}),
         ("MobileNetV2", {"do_pad": True, "pad_size": 256}),
+        ("EfficientNet", {"include_top": False, "do_pad": True, "pad_size": 400}),
+        ("MobileViT", {"do_flip_channel_order": False, "do_pad": True, "crop_size": 208}),
         ("Segformer", {"do_pad": True, "pad_size": 600, "do_center_crop": True, "crop_size": 224}),
         ("ViT", {"crop_pct": 0.5, "do_flip_channel_order": True}),  # which that class does not read
         ("ViT", {"do_center_crop": True, "size": 256, "crop_size": [192, 224]}),

@@ -145,6 +145,13 @@ def test_a_tensor_too_few_or_too_many_is_named(saved):
 def test_a_directory_without_a_model_and_an_unfinished_run_are_sentences(tmp_path):
     with pytest.raises(ValueError, match="holds no model; a model directory has config.json"):
         load(tmp_path)
+    names = ("a.bin", "b.ckpt", "c.npz", "d.pt", "e.pth", "f.pth.tar", "g.safetensors")
+    for name in (*names, "notes.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=rf"several files of weights \({', '.join(names)}\): name"):
+        load(tmp_path)
+    for name in names:
+        (tmp_path / name).unlink()
     (tmp_path / "recipe.json").write_text("{}")
     with pytest.raises(ValueError, match="is a run that has not finished; continue it"):
         load(tmp_path)

@@ -329,6 +329,7 @@ def test_dinov2s_registers_have_no_positions(tmp_path):
     classifier = load(tmp_path / "dinov2.safetensors", heads=4, quiet=True)
     config = classifier.model.config
     assert (config.registers, config.prefix_positions) == (4, 1)
+    assert config.layer_scale == 1e-5  # DINOv2's, of a file that does not say it
     assert_same_outputs(theirs, classifier.model)
 
 

@@ -2,6 +2,7 @@
 model as it is, or fine-tuning by a protocol. What is not there is said, and the grid keeps the results.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +44,7 @@ class FineTuning:
     def __post_init__(self):
         for name in ("rates", "steps"):
             values = getattr(self, name)
-            if not values or min(values) <= 0:
+            if not values or not all(0 < value < math.inf for value in values):
                 raise BadSettings(f"{name} are {values}; give one or more, above 0")
         if self.batch < 1:
             raise BadSettings(f"`batch` is {self.batch}; it is at least 1")

@@ -152,10 +152,9 @@ def _check_complete(files: Iterable[str]) -> None:
             continue
         by_number = shards.setdefault((match["name"], int(match["shards"])), {})
         other = by_number.setdefault(int(match["shard"]), file)
-        if other != file and Path(other).parent == Path(file).parent:
-            raise BadData(
-                f"{other} and {Path(file).name} are the same shard of {match['name']}; remove one"
-            )
+        if other != file and _folder_of(other) == _folder_of(file):
+            name = Path(remote.without_query(file)).name
+            raise BadData(f"{other} and {name} are the same shard of {match['name']}; remove one")
 
     # A number without a shard.
     for (name, count), by_number in shards.items():
@@ -163,8 +162,13 @@ def _check_complete(files: Iterable[str]) -> None:
             continue
         missing = sorted(set(range(count)) - set(by_number))
         if missing:
-            folder = next(iter(by_number.values())).rpartition("/")[0] or "."
+            folder = _folder_of(next(iter(by_number.values())))
             raise BadData(
                 f"{folder} has {len(by_number)} of {count} {name} files; "
                 f"number {missing[0]:05d} is missing"
             )
+
+
+def _folder_of(file: str) -> str:
+    """Where a file lies; a signature in its address, which may have a slash, is no part of that."""
+    return remote.without_query(file).rpartition("/")[0] or "."
