@@ -49,7 +49,7 @@ def test_attempts_that_end_wrong_are_told_and_stop_no_others(capfd):
 
     def action(number):
         if number == 1:
-            raise ValueError("the file is damaged")
+            raise VitkitError("the file is damaged")
         if number == 2:
             raise KeyError("x")
         if number == 3:
@@ -62,7 +62,7 @@ def test_attempts_that_end_wrong_are_told_and_stop_no_others(capfd):
         if number == 6:
             os.write(1, b"Warning: this is not for people")
         if number == 7:
-            raise ValueError("no")
+            raise VitkitError("no")
 
     kinds = [(number, outcome.kind) for number, outcome in attempts(action, range(9))]
     expected = ("answer", "sentence", "traceback", "crash", "hang", "traceback", "noise", "noise")

@@ -366,7 +366,7 @@ def test_lengths_and_batches_are_above_0():
     for steps in ((), (0,), (500, -1)):
         with pytest.raises(ValueError, match=r"steps are .*; give one or more, above 0"):
             FineTuning(steps=steps)
-    with pytest.raises(ValueError, match="batch is 0; it is at least 1"):
+    with pytest.raises(ValueError, match="`batch` is 0; it is at least 1"):
         FineTuning(batch=0)
     assert FineTuning(rates=(1e-9,), steps=(1,), batch=1).settings == [(1e-9, 1)]
 

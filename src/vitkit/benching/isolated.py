@@ -49,12 +49,11 @@ class Isolated:
         self.path = path
         self._library = "the library"
         self._images: np.ndarray | None = None  # those that the process has
-        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}\n{CHILD}"  # it finds vitkit where this one did
+        )
         self._process = subprocess.Popen(
-            [sys.executable, "-c", CHILD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
     def open(self, library: RuntimeName) -> None:
