@@ -93,7 +93,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         """Fit the head to images or features, and to a class for each: numbers, strings or
         booleans.
 
-        Raises ValueError for fewer than two classes, and for an image that cannot be read, with its
+        Raises VitkitError for fewer than two classes, and for an image that cannot be read, with its
         name.
         """
         check_choice("method", self.method, tuple(FIT))
@@ -223,7 +223,7 @@ def _workers(count: int) -> int:
 
 
 def _images(X: Any) -> Source:
-    """Images, where features would be a mistake. Raises ValueError."""
+    """Images, where features would be a mistake. Raises VitkitError."""
     if isinstance(X, np.ndarray | Tensor) and X.ndim == 2 and X.shape[1] > 1:
         raise BadData(
             f"X is {X.dtype} {tuple(X.shape)}, and a model is to compute the features of images; if "
@@ -233,7 +233,7 @@ def _images(X: Any) -> Source:
 
 
 def _check_features(X: Any) -> None:
-    """Raises ValueError if images are given where features are expected."""
+    """Raises VitkitError if images are given where features are expected."""
     values = X
     if hasattr(X, "to_numpy"):  # pandas and polars
         values = X.to_numpy()

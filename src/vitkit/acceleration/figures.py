@@ -99,14 +99,14 @@ def cells(point: Point) -> tuple[str, ...]:
 
 
 def draw(path: Path, line: Line, chosen: Point) -> Path:
-    """Write the picture, as PNG or SVG. Raises OSError, and ValueError for a file that vitkit did not
+    """Write the picture, as PNG or SVG. Raises OSError, and VitkitError for a file that vitkit did not
     write."""
     return write_figure(line_figure(line, chosen), path)
 
 
 def write_page(path: Path, line: Line, chosen: Point, sentences: list[str]) -> Path:
     """Write the page: what was chosen, the picture, and every model that was measured. Raises OSError, and
-    ValueError for a file that vitkit did not write."""
+    VitkitError for a file that vitkit did not write."""
     return write_html(path, "Faster", _blocks(line, chosen, sentences))
 
 

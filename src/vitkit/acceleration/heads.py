@@ -94,7 +94,7 @@ def own_answers(subject: Subject, exact: Arithmetic) -> Tensor:
 
 
 def check_own(subject: Subject, head: Head, x: np.ndarray) -> None:
-    """Raises ValueError if a run's model is not the one that was solved for on its images, and so has
+    """Raises VitkitError if a run's model is not the one that was solved for on its images, and so has
     answers of its own: somebody has taught it, or put another one there.
 
     head: that of the whole model, which reads x of the judged images, (N, D).

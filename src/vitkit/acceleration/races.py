@@ -105,7 +105,7 @@ class Speeds:
 
     def of_arithmetics(self) -> list[Arithmetic]:
         """The fastest library of each precision, the fastest first; those whose answers differ only if
-        they are faster than float32. Raises ValueError if nothing can compute the model."""
+        they are faster than float32. Raises VitkitError if nothing can compute the model."""
         candidates = []
         for arithmetic in arithmetics_here(self.wanted.libraries):
             candidates.append(Candidate(arithmetic, self.full))

@@ -52,7 +52,7 @@ FOR_FILES = 0.85
 
 
 def check(classifier: Classifier) -> None:
-    """Raises ValueError for a model that cannot be made faster here."""
+    """Raises VitkitError for a model that cannot be made faster here."""
     check_answers(classifier)
     if classifier.activation != "softmax":
         raise Unsupported(
@@ -97,7 +97,7 @@ class Found:
 
 
 def search(subject: Subject, wanted: Wanted) -> Found:
-    """Look for faster models; see the file's docstring. Raises ValueError if nothing can compute the
+    """Look for faster models; see the file's docstring. Raises VitkitError if nothing can compute the
     model."""
     check(subject.classifier)
     known = Known(subject)
@@ -199,7 +199,7 @@ def _judge_all(
 
 
 def _judge(subject: Subject, body: Body, exact: Arithmetic) -> Judge:
-    """What judges by the answers of the whole model. Raises ValueError if they are not those of a run's
+    """What judges by the answers of the whole model. Raises VitkitError if they are not those of a run's
     model any more."""
     full = whole(subject.classifier)
     reference = head_of(subject, body, full, exact)

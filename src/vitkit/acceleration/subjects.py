@@ -70,7 +70,7 @@ class Subject:
 def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> Subject:
     """A run's model on the images of the run.
 
-    typed: names of data sets that a person typed, as `read_run` takes them. Raises ValueError if the
+    typed: names of data sets that a person typed, as `read_run` takes them. Raises VitkitError if the
     images are not there, or are others now, and if none was held out.
     """
     run = read_run(run_dir, typed)
@@ -127,7 +127,7 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
 
     What is fitted is fitted to the images of its run, if there is one; else to the data's training part,
     or to every second image if the data has but one part (of images in groups: to every second group),
-    and then it is judged on the others. Raises ValueError for images without classes, and without those of
+    and then it is judged on the others. Raises VitkitError for images without classes, and without those of
     the model.
     """
     judged = source_at(data, typed=True)
@@ -162,7 +162,7 @@ def _learned_by(run_dir: Path, data: str) -> Source | None:
 
 def _unseen(judged: Source, learned: Source, data: str, run_dir: Path) -> Source:
     """The images without those that a run has learned from, by their content; which is said. Raises
-    ValueError if too few are left."""
+    VitkitError if too few are left."""
     reading = bar("comparing with what was learned")
     seen = {digest_of(learned[i][0]) for i in reading(range(len(learned)), len(learned))}
     unseen = [i for i in range(len(judged)) if digest_of(judged[i][0]) not in seen]
@@ -189,7 +189,7 @@ def _halves(source: Source) -> tuple[Source, Source]:
 
 
 def _check_target(source: Source, where: str) -> None:
-    """Raises ValueError for images without one class each, and for too few."""
+    """Raises VitkitError for images without one class each, and for too few."""
     if source.target_kind != "class":
         raise BadData(
             f"the images of {where} do not have one class each, and a faster model is judged by how "

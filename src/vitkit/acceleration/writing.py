@@ -35,7 +35,7 @@ def ending_of(library: str) -> str:
 
 
 def library_of(output: Path) -> str:
-    """The library that a file is for, by its ending. Raises ValueError for another ending."""
+    """The library that a file is for, by its ending. Raises VitkitError for another ending."""
     endings = {ending_of(library): library for library in LIBRARIES}
     library = endings.get(output.suffix.lower())
     if library is None:
@@ -49,7 +49,7 @@ def library_of(output: Path) -> str:
 def write(subject: Subject, found: Found, point: Point, output: Path) -> Classifier:
     """Write a model of the line, and return it as PyTorch computes it.
 
-    Raises ValueError, with nothing written, for a name that does not end as such a file does, for
+    Raises VitkitError, with nothing written, for a name that does not end as such a file does, for
     something that vitkit did not write, and for a file whose answers are not the candidate's.
     """
     if library_of(output) != point.library:
@@ -103,7 +103,7 @@ def _share(runtime: Runtime, items: list[Item], expected: np.ndarray) -> float:
 
 
 def _check(same: float, output: Path) -> None:
-    """Raises ValueError if too few answers are the candidate's."""
+    """Raises VitkitError if too few answers are the candidate's."""
     if same < LEAST_SAME:
         raise BadSettings(
             f"{output} was not written: {same:.1%} of its answers agree with those that were judged, and at least "

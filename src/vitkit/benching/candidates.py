@@ -90,7 +90,7 @@ def contenders(
 
     open_isolated: opens an exported file in a process of its own.
 
-    Raises ValueError, in its turn, for a runtime that cannot have the model.
+    Raises VitkitError, in its turn, for a runtime that cannot have the model.
     """
     exact = eager(classifier, CPU)
     yield _tried(exact, exact, "PyTorch", "float32", trial)
@@ -183,7 +183,7 @@ def with_less_work(
     """PyTorch's float32 with so many tokens merged in every block; and with exits that answer from
     such a probability on, fitted on the trial's images for calibration. Each is tried.
 
-    Raises ValueError for a model that can do neither, and for too few images.
+    Raises VitkitError for a model that can do neither, and for too few images.
     """
     exact = eager(classifier, CPU)
     changed = {f"{r} merged": partial(merging, classifier, r) for r in merge}
@@ -207,7 +207,7 @@ def of_exported(process: Isolated) -> Contender:
 
 def of_timm(name: str, classifier: Classifier) -> Contender:
     """Another model to compare with, as timm computes it in float32, with random weights: they do not
-    change its speed. Raises ValueError for a name that timm does not know, or without timm."""
+    change its speed. Raises VitkitError for a name that timm does not know, or without timm."""
     try:
         import timm
     except ImportError:

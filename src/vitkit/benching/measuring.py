@@ -162,7 +162,7 @@ def measure_starts(models: Sequence[Path | str]) -> list[tuple[float, float | No
 
 
 def _start(model: str, photograph: str) -> tuple[float, float | None]:
-    """Seconds and megabytes of one process. Raises ValueError, with its last words, if it fails."""
+    """Seconds and megabytes of one process. Raises VitkitError, with its last words, if it fails."""
     words = [sys.executable, "-m", "vitkit", "predict", model, photograph, "--device", "cpu"]
     with TemporaryFile("w+") as errors:
         begun = time.perf_counter()

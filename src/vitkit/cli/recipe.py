@@ -105,7 +105,7 @@ def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Rec
     option, with the model of --model and the evaluators of --evals; and how many words these were.
     `options` are the command's own, for its usage.
 
-    Raises WordsMissing, with a list of recipes, if the first word is not a name; ValueError for an
+    Raises WordsMissing, with a list of recipes, if the first word is not a name; VitkitError for an
     unknown recipe.
     """
     if not words or words[0].startswith("-"):
@@ -134,7 +134,7 @@ def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Rec
 
 def _recipe_word(command: str, words: list[str]) -> str:
     """The first word, or what it must mean: a file of one's own with one function is that function.
-    Raises ValueError, with the right words, for images in the place of a recipe."""
+    Raises VitkitError, with the right words, for images in the place of a recipe."""
     first = words[0]
     path = Path(first)
     if first in RECIPES:

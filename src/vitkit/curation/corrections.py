@@ -36,7 +36,7 @@ class Move(NamedTuple):
 
 
 def read_corrections(path: Path) -> list[Correction]:
-    """The decisions of a list. Raises ValueError if it does not exist, or for a line without a
+    """The decisions of a list. Raises VitkitError if it does not exist, or for a line without a
     decision;
     OSError."""
     if not path.is_file():
@@ -68,7 +68,7 @@ def moves(root: Path, corrections: list[Correction]) -> list[Move]:
     place in the folder of its new class, or a folder outside the data set. If a file of the same
     name exists there, the name gets the old class.
 
-    Raises ValueError for a photograph that lies elsewhere, or for a class without a folder.
+    Raises VitkitError for a photograph that lies elsewhere, or for a class without a folder.
     """
     planned = []
     taken = set()

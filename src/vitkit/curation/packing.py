@@ -97,7 +97,7 @@ def pack(
 
     title: of a progress bar; without one there is none.
     Returns the sum over all shards.
-    Raises ValueError for a directory that holds something else, or that another process packs into,
+    Raises VitkitError for a directory that holds something else, or that another process packs into,
     OSError when the disk is full.
     """
     # Refuse what cannot be done before anything is written.
@@ -141,7 +141,7 @@ def pack(
 def _locked(dest: Path) -> Iterator[None]:
     """Lock the directory while this block runs.
 
-    Forked workers inherit the lock, so that those of a killed run are waited for. Raises ValueError
+    Forked workers inherit the lock, so that those of a killed run are waited for. Raises VitkitError
     if another process has locked it.
     """
     with (dest / REPORTS / "lock").open("w") as file:
@@ -170,7 +170,7 @@ def _try_lock(file) -> bool:
 
 
 def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None:
-    """Write down what is packed, and how. Raises ValueError if the directory holds another plan, or
+    """Write down what is packed, and how. Raises VitkitError if the directory holds another plan, or
     a damaged one."""
     plan = {
         "settings": asdict(packing),

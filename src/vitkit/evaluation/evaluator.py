@@ -89,7 +89,7 @@ class Evaluator(Protocol):
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields what the model reaches on the images. Runs are compared by the first metric.
-        Raises ValueError for images that it cannot measure on, and for a model that it cannot
+        Raises VitkitError for images that it cannot measure on, and for a model that it cannot
         measure."""
 
 
@@ -193,7 +193,7 @@ def collect(
 
 def summed(parts: Iterable[Rows]) -> tuple[list[Tensor], int]:
     """The sums of rows over all examples of all ranks: float64 tensors of a row's shape; and the
-    number of examples. Raises ValueError if there are none."""
+    number of examples. Raises VitkitError if there are none."""
     totals: list[Tensor] = []
     seen = torch.zeros((), dtype=torch.int64)
     for rows in _one_behind(parts):
@@ -208,7 +208,7 @@ def summed(parts: Iterable[Rows]) -> tuple[list[Tensor], int]:
 
 
 def concatenated(parts: Iterable[Rows]) -> list[Tensor]:
-    """The rows of all examples of all ranks: tensors (N, ...) on the CPU. Raises ValueError if
+    """The rows of all examples of all ranks: tensors (N, ...) on the CPU. Raises VitkitError if
     there are none."""
     # This rank's batches, then all ranks: (rows of a, rows of b), ... -> all of a, all of b
     batches = []

@@ -260,7 +260,7 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
 
     precision: that of the file's arithmetic, which decides what is a tie.
 
-    Raises ValueError if none can be.
+    Raises VitkitError if none can be.
     """
     tolerance = TOLERANCE[precision]
     items = trial.items

@@ -77,7 +77,7 @@ class WebRuntime:
 
 def find_web_runtime(named: Path | None = None) -> WebRuntime:
     """onnxruntime-web in the folder that somebody names, or in a node_modules here or above. Raises
-    ValueError, with a sentence, if it does not exist or has an unknown version."""
+    VitkitError, with a sentence, if it does not exist or has an unknown version."""
     if named is not None:
         candidates = [named, named / PACKAGE, named / "node_modules" / PACKAGE]
     else:
@@ -96,7 +96,7 @@ def find_web_runtime(named: Path | None = None) -> WebRuntime:
 
 
 def _checked(folder: Path) -> WebRuntime:
-    """A folder with a package.json. Raises ValueError if that is of something else."""
+    """A folder with a package.json. Raises VitkitError if that is of something else."""
     try:
         described = parse_json((folder / "package.json").read_text("utf-8"))
         name = described["name"]

@@ -121,7 +121,7 @@ class Export:
 
 
 def check(classifier: Classifier, path: Path, wanted: Export) -> None:
-    """Raises ValueError if something cannot be exported, before anything is computed."""
+    """Raises VitkitError if something cannot be exported, before anything is computed."""
     check_answers(classifier)
     check_answer(classifier)
     channels = getattr(classifier.model.config, "channels", 3)
@@ -174,7 +174,7 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
 
 
 def _check_native(classifier: Classifier, wanted: Export) -> None:
-    """Raises ValueError for images at their own proportions, where that cannot be exported."""
+    """Raises VitkitError for images at their own proportions, where that cannot be exported."""
     if wanted.to == "page":
         raise Unsupported(
             "the model reads images at their own proportions, and a page prepares squares and crops: "
@@ -229,7 +229,7 @@ def missing_packages(wanted: Export) -> list[str]:
 
 
 def check_packages(wanted: Export) -> None:
-    """Raises ValueError if a package is missing."""
+    """Raises VitkitError if a package is missing."""
     missing = missing_packages(wanted)
     if missing:
         raise Unsupported(
@@ -248,7 +248,7 @@ def export(
 
     trial: by default the parts of two photographs; `trial_on` makes one of a data set.
 
-    Raises ValueError if the model cannot be exported, and, when nothing has got its name yet, for a file
+    Raises VitkitError if the model cannot be exported, and, when nothing has got its name yet, for a file
     that disagrees with its model.
     """
     path = Path(path)

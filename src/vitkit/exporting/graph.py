@@ -265,7 +265,7 @@ def with_positions_on_any_grid(model: VisionTransformer) -> VisionTransformer:
 
 
 def check_any_grid(model: VisionTransformer) -> None:
-    """Raises ValueError for positions that cannot be exported for every grid."""
+    """Raises VitkitError for positions that cannot be exported for every grid."""
     if not isinstance(model.positions, LearnedPositions | NoPositions):
         raise Unsupported(
             f"{model.config.positions} positions cannot be exported for images at their own proportions, "

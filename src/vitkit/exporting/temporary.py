@@ -45,7 +45,7 @@ def open_runtime(
     precision: of the matrix products; by default float32 of a Classifier, and of a file what it was
     written for. Of files, OpenVINO computes in bfloat16 too.
 
-    Raises ValueError for a file that no such library can compute, or that is not vitkit's.
+    Raises VitkitError for a file that no such library can compute, or that is not vitkit's.
     """
     if isinstance(model, str | Path):
         return open_model_file(Path(model), runtime, precision or "auto")
@@ -78,7 +78,7 @@ def _exported_temporarily(
 
 def features_on(classifier: Classifier, runtime: str, precision: Precision) -> Classifier:
     """The same classifier, for its features alone, which another runtime computes: "compiled", "onnx"
-    or "openvino". Raises ValueError as `open_runtime` does."""
+    or "openvino". Raises VitkitError as `open_runtime` does."""
     if classifier.preprocessing.values != "uint8":
         raise Unsupported(
             f"the model takes images in {classifier.preprocessing.values}, whose features PyTorch "

@@ -87,7 +87,7 @@ def write_onnx(
 ) -> None:
     """Write a .onnx file. Its weights may be float16 or bfloat16; it computes in float32 all the same.
 
-    Raises ValueError if the model is too large for one.
+    Raises VitkitError if the model is too large for one.
     """
     import onnx
 

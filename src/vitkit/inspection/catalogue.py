@@ -251,7 +251,7 @@ class FigureKind:
     text: str
     """What it shows, in a sentence or two for people."""
     make: Callable[[Subject], Plate]
-    """Computes it. Raises ValueError, with a sentence, for a model that it has no meaning for."""
+    """Computes it. Raises VitkitError, with a sentence, for a model that it has no meaning for."""
     needs_images: bool = True
     by_default: bool = True
     """Whether it is made when no figures are chosen."""

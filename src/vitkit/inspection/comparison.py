@@ -53,7 +53,7 @@ def compare(
 
     Classes are compared by name: if both models have the same names in other orders, the second's
     logits are brought into the first's. Logits of other names are compared by position, and the
-    most likely class by its name all the same. Raises ValueError if there is no picture, and for a
+    most likely class by its name all the same. Raises VitkitError if there is no picture, and for a
     model that gives an answer for every token.
     """
     for classifier in (first, second):

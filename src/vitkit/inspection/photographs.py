@@ -61,7 +61,7 @@ class Tile(NamedTuple):
 def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> Path:
     """Draw the tiles in rows of `columns` into a PNG file, and return its path.
 
-    Makes the folders above it. Raises ValueError if there are no tiles, and for a file that vitkit
+    Makes the folders above it. Raises VitkitError if there are no tiles, and for a file that vitkit
     did not write.
     """
     from matplotlib.figure import Figure

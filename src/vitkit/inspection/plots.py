@@ -78,7 +78,7 @@ def themed(figure: "Figure", theme: Theme) -> "Figure":
 def write_figure(figure: "Figure", path: Path | str) -> Path:
     """Write a figure as PNG or SVG, as the ending of its path says, and return the path.
 
-    Makes the folders above it. Raises OSError, and ValueError for another ending and for a file that
+    Makes the folders above it. Raises OSError, and VitkitError for another ending and for a file that
     vitkit did not write.
     """
     from matplotlib import rc_context

@@ -33,7 +33,7 @@ def next_to_label(features: np.ndarray, labels: np.ndarray, count: int = 1) -> n
     labels: int (N,), the number of each photograph's class; -1 for one without a label.
     count: how many; fewer come back if fewer have no label.
 
-    Returns int64 (count,), rows of `features`. It is a function of its arguments alone. Raises ValueError
+    Returns int64 (count,), rows of `features`. It is a function of its arguments alone. Raises VitkitError
     for arrays that do not fit together.
     """
     features = np.asarray(features)

@@ -191,7 +191,7 @@ class Journal:
     """The file of all answers."""
 
     def __init__(self, folder: Path):
-        """folder: of the sitting; it is there. Raises ValueError for a file that is no journal, OSError."""
+        """folder: of the sitting; it is there. Raises VitkitError for a file that is no journal, OSError."""
         self.path = folder / JOURNAL
         self.answers, size = _read(self.path)
         if self.path.exists():
@@ -255,7 +255,7 @@ def _read(path: Path) -> tuple[Answers, int]:
 
 
 def _check(answer: Answer) -> None:
-    """Raises ValueError for an answer that the page cannot have sent."""
+    """Raises VitkitError for an answer that the page cannot have sent."""
     needed = {
         "a number above 0": answer.number > 0,
         "a class": bool(answer.label) or answer.decision not in ("class", "rename"),

@@ -53,7 +53,7 @@ class Checking:
         """checks: a photograph each, in the order in which they are asked. folder: of the decisions; it is
         there. heading: the first line of the list, by which its readers know whose it is.
 
-        Raises ValueError for a journal that is damaged, OSError.
+        Raises VitkitError for a journal that is damaged, OSError.
         """
         self.folder = folder
         self.journal = Journal(folder)
@@ -109,7 +109,7 @@ class Checking:
         """Decide on the photograph that somebody was given: its class, which may be the one that it has,
         or to leave it out. It is on the disk when this returns.
 
-        Raises ValueError for a question that they were not given, or a class without a name; OSError.
+        Raises VitkitError for a question that they were not given, or a class without a name; OSError.
         """
         with self._lock:
             asked = self._given_out.to_answer(by, question)
@@ -142,7 +142,7 @@ class Checking:
             return answer
 
     def rename(self, by: str, old: str, new: str) -> Answer:
-        """Raises ValueError: the classes are the data set's."""
+        """Raises VitkitError: the classes are the data set's."""
         raise BadSettings("the classes are those of the data set; rename their folders")
 
     def lose(self, name: str, problem: str) -> None:

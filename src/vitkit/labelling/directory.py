@@ -96,7 +96,7 @@ def _who_labels(folder: Path) -> str:
 
 
 def record_sitting(folder: Path, root: Path, check: bool) -> None:
-    """Say in the directory whose labels it has, and lead to them. Raises ValueError for a directory that
+    """Say in the directory whose labels it has, and lead to them. Raises VitkitError for a directory that
     holds something else."""
     about = _about(folder)
     before = about.get("photographs")

@@ -275,7 +275,7 @@ class GivenOut:
         return given.question
 
     def to_answer(self, by: str, number: int) -> Question:
-        """The question that somebody answers. It stays theirs until `done`. Raises ValueError for
+        """The question that somebody answers. It stays theirs until `done`. Raises VitkitError for
         one that they were not given."""
         given = self._given.get(by)
         if given is None or given.question.number != number:

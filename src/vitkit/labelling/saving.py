@@ -41,7 +41,7 @@ def save_model(
 ) -> TakenHome:
     """Write the model of all photographs that have a label. origin: the name of the pre-trained model.
 
-    Raises ValueError for fewer than two classes, OSError.
+    Raises VitkitError for fewer than two classes, OSError.
     """
     labels = sitting.labels()
     if len(set(labels.values())) < 2:

@@ -78,7 +78,7 @@ class Sitting:
         """names: of the photographs, relative to their folder. folder: of this sitting, with what was
         answered before; it is there. classes: that are known before anything is labelled.
 
-        Raises ValueError for a journal that is damaged, and for two classes of one name; OSError.
+        Raises VitkitError for a journal that is damaged, and for two classes of one name; OSError.
         """
         self.folder = folder
         self.journal = Journal(folder)
@@ -186,7 +186,7 @@ class Sitting:
         label: the class, of one photograph. others: the photographs of a screen that are not of its
         class.
 
-        Raises ValueError for a question that they were not given, or a class without a name; OSError.
+        Raises VitkitError for a question that they were not given, or a class without a name; OSError.
         """
         with self._lock:
             asked = self._given_out.to_answer(by, question)
@@ -224,7 +224,7 @@ class Sitting:
         return replace(answer, guess=guess, sure=sure, learned=len(rows))
 
     def rename(self, by: str, old: str, new: str) -> Answer:
-        """Rename a class. If another is called so, the two become one. Raises ValueError
+        """Rename a class. If another is called so, the two become one. Raises VitkitError
         for a class that does not exist, OSError."""
         with self._lock:
             new = class_name(new)
@@ -341,7 +341,7 @@ class Sitting:
 
 
 def _refuse_repeated(names: Sequence[str]) -> None:
-    """Raises ValueError for two names that differ in the case of letters at most."""
+    """Raises VitkitError for two names that differ in the case of letters at most."""
     spellings: dict[str, str] = {}
     for name in names:
         other = spellings.get(name.casefold())
@@ -353,7 +353,7 @@ def _refuse_repeated(names: Sequence[str]) -> None:
 
 
 def class_name(text: str) -> str:
-    """The name of a class, without what cannot be printed. Raises ValueError if there is none."""
+    """The name of a class, without what cannot be printed. Raises VitkitError if there is none."""
     name = " ".join(printable(text).split())
     if not name:
         raise BadSettings("the class needs a name")

@@ -60,7 +60,7 @@ class Attention(nn.Module):
         a grid, (B, h, w, D), each row is a sequence of its own.
 
         mask: bool, (T, T) or what broadcasts to (B, H, T, T), True where a query (row) may look at
-        a key (column). A query that may look at none gets zeros. Raises ValueError for another
+        a key (column). A query that may look at none gets zeros. Raises VitkitError for another
         mask.
         """
         check_mask(mask)
@@ -137,7 +137,7 @@ class ScaledDotProduct(nn.Module):
 
 
 def check_mask(mask: Tensor | None) -> None:
-    """Raise ValueError for a mask that is not boolean, or that has a single row."""
+    """Raise VitkitError for a mask that is not boolean, or that has a single row."""
     if mask is not None and (mask.dtype != torch.bool or mask.ndim < 2):
         raise BadSettings(
             f"the mask is {mask.dtype} of shape {tuple(mask.shape)}; it is bool, (T, T) or what "

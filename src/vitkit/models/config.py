@@ -280,7 +280,7 @@ class ViTConfig:
         """The same model for images of this (height, width).
 
         `method` resamples its positions (one of RESAMPLE); None keeps the model's own. Raises
-        ValueError for a size that patches do not fit, or that relative positions have no meaning
+        VitkitError for a size that patches do not fit, or that relative positions have no meaning
         for.
         """
         return self._on_another_grid(image=tuple(image), resample=method or self.resample)
@@ -291,7 +291,7 @@ class ViTConfig:
         """The same model with patches at other distances, which may overlap: None is the patch.
 
         The `stride` is in pixels of the image, of a hybrid too. Without an `image` it is for the
-        largest size not above its own that the patches fit. Raises ValueError as `resized` does, for
+        largest size not above its own that the patches fit. Raises VitkitError as `resized` does, for
         a stride beyond the patch, and for one between the positions of a hybrid's feature map.
         """
         if self.stem is not None and are_sides(stride):

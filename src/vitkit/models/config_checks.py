@@ -71,7 +71,7 @@ POSITION_KINDS = {
 
 
 def check(config: "ViTConfig") -> None:
-    """Raise ValueError for a setting of the wrong type, out of its range, or at odds with others."""
+    """Raise VitkitError for a setting of the wrong type, out of its range, or at odds with others."""
     _check_sides(config)
     check_types(config)
     _check_numbers(config)
@@ -260,7 +260,7 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def check_types(config: object) -> None:
-    """Raise ValueError if a field holds a value that its type does not allow: a name that is not in a
+    """Raise VitkitError if a field holds a value that its type does not allow: a name that is not in a
     Literal, a text for a number, a number that is not finite."""
     type_of = _types(type(config))
     for field in fields(config):

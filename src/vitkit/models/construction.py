@@ -40,7 +40,7 @@ def create(
     """A model with the official initial weights: `create("B/16", classes=10)` or `create(config)`.
 
     `seed` makes the weights repeatable, whatever the device, and leaves torch's own generator as it
-    was. Raises ValueError for an unknown name or setting.
+    was. Raises VitkitError for an unknown name or setting.
     """
     config = model
     if isinstance(model, str):
@@ -114,7 +114,7 @@ def config_to_dict(config: ModelConfig) -> dict:
 def config_from(values: dict) -> ModelConfig:
     """The configuration that `config_to_dict` made this of, or JSON of it; a ViTConfig if it names no kind.
 
-    Raises ValueError or TypeError for anything else.
+    Raises VitkitError or TypeError for anything else.
     """
     settings = dict(values)
     kind = settings.pop("kind", "vit")
@@ -134,7 +134,7 @@ def resized(model: AnyModel, image: Grid, method: str | None = None) -> AnyModel
 
     Position tables are resampled by `method`, one of RESAMPLE. None is the model's own, with which
     the new model computes what the model itself does when it is fed images of that size. Raises
-    ValueError for a size that the model cannot be made for, and for a model that was made for
+    VitkitError for a size that the model cannot be made for, and for a model that was made for
     inference.
     """
     check_not_for_inference(model)
@@ -150,14 +150,14 @@ def with_stride(
     """The model with patches at other distances, in the same mode: the same projection E cuts them,
     and position tables are resampled to the new grid, as `resized` does.
 
-    `stride`, in pixels, and `image` are as in `ViTConfig.with_stride`, which raises ValueError.
+    `stride`, in pixels, and `image` are as in `ViTConfig.with_stride`, which raises VitkitError.
     """
     check_not_for_inference(model)
     return _with_tables(model, model.config.with_stride(stride, image, method))
 
 
 def check_not_for_inference(model: nn.Module) -> None:
-    """Raise ValueError for a model that was made for inference."""
+    """Raise VitkitError for a model that was made for inference."""
     if getattr(model, "inference_only", False):
         raise Unsupported("this model was made for inference; resize the one that it was made from")
 
@@ -194,7 +194,7 @@ def for_inference(model: AnyModel, image: Grid | None = None) -> AnyModel:
     so it is not for training or saving, as its `inference_only` says.
 
     It may be moved and converted without a change to the model itself. An update of that model's
-    weights in place is not followed. Raises ValueError for a size that the model cannot be made
+    weights in place is not followed. Raises VitkitError for a size that the model cannot be made
     for.
     """
     if image is not None and tuple(image) != tuple(model.config.image):

@@ -183,7 +183,7 @@ def init_children(model: nn.Module) -> None:
 
 
 def check_images(images: Tensor, channels: int) -> None:
-    """Raise ValueError for anything but a batch of normalised images with this many channels."""
+    """Raise VitkitError for anything but a batch of normalised images with this many channels."""
     if images.ndim != 4 or images.shape[1] != channels or not images.is_floating_point():
         raise BadSettings(
             f"images must be floating point, normalised, of shape (batch, {channels}, height, "

@@ -342,14 +342,14 @@ class RelativePositions(nn.Module):
         self.offsets = Offsets(tokens, config.width // config.heads)
 
     def in_attention(self, grid: Grid) -> AttentionPositions:
-        """The bias for the offsets between tokens. Raises ValueError on another grid than its
+        """The bias for the offsets between tokens. Raises VitkitError on another grid than its
         own."""
         check_raster_order("relative", self.grid, grid)
         return self.offsets
 
 
 def check_raster_order(kind: str, own: Grid, grid: Grid) -> None:
-    """Raise ValueError for positions in raster order on another grid than their own."""
+    """Raise VitkitError for positions in raster order on another grid than their own."""
     if grid != own:
         raise BadSettings(
             f"{kind} positions of {own[0]} x {own[1]} patches have no meaning on "
@@ -376,7 +376,7 @@ def resample(table: Tensor, old: Grid, new: Grid, method: str = "google") -> Ten
 
     Rows before the patches (class token, registers) stay as they are; the patches' rows are
     interpolated in two dimensions, "according to their location in the original image" (Section
-    3.2). Raises ValueError for an unknown method, or a table that cannot hold the old grid.
+    3.2). Raises VitkitError for an unknown method, or a table that cannot hold the old grid.
     """
     if method not in RESAMPLE:
         raise BadSettings(f"no resampling method {method!r}; there are {', '.join(RESAMPLE)}")

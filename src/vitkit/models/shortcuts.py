@@ -26,7 +26,7 @@ from vitkit.system.errors import BadSettings, Unsupported
 
 
 def check_class_token(model: nn.Module, shortcut: str) -> None:
-    """Raise ValueError unless a model is a Vision Transformer whose head reads the class token alone,
+    """Raise VitkitError unless a model is a Vision Transformer whose head reads the class token alone,
     and whose blocks take tokens in any number and know no positions."""
     if isinstance(model, VisionTransformer):
         config = model.config
@@ -59,7 +59,7 @@ class Merging(nn.Module):
     inference_only = True
 
     def __init__(self, model: VisionTransformer, r: int):
-        """Raises ValueError as `check_can_merge` does."""
+        """Raises VitkitError as `check_can_merge` does."""
         super().__init__()
         check_can_merge(model, r)
         self.model = model
@@ -84,7 +84,7 @@ class Merging(nn.Module):
 
 
 def check_can_merge(model: nn.Module, r: int) -> None:
-    """Raise ValueError unless r tokens can be merged in each block of a model."""
+    """Raise VitkitError unless r tokens can be merged in each block of a model."""
     if r < 0:
         raise BadSettings(f"{r} tokens of a block cannot be merged; it is a number from 0")
     check_class_token(model, "token merging")
@@ -208,7 +208,7 @@ class EarlyExit(nn.Module):
 
     def __init__(self, model: VisionTransformer, exits: Sequence[Exit], sure: float):
         """sure: the probability of the most likely class, by softmax, that ends the computation. Raises
-        ValueError as `check_can_exit` and `check_sure` do."""
+        VitkitError as `check_can_exit` and `check_sure` do."""
         super().__init__()
         check_can_exit(model, [each.after for each in exits])
         check_sure(sure)
@@ -263,7 +263,7 @@ class EarlyExit(nn.Module):
 
 
 def check_can_exit(model: nn.Module, after: Sequence[int]) -> None:
-    """Raise ValueError unless a model can answer after these numbers of blocks."""
+    """Raise VitkitError unless a model can answer after these numbers of blocks."""
     check_class_token(model, "early exit")
     depth = len(model.blocks)
     for blocks in after:
@@ -275,7 +275,7 @@ def check_can_exit(model: nn.Module, after: Sequence[int]) -> None:
 
 
 def check_sure(sure: float) -> None:
-    """Raise ValueError unless this is a probability above 0."""
+    """Raise VitkitError unless this is a probability above 0."""
     if not 0 < sure <= 1:
         raise BadSettings(f"an exit is sure from the probability {sure}; it is above 0, up to 1")
 

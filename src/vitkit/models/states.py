@@ -66,7 +66,7 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
     with dropout that is another draw. A compiled model runs eagerly meanwhile, so that its outputs
     may differ in the last digit.
 
-    Raises ValueError for a model that is not vitkit's, and for one that recomputes its blocks in
+    Raises VitkitError for a model that is not vitkit's, and for one that recomputes its blocks in
     the backward pass; RuntimeError if no forward pass ran inside.
     """
     check_recordable(model)
@@ -127,7 +127,7 @@ def not_compiled() -> AbstractContextManager:
 
 
 def check_recordable(model: nn.Module) -> None:
-    """Raise ValueError for a model whose states cannot be recorded."""
+    """Raise VitkitError for a model whose states cannot be recorded."""
     # By its attributes, so that a compiled model, which passes them on, is one too.
     ours = hasattr(model, "layer_of") and hasattr(model, "head") and hasattr(model, "blocks")
     if not ours:
@@ -167,7 +167,7 @@ def hidden_states(
     where they lie in the image, (B, D, h, w). A ResNet's states are maps in any case, (B, C, h, w).
     norm: also through the last LayerNorm (Eq. 4), which the states themselves have not passed.
 
-    The model stays in its mode, and gradients flow. Raises ValueError for a layer that the model
+    The model stays in its mode, and gradients flow. Raises VitkitError for a layer that the model
     lacks, for a form or norm that has no meaning for it, and for a model that is not
     vitkit's.
     """
@@ -190,7 +190,7 @@ def hidden_states(
 
 
 def _numbers(layers: Iterable[int] | int | None, depth: int) -> dict[int, int]:
-    """The number from 0 to `depth` of each layer, by how it was asked for. Raises ValueError."""
+    """The number from 0 to `depth` of each layer, by how it was asked for. Raises VitkitError."""
     if layers is None:
         layers = range(depth + 1)
     if not isinstance(layers, Iterable):
@@ -214,7 +214,7 @@ def _numbers(layers: Iterable[int] | int | None, depth: int) -> dict[int, int]:
 
 
 def _check_form(form: str, norm: bool, model: nn.Module) -> None:
-    """Raises ValueError for a form or a norm that has no meaning for this model."""
+    """Raises VitkitError for a form or a norm that has no meaning for this model."""
     if form not in get_args(Form):
         raise BadSettings(f"form is {form!r}; it is one of {', '.join(get_args(Form))}")
     config = model.config

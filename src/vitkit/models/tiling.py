@@ -54,7 +54,7 @@ class Tiling(NamedTuple):
         return self.image((max(rows, 1), max(columns, 1)))
 
     def check(self, image: Grid) -> None:
-        """Raise ValueError for an image of (height, width) that whole patches do not cover."""
+        """Raise VitkitError for an image of (height, width) that whole patches do not cover."""
         if not self.fits(image):
             raise BadSettings(
                 f"{self.misfit(image)}; resize it to {self.sizes(image)} (its Preprocessing does)"

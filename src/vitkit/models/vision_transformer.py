@@ -131,7 +131,7 @@ class VisionTransformer(nn.Module):
     def patch_embed(self, images: Tensor) -> Tensor:
         """x_p E of Eq. 1: (B, C, h·P, w·P) -> (B, N, D), in raster order, before anything is added.
 
-        Raises ValueError for images that are not normalised floating point numbers, or that cannot
+        Raises VitkitError for images that are not normalised floating point numbers, or that cannot
         be cut into patches.
         """
         check_images(images, self.config.channels)
@@ -280,7 +280,7 @@ class Patches(nn.Module):
         self.project = nn.Conv2d(channels, width, patches.size, patches.stride, bias=bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, D, h, w); without overlap H is h·P. Raises ValueError for sides that
+        """(B, C, H, W) -> (B, D, h, w); without overlap H is h·P. Raises VitkitError for sides that
         whole patches do not cover."""
         self.patches.check(images.shape[-2:])
         return self.project(images)

@@ -72,7 +72,7 @@ def named(name: str, **changes) -> ModelConfig:
     "R50x1" is the ResNet of the hybrids with a head (post-activation), "BiT-R50x1" the published
     BiT (pre-activation), "BN-R50" the plain one with BatchNorm. "Axial-R50" has axial attention for
     3 x 3 convolutions (App. D.6), "Local-R50" local attention, "Augmented-R50" some attention
-    beside them. Raises ValueError for a name that does not exist.
+    beside them. Raises VitkitError for a name that does not exist.
     """
     if name == "LeNet-5":
         return changed(LeNetConfig(), changes)
@@ -97,7 +97,7 @@ def vit(name: str, **changes) -> ViTConfig:
     (App. D.6). The result of `called`, such as "ViT-B/16", is a name too.
 
     The image is 224 x 224 unless told; if whole patches do not cover that, it is the next smaller
-    size that they do. Raises ValueError for a name that does not exist.
+    size that they do. Raises VitkitError for a name that does not exist.
     """
     match = VIT_NAME.fullmatch(short_name(name))
     if not match or match["size"] not in SIZES:
@@ -191,7 +191,7 @@ def no_such_model(name: str) -> str:
 
 
 def changed(config: ModelConfig, changes: dict) -> ModelConfig:
-    """The configuration with other values of some settings. Raises ValueError for an unknown one,
+    """The configuration with other values of some settings. Raises VitkitError for an unknown one,
     with the nearest that exists."""
     known = [field.name for field in fields(config)]
     unknown = [name for name in changes if name not in known]

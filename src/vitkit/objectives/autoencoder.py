@@ -59,7 +59,7 @@ class MaskedAutoencoder(Unlabelled):
         return (Reconstruction(),)
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "MaskedAutoencoderLearner":
-        """The model as encoder, with a decoder. Raises ValueError for a model that needs all of its
+        """The model as encoder, with a decoder. Raises VitkitError for a model that needs all of its
         patches."""
         return MaskedAutoencoderLearner(model, self, preprocessing)
 

@@ -90,7 +90,7 @@ class SelfDistillation(Unlabelled):
         return ()
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "SelfDistillationLearner":
-        """The model as student, a projection, and a teacher of both. Raises ValueError if small
+        """The model as student, a projection, and a teacher of both. Raises VitkitError if small
         crops are not of whole patches, and for images that are not red, green and blue."""
         if preprocessing.channels != 3:
             raise Unsupported(
@@ -248,7 +248,7 @@ class SelfDistillationLearner(Learner):
 
 @torch.no_grad()
 def features_of(model: nn.Module) -> int:
-    """The number of features that a model gives per image. Raises ValueError if it gives them to
+    """The number of features that a model gives per image. Raises VitkitError if it gives them to
     every patch."""
     config = model.config
     device = next(model.parameters()).device

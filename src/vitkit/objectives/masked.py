@@ -79,7 +79,7 @@ class MaskedPatches(Unlabelled):
         return (Reconstruction(),)
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "MaskedPatchesLearner":
-        """The model with a mask embedding and a linear layer that predicts. Raises ValueError for a
+        """The model with a mask embedding and a linear layer that predicts. Raises VitkitError for a
         model without patches."""
         return MaskedPatchesLearner(model, self, preprocessing)
 

@@ -67,7 +67,7 @@ class Objective(Protocol):
         """How many outputs the model's head needs for images with such targets and this number of
         classes; 0 is no head.
 
-        Raises ValueError for targets that the objective cannot learn.
+        Raises VitkitError for targets that the objective cannot learn.
         """
 
     def activation(self) -> Activation:
@@ -77,7 +77,7 @@ class Objective(Protocol):
         """The default evaluators of a run on held-out images with such targets; may be empty."""
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> Learner:
-        """The module that is trained. Raises ValueError for a model that this objective cannot
+        """The module that is trained. Raises VitkitError for a model that this objective cannot
         train."""
 
 

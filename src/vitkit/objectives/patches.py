@@ -101,7 +101,7 @@ class PatchLearner(Learner):
     scored."""
 
     def __init__(self, model: nn.Module, objective: Objective, preprocessing: Preprocessing):
-        """Raises ValueError for a model that does not have several patches, so that some can be
+        """Raises VitkitError for a model that does not have several patches, so that some can be
         hidden, or whose patches overlap, so that the others show what a hidden one is to be."""
         super().__init__()
         if not isinstance(model, VisionTransformer):
@@ -173,7 +173,7 @@ class Reconstruction:
 
         The baseline is the loss of the best answer that is the same for every image: the entropy of
         the classes, or the variance of the numbers; the mean of those if V are predicted. The
-        learner must have the methods of a PatchLearner. Raises ValueError for a finished model,
+        learner must have the methods of a PatchLearner. Raises VitkitError for a finished model,
         which has them no more, and when there is no image.
         """
         learner = subject.learner

@@ -92,7 +92,7 @@ class Supervised:
                 )
 
     def head(self, target_kind: TargetKind, classes: int) -> int:
-        """The number of outputs: one for each class, or one for a number. Raises ValueError for
+        """The number of outputs: one for each class, or one for a number. Raises VitkitError for
         targets that this loss cannot learn."""
         if target_kind not in LEARNS[self.loss]:
             raise BadData(

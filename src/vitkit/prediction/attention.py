@@ -37,7 +37,7 @@ class Looking:
     """Its maps are those of one batch, whose images have one size."""
 
     def __init__(self, eager: Eager):
-        """Raises ValueError for a model without attention among patches."""
+        """Raises VitkitError for a model without attention among patches."""
         check_has_attention(eager.classifier)
         self.eager = eager
         self.maps: torch.Tensor | None = None

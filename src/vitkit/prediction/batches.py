@@ -174,7 +174,7 @@ def arrivals(folder: str, batch: int, leave_out: Sequence[Path] = ()) -> Iterato
     without end. Images in a folder of `leave_out` are left out.
 
     A file comes when its size and time are the same at two looks, so not while it is written; and
-    again when they have changed since. Raises ValueError if the folder cannot be read.
+    again when they have changed since. Raises VitkitError if the folder cannot be read.
     """
     settled: dict[str, tuple[int, int]] = {}  # by name, the size and time of what came
     seen: dict[str, tuple[int, int]] = {}  # at the last look
@@ -222,7 +222,7 @@ def _states(folder: str, leave_out: Sequence[Path]) -> dict[str, tuple[int, int]
 
 
 def _images(folder: str) -> tuple[list[str], Counter]:
-    """The images below a folder, and what was left out. Raises ValueError if it cannot be read, but not
+    """The images below a folder, and what was left out. Raises VitkitError if it cannot be read, but not
     for one inside it that goes while it is looked at: the next look will tell."""
     try:
         return find_images(folder)

@@ -50,7 +50,7 @@ def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterat
 
     labels: names of the model's classes, by which those of a data set are called.
 
-    Raises ValueError if something is not an image, or if a name stands for nothing.
+    Raises VitkitError if something is not an image, or if a name stands for nothing.
     """
     if isinstance(images, Pictures):
         return images

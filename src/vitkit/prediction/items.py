@@ -162,7 +162,7 @@ def pictures(
     Classes of a data set are called as the model's `labels` that they are. Images in a folder of
     `leave_out` are left out of folders and patterns.
 
-    Raises ValueError if there is nothing of a name, or no image.
+    Raises VitkitError if there is nothing of a name, or no image.
     """
     groups = []
     names = []
@@ -181,7 +181,7 @@ def pictures(
 def files_of(name: str, leave_out: Sequence[Path] = ()) -> list[str] | None:
     """The image files that a name stands for, or its web address; None if it is a data set's.
 
-    Raises ValueError for a folder or a pattern without images, and for an archive.
+    Raises VitkitError for a folder or a pattern without images, and for an archive.
     """
     if is_web(name):
         return None if _is_data_set(name) else [name]

@@ -63,7 +63,7 @@ class Parts:
         A folder of an earlier version has no digest of its model. It is gone on with by a model that
         makes nearly the same of noise, which is said: a model a few steps away does so too.
 
-        Raises ValueError if the folder has answers to other images, of another model, or computed by
+        Raises VitkitError if the folder has answers to other images, of another model, or computed by
         something else.
         """
         identity = identity_of(runtime)
@@ -122,7 +122,7 @@ class Parts:
         return path.exists() and path.stat().st_size > 0
 
     def write(self, part: int, predictions: Sequence[Prediction]) -> None:
-        """Write a part, completely or not at all. Raises OSError, and ValueError if the folder
+        """Write a part, completely or not at all. Raises OSError, and VitkitError if the folder
         has become another's: of two that began it at the same moment, with different models, one
         goes on."""
         assert len(predictions) == len(self.rows(part))
@@ -139,7 +139,7 @@ class Parts:
 
     def finish(self) -> tuple[int, int]:
         """All parts are there: remove what killed processes had begun, and count the rows, and those of
-        images that could not be read. Raises ValueError, with its name, for a part that is damaged."""
+        images that could not be read. Raises VitkitError, with its name, for a part that is damaged."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -220,7 +220,7 @@ def digest_of(items: Pictures) -> str:
 
 
 def _read(file: Path) -> dict:
-    """What the parts are of. Raises ValueError if the file is damaged."""
+    """What the parts are of. Raises VitkitError if the file is damaged."""
     try:
         about = parse_json(file.read_text())
         count = about["count"]
@@ -240,7 +240,7 @@ def _read(file: Path) -> dict:
 
 
 def _check_same_images(folder: Path, before: dict, about: dict) -> None:
-    """Raises ValueError if the parts that are there are answers to other images, or of another kind."""
+    """Raises VitkitError if the parts that are there are answers to other images, or of another kind."""
     if before["count"] != about["count"]:
         raise BadRun(
             f"{folder} holds the answers to {before['count']:,} images, and these are "
@@ -263,7 +263,7 @@ def _check_same_images(folder: Path, before: dict, about: dict) -> None:
 
 
 def _check_same_model(folder: Path, before: dict, identity: Identity) -> None:
-    """Raises ValueError if the parts that are there are of another model, or computed by something
+    """Raises VitkitError if the parts that are there are of another model, or computed by something
     else."""
     if before["computed"] == identity.computed:
         if before["model"] != identity.model:
@@ -285,7 +285,7 @@ def _check_same_model(folder: Path, before: dict, identity: Identity) -> None:
 
 def _check_alike(folder: Path, before: dict, labels: str, runtime: Runtime) -> None:
     """The same for parts of an earlier version, which has kept what the model makes of noise. Raises
-    ValueError if that is clearly something else."""
+    VitkitError if that is clearly something else."""
     old = np.array(before["outputs"])
     new = _logits_of_noise(runtime)
     is_same = before["labels"] == labels and old.shape == new.shape

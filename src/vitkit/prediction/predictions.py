@@ -121,7 +121,7 @@ def predict(
     one, -1 as many as suit the CPUs and the images. An iterator is read some batches ahead; for one
     that lives, such as a camera's, give batch 1 and workers 0.
 
-    Raises ValueError if something is not an image, for a folder or pattern without images, for a model
+    Raises VitkitError if something is not an image, for a folder or pattern without images, for a model
     without a head or with one of zeros, and for one that answers for every token; WorkerDied when a
     worker is killed.
     """
@@ -140,7 +140,7 @@ def predict(
 
 
 def check_settings(top: int, batch: int, workers: int) -> None:
-    """Raises ValueError if numbers are out of range."""
+    """Raises VitkitError if numbers are out of range."""
     if top < 1 or batch < 1:
         raise BadSettings(f"`top` is {top} and batch {batch}; both must be at least 1")
     if workers < -1:
@@ -148,7 +148,7 @@ def check_settings(top: int, batch: int, workers: int) -> None:
 
 
 def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
-    """The runtime that computes the logits. Raises ValueError if the model gives no answer per
+    """The runtime that computes the logits. Raises VitkitError if the model gives no answer per
     image."""
     if "torch" in sys.modules:  # without it there is no Classifier
         from vitkit.runtimes import eager

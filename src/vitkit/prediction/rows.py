@@ -190,7 +190,7 @@ class RowsFile:
     what is there stays as FILE.partial, and nothing is replaced."""
 
     def __init__(self, path: Path, top: int, extra: Sequence[str] = ()):
-        """extra: columns beside those of a prediction. Raises ValueError for a file that must not
+        """extra: columns beside those of a prediction. Raises VitkitError for a file that must not
         be replaced or cannot be written, OSError."""
         check_rows_file(path)
         self.path = path
@@ -249,7 +249,7 @@ class RowsFile:
 
 
 def check_rows_file(path: Path) -> None:
-    """Raises ValueError for a file of an unknown kind, for one that vitkit did not write or that
+    """Raises VitkitError for a file of an unknown kind, for one that vitkit did not write or that
     was edited since, for one that cannot be written, and for what a command that was killed has
     left."""
     if path.suffix.lower() not in FORMATS:

@@ -33,7 +33,7 @@ class Sorter:
         """sure: probability of the most likely class from which on an answer counts. by: a hard link,
         or a copy, which takes the disk's space again; where no link can be made it is a copy.
 
-        Raises ValueError if the probability is not within 0 to 1.
+        Raises VitkitError if the probability is not within 0 to 1.
         """
         if not 0 <= sure <= 1:
             raise BadSettings(f"`sure` is {sure}; it is a probability from 0 to 1")

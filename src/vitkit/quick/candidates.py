@@ -73,7 +73,7 @@ def solved(
 ) -> Probe:
     """The head in closed form for features (N, D) and targets as `Source.targets_of` gives them. Images
     of one group, by its number (N,), are left out together. `products`: of each two rows, if they were
-    computed (`row_products`). Raises ValueError if no head can be fitted to it."""
+    computed (`row_products`). Raises VitkitError if no head can be fitted to it."""
     if asked.kind != "classes":
         return asked.fit("linear", learned, groups, products)
 

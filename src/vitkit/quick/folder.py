@@ -72,7 +72,7 @@ class Photographs:
 
 def open_photographs(data: Data) -> Photographs:
     """Open a data set, whose name a person typed, decode every image once, and divide it. Raises
-    ValueError if there is nothing to learn from."""
+    VitkitError if there is nothing to learn from."""
     # The parts that are there
     splits = splits_at(data.source, data.columns, data.split_seed, data.groups, True, typed=True)
     notes = list(splits.notes)
@@ -134,7 +134,7 @@ def open_photographs(data: Data) -> Photographs:
 
 
 def _check_classes(train: Source, data: Data) -> None:
-    """Raises ValueError, with its name, for a class without an image to learn from."""
+    """Raises VitkitError, with its name, for a class without an image to learn from."""
     if train.target_kind != "class":
         return
     counts = np.bincount(train.targets, minlength=len(train.labels))

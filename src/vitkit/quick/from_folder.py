@@ -95,7 +95,7 @@ def answer(
     read more of the model than other libraries can, unless it is to be `portable`. Where most images are
     not square it may read them whole, at their own proportions; not if `native` is False.
 
-    Raises ValueError if no classifier can be made of the images, and for a directory of another
+    Raises VitkitError if no classifier can be made of the images, and for a directory of another
     run; Interrupted after SIGTERM.
     """
     if not 0 < minutes < math.inf:
@@ -156,7 +156,7 @@ def answer(
 
 
 def _check(photographs: Photographs, recipe: Recipe) -> None:
-    """Raises ValueError if the images teach nothing."""
+    """Raises VitkitError if the images teach nothing."""
     source = recipe.data.source
     if photographs.target_kind == "none":
         raise BadData(

@@ -27,7 +27,7 @@ SQUARE = 1.1  # times as long as the other: up to here a crop hardly loses anyth
 
 
 def with_own_proportions(work: Work) -> Work:
-    """The same work on images that keep their proportions. Raises ValueError if the model cannot
+    """The same work on images that keep their proportions. Raises VitkitError if the model cannot
     read them."""
     recipe = work.recipe
     preprocessing = at_own_proportions(recipe.data.preprocessing, recipe.model)

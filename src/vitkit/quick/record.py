@@ -50,7 +50,7 @@ def is_quick(run_dir: Path) -> bool:
 
 
 def check_recorded(run_dir: Path) -> None:
-    """Raises ValueError for a quick run that has not written down what it reached."""
+    """Raises VitkitError for a quick run that has not written down what it reached."""
     if is_quick(run_dir) and not is_run(run_dir):
         raise BadRun(
             f"{run_dir} has not ended, or was made by an earlier version, which did not keep what a page "
@@ -136,7 +136,7 @@ def write_page(run_dir: Path, path: Path | None = None, typed: Sequence[str] = (
     test on, if they have one class each; else how it was fine-tuned. None if nothing was measured.
 
     path: the file to write; None is report.html in the directory. typed: names of data sets that a person
-    typed, as `read_run` takes them. Raises ValueError for a run of before that was written down, and for
+    typed, as `read_run` takes them. Raises VitkitError for a run of before that was written down, and for
     images that have changed since, or may not be opened.
     """
     check_recorded(run_dir)

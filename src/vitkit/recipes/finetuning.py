@@ -91,7 +91,7 @@ def finetune(
     typed: whether a person or a program of theirs named `data`, which may then be "file.py:function";
     False for a name that stands in a file.
 
-    Raises ValueError for an unknown preset, for a model or data that cannot be opened, and for
+    Raises VitkitError for an unknown preset, for a model or data that cannot be opened, and for
     `like` "code" with another preset than a row of Table 4.
     """
     if preset not in PRESETS:
@@ -226,7 +226,7 @@ def _quick(recipe: Recipe, splits: Splits) -> Recipe:
 
 
 def _task(preset: str, data: str, images: Source | None) -> Task:
-    """A row of Table 4, or a task by the number of training images. Raises ValueError if there are
+    """A row of Table 4, or a task by the number of training images. Raises VitkitError if there are
     none."""
     if preset in TABLE_4:
         return TABLE_4[preset]
@@ -268,7 +268,7 @@ class Choice(NamedTuple):
 
 def choose_pretrained(minutes: float, device: torch.device, naming: str) -> Choice:
     """Choose pretrained weights when none are given: the largest model of one family that this
-    machine has or can download, and can train in the time. Raises ValueError if there is none.
+    machine has or can download, and can train in the time. Raises VitkitError if there is none.
 
     naming: the call that names a model, for that error.
     """

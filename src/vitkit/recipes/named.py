@@ -108,7 +108,7 @@ def recipe(name: str) -> Recipe:
     """A recipe by its name, or by "file.py:function", a function in your own file, which vitkit
     calls: a person typed the name.
 
-    Raises ValueError, with the nearest names, if there is none of this name.
+    Raises VitkitError, with the nearest names, if there is none of this name.
     """
     # A function of somebody's own file
     function = function_in(name, typed=True)

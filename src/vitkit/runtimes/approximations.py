@@ -29,14 +29,14 @@ FEWEST = 10  # images that exits can be fitted on
 
 
 def merging(classifier: Classifier, r: int) -> Classifier:
-    """The classifier for inference with r tokens merged in every block. Raises ValueError for a model
+    """The classifier for inference with r tokens merged in every block. Raises VitkitError for a model
     whose tokens cannot be merged."""
     deployed = classifier.for_inference()
     return replace(deployed, model=Merging(deployed.model, r), unknown=None)
 
 
 def check_less_work(classifier: Classifier, merge: Sequence[int], sure: Sequence[float]) -> None:
-    """Raises ValueError for numbers of tokens, and probabilities of exits, that cannot be, and for a
+    """Raises VitkitError for numbers of tokens, and probabilities of exits, that cannot be, and for a
     model that can do neither: at once, where they are used at the end."""
     model = classifier.for_inference().model  # of the size of its preprocessing
     for r in merge:
@@ -65,7 +65,7 @@ def fit_exits(
     (N, 3, h, w); labels are not needed.
 
     How strongly each is regularised is chosen by the exact answers of fits without an image. Raises
-    ValueError for too few images, and for a model without a class token of its own.
+    VitkitError for too few images, and for a model without a class token of its own.
     """
     deployed = classifier.for_inference()
     model = deployed.model
@@ -93,14 +93,14 @@ def fit_exits(
 
 def exiting(classifier: Classifier, exits: Sequence[Exit], sure: float) -> Classifier:
     """The classifier for inference, which answers an image after the first exit that gives a class a
-    probability of `sure`. Raises ValueError if the outputs are not classes of one image."""
+    probability of `sure`. Raises VitkitError if the outputs are not classes of one image."""
     check_one_class(classifier)
     deployed = classifier.for_inference()
     return replace(deployed, model=EarlyExit(deployed.model, exits, sure), unknown=None)
 
 
 def check_one_class(classifier: Classifier) -> None:
-    """Raises ValueError if the outputs are not classes, one an image."""
+    """Raises VitkitError if the outputs are not classes, one an image."""
     if classifier.activation != "softmax":
         raise Unsupported(
             f"early exit needs one class an image; the model's activation is {classifier.activation!r}"

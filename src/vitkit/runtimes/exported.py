@@ -136,7 +136,7 @@ class Exported:
 
 
 def _limits(values: dict | None) -> Limits | None:
-    """The limits in a file's metadata. Raises ValueError, TypeError or KeyError for anything else."""
+    """The limits in a file's metadata. Raises VitkitError, TypeError or KeyError for anything else."""
     if values is None:
         return None
     least = tuple(float(value) for value in values["least"])
@@ -193,7 +193,7 @@ class FileRuntime:
         return self.exported.activation
 
     def logits(self, images: np.ndarray) -> np.ndarray:
-        """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K). Raises ValueError for a file that
+        """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K). Raises VitkitError for a file that
         computes something else than it says."""
         return self._outputs(images)[0]
 
@@ -217,7 +217,7 @@ class FileRuntime:
         return outputs[0], outputs[1]
 
     def _outputs(self, images: np.ndarray) -> list[np.ndarray]:
-        """All that the file computes, the first of it (B, K). Raises ValueError, whatever the library
+        """All that the file computes, the first of it (B, K). Raises VitkitError, whatever the library
         raises: a file may be a network that opens and cannot be computed."""
         try:
             computed = self.compute(np.ascontiguousarray(images))

@@ -43,7 +43,7 @@ def open_file(
     precision: "PrecisionChoice" = "auto",
     trusted: bool = False,
 ) -> FileRuntime:
-    """What computes an exported file. Raises ValueError for a file that no such library can compute, or
+    """What computes an exported file. Raises VitkitError for a file that no such library can compute, or
     that is not vitkit's.
 
     trusted: a .pt2 file is opened too, which can run anything.
@@ -121,7 +121,7 @@ def check_int8(path: Path, exported: Exported, library: str) -> None:
     """Check that this processor computes a calibrated int8 file as others do.
 
     Raises:
-        ValueError: If its products of 8-bit weights saturate here, so that many answers would
+        VitkitError: If its products of 8-bit weights saturate here, so that many answers would
             differ from those that were measured.
     """
     saturates = exported.precision == "int8" and exported.weight_bits == 8
@@ -133,7 +133,7 @@ def check_int8(path: Path, exported: Exported, library: str) -> None:
 
 
 def check_onnx_precision(precision: str) -> None:
-    """Raises ValueError for a precision that ONNX Runtime does not compute in."""
+    """Raises VitkitError for a precision that ONNX Runtime does not compute in."""
     if precision == "bfloat16":
         raise BadSettings(
             "ONNX Runtime computes in float32; leave out bfloat16, or take `runtime='openvino'`"
@@ -146,7 +146,7 @@ def is_installed(library: str) -> bool:
 
 
 def check_installed(library: str) -> None:
-    """Raises ValueError if a library is not installed."""
+    """Raises VitkitError if a library is not installed."""
     if not is_installed(library):
         raise Unsupported(
             f"{LIBRARIES[library]} is not installed; pip install {PACKAGES[library]}, or "
@@ -158,7 +158,7 @@ def check_installed(library: str) -> None:
 
 
 def open_onnx(path: Path) -> Opened:
-    """Open a .onnx file. Raises ValueError for one that cannot be opened, and ImportError
+    """Open a .onnx file. Raises VitkitError for one that cannot be opened, and ImportError
     without ONNX Runtime."""
     import onnxruntime
 
@@ -188,7 +188,7 @@ FLOAT32 = "f32"
 
 
 def open_openvino(path: Path, precision: str = "auto") -> Opened:
-    """A .xml file with its .bin beside it, or a .onnx file. Raises ValueError for one that cannot be
+    """A .xml file with its .bin beside it, or a .onnx file. Raises VitkitError for one that cannot be
     opened, and ImportError without OpenVINO.
 
     precision: of the matrix products, float32 or bfloat16; "auto" is what the file was written for.
@@ -236,7 +236,7 @@ def _digest(content: bytes, path: Path) -> str:
 
 
 def _check_digest(path: Path) -> None:
-    """Raises ValueError for a .xml and a .bin file that are not as they were written: OpenVINO may end the
+    """Raises VitkitError for a .xml and a .bin file that are not as they were written: OpenVINO may end the
     process over damaged ones.
 
     It keeps nobody from harm who changes the digest as well. Files of earlier versions have none.
@@ -298,7 +298,7 @@ def open_program(path: Path) -> Opened:
     """Open an exported program of PyTorch, a .pt2 file.
 
     Reading one may run what its author has put there: it holds expressions that are evaluated, and may
-    hold pickles. So vitkit reads only what it has just written itself. Raises ValueError if it cannot
+    hold pickles. So vitkit reads only what it has just written itself. Raises VitkitError if it cannot
     be opened.
     """
     import torch

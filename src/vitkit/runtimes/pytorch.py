@@ -101,7 +101,7 @@ def eager(
     auto takes the best there is. The given one stays where it is.
 
     precision: "auto" is bfloat16 where the device has instructions for it.
-    Raises ValueError for a model that answers for every token.
+    Raises VitkitError for a model that answers for every token.
     """
     check_answer(classifier)
     own_device = pick_device(device)
@@ -121,7 +121,7 @@ def compiled(
 
 
 def check_answer(classifier: Classifier) -> None:
-    """Raises ValueError for a model that answers for each of its tokens: here an image has one
+    """Raises VitkitError for a model that answers for each of its tokens: here an image has one
     answer."""
     if not classifier.model.config.pools:
         raise Unsupported(

@@ -79,7 +79,7 @@ def on_other_images(recipe: Recipe, source: str) -> Recipe:
 
 
 def check_square_patches(model: ViTConfig) -> None:
-    """Raises ValueError for patches whose side a study cannot vary: rectangles, or overlapping ones."""
+    """Raises VitkitError for patches whose side a study cannot vary: rectangles, or overlapping ones."""
     if model.patches.overlaps or isinstance(model.patch, tuple):
         raise BadSettings(
             "this study varies the side of square patches that lie side by side; leave out "

@@ -45,7 +45,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> "Budget":
-        """The budget of a text such as "30m", "2h", "0.5exaflops" or "500steps". Raises ValueError
+        """The budget of a text such as "30m", "2h", "0.5exaflops" or "500steps". Raises VitkitError
         for any other text."""
         match = FORM.fullmatch(text.lower())
         if match is not None and 0 < float(match[1]) < math.inf:
@@ -79,7 +79,7 @@ def plan(
     cells_for: Callable[[int], Sequence[Cell]], budget: Budget, splits: Splits, device: str
 ) -> Plan:
     """The length of the runs of a grid, for a budget: `cells_for(steps)` is the grid. A few steps
-    of every model are made here, to know how long they take. Raises ValueError for a budget that
+    of every model are made here, to know how long they take. Raises VitkitError for a budget that
     leaves nothing to train for."""
     cost = _cost(cells_for(TRIAL), splits, device)
     if budget.unit == "steps":

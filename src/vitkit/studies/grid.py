@@ -62,7 +62,7 @@ class Measurement(Protocol):
 
     def measure(self, device: str) -> list[Metric]:
         """Yields the metrics; cells are compared by the first. Every rank calls it. Raises
-        ValueError and FloatingPointError as a run does."""
+        VitkitError and FloatingPointError as a run does."""
 
 
 class Passes(NamedTuple):
@@ -90,7 +90,7 @@ class Best:
     """The names of those cells, and what runs if it was that one; of equal ones the first."""
 
     def recipe(self, grid_dir: Path) -> Recipe:
-        """The recipe that runs. Raises ValueError if none of the cells has a value."""
+        """The recipe that runs. Raises VitkitError if none of the cells has a value."""
         reached = {}
         for name, _ in self.recipes:
             for row in read_rows(grid_dir / name):
@@ -161,9 +161,9 @@ def run_grid(
     all ranks run each cell together.
 
     `alike` says that whatever is wrong with one cell before its first step is wrong with all, as of
-    runs that differ in a learning rate: then the first ValueError ends the grid.
+    runs that differ in a learning rate: then the first VitkitError ends the grid.
 
-    Raises ValueError for cells that cannot be one grid, and for a directory with other recipes'
+    Raises VitkitError for cells that cannot be one grid, and for a directory with other recipes'
     results; the first error, if every cell of the shard failed; Interrupted as `train` does.
     """
     _check_cells(cells, shard)
@@ -193,7 +193,7 @@ def most_shards(cells: Sequence[Cell]) -> int:
 
 
 def check_shard(shard: tuple[int, int]) -> None:
-    """Raises ValueError for a shard (i, n) that there is not."""
+    """Raises VitkitError for a shard (i, n) that there is not."""
     index, count = shard
     if not 0 <= index < count:
         raise BadSettings(
@@ -202,7 +202,7 @@ def check_shard(shard: tuple[int, int]) -> None:
 
 
 def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
-    """Raises ValueError for cells that cannot share a directory or a table."""
+    """Raises VitkitError for cells that cannot share a directory or a table."""
     check_shard(shard)
     names = [cell.name for cell in cells]
     if len(set(names)) < len(names):

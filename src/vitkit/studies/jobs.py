@@ -67,7 +67,7 @@ class Shard:
 
 
 def check_submitit() -> None:
-    """Raises ValueError if submitit, which starts jobs, is not installed."""
+    """Raises VitkitError if submitit, which starts jobs, is not installed."""
     if find_spec("submitit") is None:
         raise Unsupported("`jobs` needs submitit: pip install 'vitkit[cluster]'")
 
@@ -76,7 +76,7 @@ def run_jobs(
     words: Sequence[str], count: int, on: str, options: Sequence[str], study_dir: Path
 ) -> None:
     """Run a study in `count` shards, and wait until all have ended. Their output is in
-    `study_dir`/jobs. A shard that fails is reported, and the others continue. Raises ValueError if
+    `study_dir`/jobs. A shard that fails is reported, and the others continue. Raises VitkitError if
     submitit is not installed, for options that it does not know, and if there is no SLURM."""
     check_submitit()
     import submitit
@@ -109,7 +109,7 @@ def run_jobs(
 
 
 def _parameters(options: Sequence[str]) -> dict[str, str | int]:
-    """Names and values, from NAME=VALUE. Raises ValueError for anything else."""
+    """Names and values, from NAME=VALUE. Raises VitkitError for anything else."""
     parameters = {}
     for option in options:
         name, equals, value = option.partition("=")

@@ -47,7 +47,7 @@ def regularised(recipe: Recipe, values: Regularisation) -> list[Recipe]:
     """The recipe as it is, then with every combination of the values that is another. A model without
     dropout, and an objective without label smoothing, have no part in it.
 
-    Raises ValueError for a value outside of its range, for dropouts of a model that has none, for label
+    Raises VitkitError for a value outside of its range, for dropouts of a model that has none, for label
     smoothing without labels, and for values that are all the recipe's own.
     """
     if values != USUAL and values.dropouts and not hasattr(recipe.model, "dropout"):
@@ -172,7 +172,7 @@ def by_text(recipe: Recipe, regularisation: Regularisation) -> dict[str, Recipe]
 
 
 def best(selection: dict[Key, Metric | None]) -> Key:
-    """The key whose metric is best; the first of equal ones, or if all are NaN. Raises ValueError
+    """The key whose metric is best; the first of equal ones, or if all are NaN. Raises VitkitError
     if nothing was measured, and if of two values none is better."""
     chosen = None
     for key, metric in selection.items():

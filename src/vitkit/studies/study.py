@@ -176,14 +176,14 @@ class Study:
     base: Callable[[Ask, Splits], Recipe] = from_scratch
     """The run that is varied, if nobody gives a recipe."""
     check: Callable[[Ask], None] | None = None
-    """Raises ValueError for what this study cannot do."""
+    """Raises VitkitError for what this study cannot do."""
     predict: Callable[[Results, str], list[str]] | None = None
     """For a study that fits a law: what it expects of so many images or exaFLOPs, or of a model."""
 
 
 def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> tuple[Ask, Plan]:
     """What will run: as the directory says, if the study has begun there, else by the budget, which
-    is then written down. Every later call, and every other shard, does the same. Raises ValueError
+    is then written down. Every later call, and every other shard, does the same. Raises VitkitError
     for a directory with another study, or another ask, and as `plan` does."""
     for name in study.needs:
         if not getattr(ask, name):
@@ -240,7 +240,7 @@ def with_surviving_augmentation(ask: Ask, splits: Splits) -> Recipe:
 
 
 def _survival(ask: Ask, splits: Splits) -> Survival:
-    """What the pixels of the training images tell. Raises ValueError for images that are broken."""
+    """What the pixels of the training images tell. Raises VitkitError for images that are broken."""
     data = ask.recipe.data
     try:
         return survival_by_pixels(data.preprocessing, splits.train, data.augmentation)
@@ -255,7 +255,7 @@ def _given(ask: Ask) -> list[str]:
 
 
 def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | None:
-    """The plan that a directory has, or None. Raises ValueError for another study's."""
+    """The plan that a directory has, or None. Raises VitkitError for another study's."""
     path = study_dir / RECORD
     if not path.exists():
         return None
@@ -398,7 +398,7 @@ def results(study: Study, ask: Ask, decided: Plan, study_dir: Path) -> Results:
 
 
 def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
-    """Raises ValueError for images and objectives whose runs have no accuracy by which to compare
+    """Raises VitkitError for images and objectives whose runs have no accuracy by which to compare
     them. Otherwise the study would fail only after the runs."""
     refuse_without_classes(ask.data, splits)
     if not isinstance(ask.recipe.objective, Supervised):
@@ -410,7 +410,7 @@ def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
 
 
 def refuse_without_classes(source: str, splits: Splits) -> None:
-    """Raises ValueError for images that nothing can be learned from, or that have no accuracy."""
+    """Raises VitkitError for images that nothing can be learned from, or that have no accuracy."""
     if splits.train is None or not len(splits.train):
         raise BadData(f"{source} has no images to learn from, only others to measure on")
     if splits.target_kind != "class":
@@ -422,7 +422,7 @@ def refuse_without_classes(source: str, splits: Splits) -> None:
 
 
 def refuse_broken(source: str, workers: int) -> None:
-    """Raises ValueError for images that cannot be decoded: every run would end at them, for none
+    """Raises VitkitError for images that cannot be decoded: every run would end at them, for none
     looks at all images first. Of very many only the runs do.
 
     workers: processes that decode; -1 is one for each CPU, since no model is running yet."""

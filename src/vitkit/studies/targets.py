@@ -25,7 +25,7 @@ def data_name(source: str) -> str:
 
 
 def check_names(sources: Sequence[str], kind: str) -> None:
-    """Raises ValueError for two data sets of one name."""
+    """Raises VitkitError for two data sets of one name."""
     by_name: dict[str, str] = {}
     for source in sources:
         name = data_name(source)
@@ -38,7 +38,7 @@ def check_names(sources: Sequence[str], kind: str) -> None:
 
 
 def check_targets(ask: Ask) -> None:
-    """Raises ValueError for targets of one name, and for two metrics to compare the runs by."""
+    """Raises VitkitError for targets of one name, and for two metrics to compare the runs by."""
     check_names(ask.targets, "targets")
     if ask.targets and ask.fewshot:
         raise BadSettings(

@@ -46,7 +46,7 @@ class Fastest:
 
     def measure(self, device: str) -> list[Metric]:
         """Images per second at the best batch; the largest batch that fits, and the best. Raises
-        ValueError if not even one image fits."""
+        VitkitError if not even one image fits."""
         tried = from_rank_0(lambda: self.search(device))
         if not tried:
             raise BadSettings(
@@ -61,7 +61,7 @@ class Fastest:
         ]
 
     def search(self, device: str) -> dict[int, float]:
-        """Images per second of every batch that fits, measured in another process. Raises ValueError,
+        """Images per second of every batch that fits, measured in another process. Raises VitkitError,
         with its last words, if that process cannot work at all."""
         words = json.dumps({**asdict(self), "device": device})
         run = subprocess.run(

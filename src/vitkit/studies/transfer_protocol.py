@@ -78,7 +78,7 @@ def transfer(
     `run_dir`/results.parquet.
 
     Raises, before any run, Occupied if the final ones cannot be written where they belong, whatever is
-    chosen, and ValueError for a `best` that would look at the test part; FloatingPointError if a
+    chosen, and VitkitError for a `best` that would look at the test part; FloatingPointError if a
     final run fails while others work, and what `select` and `train` raise.
     """
     if seeds < 1:
@@ -129,7 +129,7 @@ def transfer(
 
 
 def _refuse_a_look_at_the_test_part(recipe: Recipe) -> None:
-    """Raises ValueError if the weights would be chosen by the test part."""
+    """Raises VitkitError if the weights would be chosen by the test part."""
     if recipe.best.startswith("test/"):
         raise BadSettings(
             f"`best={recipe.best!r}` looks at the test part, and what is chosen must not; give "

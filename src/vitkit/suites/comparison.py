@@ -52,7 +52,7 @@ class SuiteComparison:
 def compare_models(outcomes: Mapping[str, Outcome]) -> SuiteComparison:
     """Compare models, by their names, on the tasks that have a result of each.
 
-    Raises ValueError if there is no such task.
+    Raises VitkitError if there is no such task.
     """
     suite = next(iter(outcomes.values())).suite
     common = []

@@ -100,7 +100,7 @@ def find(task: Task, folder: str, run_dir: Path, from_hub: bool = False) -> Imag
     """The images of a task below a folder; None if they do not exist and the task says where to get
     them.
 
-    from_hub: what lies on other machines may be downloaded. Raises ValueError for data that cannot be
+    from_hub: what lies on other machines may be downloaded. Raises VitkitError for data that cannot be
     read, or has not what a task needs.
     """
     if task.named is not None:
@@ -149,7 +149,7 @@ def _absence(task: Task, folder: str, from_hub: bool) -> str:
 
 
 def _images(where: str, columns: Columns) -> Images:
-    """The images of a data set. Raises ValueError if it has not what a task needs."""
+    """The images of a data set. Raises VitkitError if it has not what a task needs."""
     sources = parts_at(where, columns).sources
     if "train" not in sources or "test" not in sources:
         parts = ", ".join(filter(None, sources)) or "none"
@@ -209,7 +209,7 @@ def select_from(original: Original, where: str, classes: int, file: Path) -> str
 
     classes: how many the task has.
     file: path without suffix.
-    Raises ValueError for data that lack a part or a column, and for a measurement that the rule
+    Raises VitkitError for data that lack a part or a column, and for a measurement that the rule
     does not know, with its row.
     """
     columns = Columns()
@@ -284,7 +284,7 @@ def _by_rule(original: Original, where: str, table: Table, rows: np.ndarray) -> 
 
 
 def _published(task: Task, folder: str) -> Images | None:
-    """The images of such a data set; None if they are not there. Raises ValueError for images that
+    """The images of such a data set; None if they are not there. Raises VitkitError for images that
     are not of it, and if ReaL's file is missing."""
     for name in task.folders:
         where = str(Path(folder) / name)
@@ -309,7 +309,7 @@ def _published(task: Task, folder: str) -> Images | None:
 
 
 def _real_file(folder: str, where: str) -> str:
-    """ReaL's file: beside the images, above them, or in the cache. Raises ValueError."""
+    """ReaL's file: beside the images, above them, or in the cache. Raises VitkitError."""
     places = [Path(folder), Path(where), Path(where).parent, cache_dir() / "imagenet"]
     for place in places:
         if (place / "real.json").is_file():

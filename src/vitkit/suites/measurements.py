@@ -58,7 +58,7 @@ MEASURED = ("top1", "top5", "calibration_error")  # of answers to a named data s
 def frozen_cells(
     model: str, tasks: dict[Task, Images], hints: Hints, precision: Precision
 ) -> list[Cell]:
-    """A measurement of the model on each task. Raises ValueError for a model that cannot be read."""
+    """A measurement of the model on each task. Raises VitkitError for a model that cannot be read."""
     # Another model under the same name is noticed by its weights
     digest = hashlib.sha256()
     add_weights(digest, load_as(model, hints, quiet=not on_rank_0()).model.state_dict())
@@ -111,7 +111,7 @@ class Frozen:
     def measure(self, device: str) -> list[Metric]:
         """The accuracy of each: `linear`, and `left_out`, which is the probe's on the images that it
         learns from, each answered by a fit without it; `5-shot`, `10-shot`; `neighbours`. Raises
-        ValueError for images that nothing can be learned from, and for features that are not
+        VitkitError for images that nothing can be learned from, and for features that are not
         finite."""
         # The training images; the same and those of the validation part; and the test images
         sources = parts_at(self.data, self.columns).sources
@@ -180,7 +180,7 @@ class AsPublished:
 
     def measure(self, device: str) -> list[Metric]:
         """top1, top5 and calibration_error; of ReaL top1; of a corruption top1, the mean over its
-        severities, and CE, the error in proportion to AlexNet's. Raises ValueError for a model that
+        severities, and CE, the error in proportion to AlexNet's. Raises VitkitError for a model that
         does not know the classes."""
         with process_group(device) as own_device:
             loaded = load_as(self.model, self.hints, quiet=True)

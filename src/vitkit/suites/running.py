@@ -105,7 +105,7 @@ def run_suite(
     from_hub: tasks that are not in `folder` are read from the Hugging Face hub, if they are there.
     precision: of measurements without training; runs have that of their recipe, float32.
 
-    Raises ValueError if no task has images, for a protocol that the suite has no meaning for, and
+    Raises VitkitError if no task has images, for a protocol that the suite has no meaning for, and
     what `run_grid` raises.
     """
     if seeds < 1:

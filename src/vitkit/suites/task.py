@@ -129,7 +129,7 @@ class Suite:
 
     def only(self, names: Sequence[str]) -> "Suite":
         """The suite with some of its tasks, by their names or those of their groups; all, if no name
-        is given. Raises ValueError for a name that it does not have."""
+        is given. Raises VitkitError for a name that it does not have."""
         known = [task.name for task in self.tasks]
         groups = [task.group for task in self.tasks if task.group]
         for name in names:
@@ -145,7 +145,7 @@ class Suite:
 
 def read_suite(path: Path | str) -> Suite:
     """The suite that a TOML file describes: a table [tasks.NAME] for each task, with the settings
-    of Task; `name` is by default the file's. Raises ValueError if the file is malformed."""
+    of Task; `name` is by default the file's. Raises VitkitError if the file is malformed."""
     path = Path(path)
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -179,7 +179,7 @@ def read_suite(path: Path | str) -> Suite:
 
 
 def _task(path: Path, name: str, table: object) -> Task:
-    """The task of a table. Raises ValueError for a setting that there is not."""
+    """The task of a table. Raises VitkitError for a setting that there is not."""
     if name in ("", ".", "..", "select") or "/" in name or "\\" in name or "\0" in name:
         raise BadSettings(f"{path} has a task {name!r}; its name is that of a folder of results")
     if not isinstance(table, dict):
@@ -200,7 +200,7 @@ def _task(path: Path, name: str, table: object) -> Task:
 
 
 def _check(path: Path, name: str, settings: dict, kind: type) -> None:
-    """Raises ValueError for a setting that a dataclass does not have, or of another type."""
+    """Raises VitkitError for a setting that a dataclass does not have, or of another type."""
     # What a file cannot set
     fixed = ("name", "originals", "named", "folders", "corruption", "asks_real")
     types = {setting.name: setting.type for setting in fields(kind) if setting.name not in fixed}

@@ -25,7 +25,7 @@ DSPRITES_CLASSES = 16
 
 
 def clevr_count(objects: int) -> int:
-    """The class of a scene with 3 to 10 objects. Raises ValueError for another number."""
+    """The class of a scene with 3 to 10 objects. Raises VitkitError for another number."""
     if not 3 <= objects <= 10:
         raise BadData(f"a scene of Clevr has 3 to 10 objects, not {objects}")
     return objects - 3
@@ -33,7 +33,7 @@ def clevr_count(objects: int) -> int:
 
 def clevr_distance(depths: Sequence[float]) -> int:
     """The class of a scene by the depths of its objects, pixel_coords[2]: the range of the least.
-    Raises ValueError for depths that are in no range."""
+    Raises VitkitError for depths that are in no range."""
     return _last_below(CLEVR_DISTANCES, min(depths))
 
 
@@ -47,7 +47,7 @@ def kitti_distance(kinds: Sequence[int], depths: Sequence[float]) -> int:
 
 def dsprites_class(value: int, values: int) -> int:
     """The class of a factor that has `values` values, of which this is one: 32 x positions, or 40
-    orientations, in 16 ranges. Raises ValueError for a value that there is not."""
+    orientations, in 16 ranges. Raises VitkitError for a value that there is not."""
     if not 0 <= value < values:
         raise BadData(f"the factor has the values 0 to {values - 1}, not {value}")
     return math.floor(value / (values / DSPRITES_CLASSES))
@@ -62,7 +62,7 @@ def _last_below(thresholds: Sequence[float], distance: float) -> int:
 
 
 def _whole(value: float) -> int:
-    """A measurement that is a whole number. Raises ValueError for another."""
+    """A measurement that is a whole number. Raises VitkitError for another."""
     if not value.is_integer():
         raise BadData(f"expected a whole number, not {value:g}")
     return int(value)

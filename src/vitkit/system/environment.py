@@ -106,7 +106,7 @@ def max_pixels() -> int:
     """The largest image that is decoded: MAX_PIXELS, or what the environment says, which processes
     that are started inherit. `vitkit COMMAND --max-pixels N` sets it there.
 
-    Raises ValueError.
+    Raises VitkitError.
     """
     text = os.environ.get(MAX_PIXELS_VARIABLE)
     if not text:

@@ -92,7 +92,7 @@ def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
     in convolutions too (PyTorch's default there is TF32), and cuDNN computes no attention: its
     backward pass gives NaN for some numbers of tokens, 64 and 192 among them.
 
-    Raises ValueError for a device that this machine does not have, and says which it has.
+    Raises VitkitError for a device that this machine does not have, and says which it has.
     """
     import torch
 
@@ -136,7 +136,7 @@ def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
 def deterministic(wanted: bool) -> Iterator[None]:
     """A context in which PyTorch computes the same bits every time, if that is wanted.
 
-    Raises ValueError for an operation that cannot, with its name.
+    Raises VitkitError for an operation that cannot, with its name.
     """
     import torch
 
@@ -183,7 +183,7 @@ def autocast(device: "torch.device", precision: Precision) -> AbstractContextMan
     nothing, for float32.
 
     Raises:
-        ValueError: If it is neither: `pick_precision` decides what "auto" is on this machine.
+        VitkitError: If it is neither: `pick_precision` decides what "auto" is on this machine.
     """
     if precision not in get_args(Precision):
         raise BadSettings(f"precision is {precision!r}; give float32 or bfloat16")

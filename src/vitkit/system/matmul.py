@@ -100,7 +100,7 @@ def chosen_by_user() -> bool:
 
 
 def choose(again: bool = False) -> OneDnn:
-    """The environment's choice, or else the cache's, or else a measurement's. Raises ValueError for
+    """The environment's choice, or else the cache's, or else a measurement's. Raises VitkitError for
     another name in the environment.
 
     again: measure, whatever the cache says; what is in it may come from a busy moment.

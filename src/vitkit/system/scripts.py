@@ -26,7 +26,7 @@ def function_in(where: str, *, typed: bool) -> Callable | None:
 
     typed: whether a person typed this name in the command or call that is running.
 
-    Returns None for a name of another form. Raises ValueError if there is no such file, or no such
+    Returns None for a name of another form. Raises VitkitError if there is no such file, or no such
     function in it, and for a name that no person typed.
     """
     if not names_function(where):
@@ -62,7 +62,7 @@ def _needed(function: Callable) -> list[str]:
 
 def functions_of(path: Path) -> list[str]:
     """The functions that a file defines and does not keep to itself, in its order; the file is not
-    run. Raises ValueError for a file that is not Python."""
+    run. Raises VitkitError for a file that is not Python."""
     try:
         nodes = ast.parse(path.read_bytes()).body
     except SyntaxError as error:

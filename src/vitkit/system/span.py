@@ -40,7 +40,7 @@ class Span(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Span":
         """The span of a text such as "10 epochs", "10epochs", "1epoch" or "500" (steps). Raises
-        ValueError for any other text."""
+        VitkitError for any other text."""
         sentence = f"{text!r} is not a duration; write it like 500steps, 10epochs or 1e6images"
         match = FORM.fullmatch(text)
         if match is None:

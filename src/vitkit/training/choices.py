@@ -49,7 +49,7 @@ TOKENS = 64  # of an image that the pre-trained model is asked about: it takes a
 
 def with_channels(recipe: Recipe, say: Say) -> Recipe:
     """The recipe with a preprocessing for its model's channels, if it has one for others: see
-    `fitted`. Raises ValueError for images that cannot be found or measured."""
+    `fitted`. Raises VitkitError for images that cannot be found or measured."""
     preprocessing = recipe.data.preprocessing
     if recipe.model.channels == preprocessing.channels or not recipe.data.source:
         return recipe

@@ -64,7 +64,7 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
     again.
 
     Unless `check` is off, every image is decoded once. A broken one raises BadImage, or with
-    `on_bad_image` "skip" is left out, counted and listed in data.json. Raises ValueError for images
+    `on_bad_image` "skip" is left out, counted and listed in data.json. Raises VitkitError for images
     that cannot be found, for a directory where something was trained with other settings of the
     data, and for a run whose images have changed since it began.
     """
@@ -141,7 +141,7 @@ def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
     """The images that evaluators of a recipe bring along, by the name that their metrics begin with;
     a person typed the names of the data sets.
 
-    Raises ValueError for two data sets of one name, for images that an evaluator cannot measure on,
+    Raises VitkitError for two data sets of one name, for images that an evaluator cannot measure on,
     and if one that learns has no training images there, or would measure on them.
     """
     sources = {}
@@ -177,7 +177,7 @@ def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
 def _describe(
     data: Data, splits: Splits, own: dict[str, Source], others: dict[str, Source]
 ) -> dict:
-    """What data.json says of the images. Raises ValueError if the ranks do not see the same
+    """What data.json says of the images. Raises VitkitError if the ranks do not see the same
     ones."""
     fingerprints = {name: fingerprint(part) for name, part in (own | others).items()}
     if any(of_rank != fingerprints for of_rank in from_every_rank(fingerprints)):
@@ -324,7 +324,7 @@ def divide(splits: Splits, data: Data) -> dict[str, Source]:
     """The parts of a data set that a run uses, as `data.parts` says: "train", of which
     `data.subset` is left, and "val" and "test".
 
-    Raises ValueError if there is nothing to train on, or nothing that can be held out, and for
+    Raises VitkitError if there is nothing to train on, or nothing that can be held out, and for
     classes that no training image has: a head would have outputs that nothing taught.
     """
     parts = _parts(splits, data)
@@ -398,7 +398,7 @@ def about_subset(train: Source, data: Data) -> list[str]:
 
 
 def refuse_one_class(train: Source, data: Data) -> None:
-    """Raises ValueError if all images that train a head are of one class: its loss would be 0 at
+    """Raises VitkitError if all images that train a head are of one class: its loss would be 0 at
     once, and it would have learned nothing."""
     if train.target_kind != "class":
         return

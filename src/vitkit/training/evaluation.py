@@ -152,7 +152,7 @@ def gains_no_more(run: Run) -> bool:
 
 
 def check_best(recipe: Recipe, data: RunData) -> None:
-    """Raises ValueError if no evaluation of a resolved recipe will measure its `best`, as far as
+    """Raises VitkitError if no evaluation of a resolved recipe will measure its `best`, as far as
     that is known before the first step: on which images the evaluators measure, and what, if they
     say it (`figures`)."""
 

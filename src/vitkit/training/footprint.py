@@ -54,7 +54,7 @@ class Count(NamedTuple):
 
 
 def count(recipe: Recipe) -> Count:
-    """Count the parameters and memory of a resolved recipe's learner. Raises ValueError for an
+    """Count the parameters and memory of a resolved recipe's learner. Raises VitkitError for an
     objective that looks at the values of tensors."""
     learner = learner_of_shapes(recipe)
 
@@ -93,7 +93,7 @@ def relative_flops(recipe: Recipe) -> float:
     plain supervised training.
 
     It is below 1 if a part of the model is trained, or the encoder sees a part of each image (MAE);
-    several times 1 with several views and a teacher (DINO). Raises ValueError as `count` does.
+    several times 1 with several views and a teacher (DINO). Raises VitkitError as `count` does.
     """
     # Plain training
     with torch.device("meta"):
@@ -210,7 +210,7 @@ def _tensors(learner: nn.Module, device: str) -> dict[str, Tensor]:
 
 
 def _loss(learner: nn.Module, parameters: dict[str, Tensor], recipe: Recipe) -> Tensor:
-    """The loss of a forward pass with these parameters. Raises ValueError for an objective that
+    """The loss of a forward pass with these parameters. Raises VitkitError for an objective that
     looks at the values of tensors."""
     device = next(iter(parameters.values())).device
     pixels = torch.empty(IMAGES, recipe.model.channels, *recipe.model.image, device=device)

@@ -63,7 +63,7 @@ def train(
     never disturbed: bit for bit on a CPU, and on a GPU if the recipe is `deterministic`. `ends` says
     what may end it before its last step.
 
-    Raises ValueError if the recipe cannot run, Interrupted after a signal of a scheduler or
+    Raises VitkitError if the recipe cannot run, Interrupted after a signal of a scheduler or
     Ctrl-C, OSError if the disk is full, and FloatingPointError if the loss stays non-finite.
     """
     check_packages(recipe)  # before anything is read or written
@@ -268,7 +268,7 @@ def _writes(run: Run) -> bool:
 
 
 def _refuse(recipe: Recipe, data: RunData, run_dir: Path) -> None:
-    """Raises ValueError if these images or processes cannot run a resolved recipe."""
+    """Raises VitkitError if these images or processes cannot run a resolved recipe."""
     if recipe.model.classes:
         refuse_one_class(data.train, recipe.data)
     if not earlier_call(run_dir).trained:  # a run that goes on has measured it

@@ -260,7 +260,7 @@ def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
     """Freeze the parameters that are not trained, and add adapters if `tune` asks for them. `seed`
     decides their initial weights.
 
-    Raises ValueError for blocks or layers that the model does not have.
+    Raises VitkitError for blocks or layers that the model does not have.
     """
     depth = len(model.blocks)
     if tune.blocks > depth:

@@ -128,7 +128,7 @@ def operations(recipe: Recipe, images: float) -> float:
     Table 6.
 
     Those of plain supervised training are a formula; others are counted relative to them, which
-    takes a second. Raises ValueError for an objective that looks at the values of tensors.
+    takes a second. Raises VitkitError for an objective that looks at the values of tensors.
     """
     plain = exaflops(recipe.model, images)
     if isinstance(recipe.objective, Supervised) and recipe.tune == Tune():

@@ -191,7 +191,7 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
 
     A run whose length is given in epochs has no more images in a batch than in an epoch.
 
-    Raises ValueError if the recipe cannot run. A resolved recipe resolves to itself.
+    Raises VitkitError if the recipe cannot run. A resolved recipe resolves to itself.
     """
     check_numbers(recipe)
     _check_images(recipe, facts)
@@ -263,7 +263,7 @@ def _batch_of_all(examples: int) -> int:
 
 
 def _outputs(recipe: Recipe, facts: Facts) -> int:
-    """How many outputs the model's head has. Raises ValueError if the model has other ones, or an
+    """How many outputs the model's head has. Raises VitkitError if the model has other ones, or an
     answer for each patch."""
     outputs = recipe.objective.head(facts.target_kind, len(facts.labels))
     if recipe.model.classes and not outputs:
@@ -301,7 +301,7 @@ def output_names(recipe: Recipe, facts: Facts) -> tuple[str, ...]:
 
 
 def _check_images(recipe: Recipe, facts: Facts) -> None:
-    """Raises ValueError if there are no images, or if they do not fit the model."""
+    """Raises VitkitError if there are no images, or if they do not fit the model."""
     if facts.examples < 1:
         raise BadSettings(
             f"{shown_address(recipe.data.source)!r} has no training images, or none that can be decoded"
@@ -328,14 +328,14 @@ def _check_images(recipe: Recipe, facts: Facts) -> None:
 
 
 def check_packages(recipe: Recipe) -> None:
-    """Raises ValueError if the run needs a package that is not installed."""
+    """Raises VitkitError if the run needs a package that is not installed."""
     if recipe.tune.lora and find_spec("peft") is None:
         raise Unsupported("tune.lora needs peft: pip install 'vitkit[lora]'")
     check_tracker(recipe.track)
 
 
 def check_numbers(recipe: Recipe) -> None:
-    """Raises ValueError for a number outside of its range, whatever the data."""
+    """Raises VitkitError for a number outside of its range, whatever the data."""
     if recipe.batch < 1 or recipe.micro_batch < 0:
         raise BadSettings(
             f"`batch` is {recipe.batch} and `micro_batch` {recipe.micro_batch}; a batch has at least "

@@ -199,7 +199,7 @@ def _refuse_somebodys(run_dir: Path) -> None:
 def refuse_occupied(run_dir: Path, recipes: Sequence[Recipe]) -> None:
     """Raises Occupied if `train` would refuse every one of these recipes in a directory, as far as
     that is known without their images: for a file, for files that no run has written, and for a run
-    of another recipe, with what differs. Raises ValueError as `resolve` does."""
+    of another recipe, with what differs. Raises VitkitError as `resolve` does."""
     from_rank_0(lambda: _refuse_somebodys(on_this_machine(run_dir)))
     earlier = earlier_call(run_dir)
     if not earlier.trained:

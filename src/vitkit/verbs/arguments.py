@@ -80,7 +80,7 @@ SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 def read_shard(text: str) -> tuple[int, int]:
     """(i, n) from the text "1/n" to "n/n": the number of this process, from 0, and how many there are;
-    (0, 1) from an empty one. Raises ValueError if the text has another form."""
+    (0, 1) from an empty one. Raises VitkitError if the text has another form."""
     if not text:
         return 0, 1
     match = SHARD.fullmatch(text)
@@ -93,7 +93,7 @@ def read_shard(text: str) -> tuple[int, int]:
 
 
 def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:
-    """Raises ValueError if a folder to write to is a file, or holds the images."""
+    """Raises VitkitError if a folder to write to is a file, or holds the images."""
     if folder.exists() and not folder.is_dir():
         raise BadSettings(f"{flag} is {folder}, which is a file; give a folder")
     if folder.suffix.lower() in TABLES and not folder.exists():
@@ -112,7 +112,7 @@ def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:
 
 
 def check_rows(to: Path | None, json: bool) -> None:
-    """Raises ValueError if rows cannot be written to a file, or if there are two places for them."""
+    """Raises VitkitError if rows cannot be written to a file, or if there are two places for them."""
     if to is None:
         return
     from vitkit.prediction import check_rows_file
@@ -123,7 +123,7 @@ def check_rows(to: Path | None, json: bool) -> None:
 
 
 def check_sheet(file: Path) -> None:
-    """Raises ValueError if a contact sheet cannot be written to this path."""
+    """Raises VitkitError if a contact sheet cannot be written to this path."""
     if file.suffix.lower() != ".png":
         raise BadSettings(f"`sheet` is {file}; give the name of a PNG file, such as {file}.png")
     check_replaceable(file)

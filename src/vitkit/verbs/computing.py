@@ -24,7 +24,7 @@ def any_runtime_of_file(
     name: str, hints: Hints, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
 ) -> "FileRuntime | PictureRuntime":
     """The runtime for an exported file, without PyTorch: from prepared images, or from whole
-    pictures, one at a time. Raises ValueError if settings say what such a file says itself."""
+    pictures, one at a time. Raises VitkitError if settings say what such a file says itself."""
     from vitkit.runtimes import open_model_file
 
     check_file_is_taken_as_it_is(name, hints, device)
@@ -34,7 +34,7 @@ def any_runtime_of_file(
 
 
 def check_file_is_taken_as_it_is(name: str, hints: Hints, device: str) -> None:
-    """Raises ValueError if settings say what an exported file says itself, or if it is to be computed
+    """Raises VitkitError if settings say what an exported file says itself, or if it is to be computed
     elsewhere than on the CPU."""
     if hints != Hints():
         raise BadSettings(
@@ -66,7 +66,7 @@ def say_what_differs(file: Path, opened: "FileRuntime | PictureRuntime") -> None
 def runtime_of_file(
     name: str, hints: Hints, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
 ) -> "FileRuntime":
-    """The same, for those that prepare images themselves, in batches. Raises ValueError for a file
+    """The same, for those that prepare images themselves, in batches. Raises VitkitError for a file
     that takes whole pictures."""
     opened = any_runtime_of_file(name, hints, runtime, precision, device)
     if takes_pictures(opened):
@@ -101,7 +101,7 @@ def runtime_of_run(
 
 def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
     """The classifier of a model that is given by name or as an object. Raises WrongArgument for
-    anything else, and ValueError if hints are given for a model that is loaded already."""
+    anything else, and VitkitError if hints are given for a model that is loaded already."""
     from vitkit.weights import Classifier, load_as
 
     if isinstance(model, Classifier):
@@ -119,7 +119,7 @@ def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
 
 
 def classifier_with_head(model: "str | Classifier", hints: Hints) -> "Classifier":
-    """The same. Raises ValueError for one that names no classes, or the same ones for every image."""
+    """The same. Raises VitkitError for one that names no classes, or the same ones for every image."""
     from vitkit.weights import no_answer
 
     classifier = classifier_of(model, hints)

@@ -23,7 +23,7 @@ class MadeModel(ModelResult):
     @property
     def made(self) -> "str | Classifier":
         """The model, as functions take it: where it was written, or the classifier itself. Raises
-        ValueError if no model was made."""
+        VitkitError if no model was made."""
         raise NotImplementedError
 
     @property

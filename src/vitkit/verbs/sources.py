@@ -85,7 +85,7 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
     """The images of classes that a model with these labels knows, and only these classes; a sentence
     about the others is printed. If it knows none, the images stay as they are.
 
-    Raises ValueError if images have another kind of target.
+    Raises VitkitError if images have another kind of target.
     """
     from vitkit.data import subset
     from vitkit.evaluation import unknown

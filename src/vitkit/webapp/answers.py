@@ -182,7 +182,7 @@ SUFFIXES = {"JPEG": ".jpg", "JPEG2000": ".jp2", "TIFF": ".tif"}
 def corrected(known: tuple[Correction, ...], new: Correction) -> tuple[Correction, ...]:
     """The corrections with another one, in the place of an earlier one of the same file.
 
-    Raises ValueError for a label that is empty or no line of text, and for more than there is room
+    Raises VitkitError for a label that is empty or no line of text, and for more than there is room
     for.
     """
     label = new.label.strip()

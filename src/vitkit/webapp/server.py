@@ -30,7 +30,7 @@ SECONDS = 600.0  # in which a request has to come: a photograph of 50 MB over a 
 
 
 def check_gradio() -> None:
-    """Raises ValueError if gradio, which makes the page, is not installed."""
+    """Raises VitkitError if gradio, which makes the page, is not installed."""
     if find_spec("gradio") is None:
         raise Unsupported("the page needs gradio: pip install 'vitkit[app]'")
 
@@ -38,7 +38,7 @@ def check_gradio() -> None:
 def listening_socket(host: str, port: int) -> socket.socket:
     """A socket that listens at the port, or at the first free one of the PORTS from there.
 
-    Raises ValueError for a number that is no port, for an address that is not this machine's, and if no
+    Raises VitkitError for a number that is no port, for an address that is not this machine's, and if no
     port is free.
     """
     if not 1 <= port <= 65535:

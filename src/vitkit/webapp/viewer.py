@@ -99,7 +99,7 @@ class Viewer:
     """A sentence that says why there is none, or nothing."""
 
     def __post_init__(self):
-        """Raises ValueError for a model that answers for each of its tokens."""
+        """Raises VitkitError for a model that answers for each of its tokens."""
         layers = ()
         why_no_map = "an exported file gives its answers alone"
         if not isinstance(self.classifier.model, OnRuntime):
@@ -143,7 +143,7 @@ class Viewer:
         return ", ".join(facts)
 
     def answer(self, view: View, top: int = 5) -> Answer:
-        """The most likely classes, and what the model looks at. Raises ValueError if the model
+        """The most likely classes, and what the model looks at. Raises VitkitError if the model
         computes numbers that are not finite."""
         with _ONE_AT_A_TIME:
             logits, strangeness, rollout = self._computed(view.images)
@@ -219,7 +219,7 @@ class Viewer:
 def open_photograph(path: Path, name: str, viewers: Sequence[Viewer]) -> Photograph:
     """Decode a file that somebody gave, as each of the models gets it.
 
-    Raises ValueError, with a sentence, for one that is too large or not an image.
+    Raises VitkitError, with a sentence, for one that is too large or not an image.
     """
     size = path.stat().st_size
     if size > LARGEST_FILE:

@@ -41,7 +41,7 @@ def adopt(
     of RESAMPLE; the origin's own unless told), and the preprocessing follows. `channels` are those
     of the images: see `with_channels`. All other weights are the classifier's own, not copies.
 
-    Raises ValueError for a size that patches do not divide, or that positions have no meaning for,
+    Raises VitkitError for a size that patches do not divide, or that positions have no meaning for,
     and for a model that was made for inference or that another library changed.
     """
     if labels is not None:
@@ -89,7 +89,7 @@ def with_labels(
     """The model for the classes that a user names, and what changed, in sentences.
 
     As many names as the head has outputs are names of these; other than as many, or `new_head`,
-    give it a new head of zeros. Raises ValueError if they are not a list of names, or if most of the
+    give it a new head of zeros. Raises VitkitError if they are not a list of names, or if most of the
     model's own classes are among them, though they are not as many.
     """
     labels = _checked_names(labels)
@@ -114,7 +114,7 @@ def with_labels(
 
 
 def _checked_names(labels: Sequence[str]) -> tuple[str, ...]:
-    """A user's names of classes. Raises ValueError unless they are a list of names, each there once."""
+    """A user's names of classes. Raises VitkitError unless they are a list of names, each there once."""
     check_labels(labels)
     if not isinstance(labels, Iterable):
         raise BadSettings(f"labels is {labels!r}; give a list of names, one a class")
@@ -260,7 +260,7 @@ def with_channels(classifier: Classifier, channels: int) -> tuple[Classifier, li
     Means and standard deviations follow: the mean of the three, 0.5 for the fourth, or repeated; those
     of images of many channels are better measured (`measured`), and the values of these are float32.
 
-    Raises ValueError for a model that is not for red, green and blue.
+    Raises VitkitError for a model that is not for red, green and blue.
     """
     model = classifier.model
     before = model.config.channels

@@ -63,7 +63,7 @@ def with_head(
     (`heads.0.weight`), or in the class around it under a name that people give heads
     (`model.fc.weight`), or in a state dict of its own (`siblings`). Without any of these, the only
     linear layer there that reads `width` features is the head, if it has the name of a projection or
-    of a metric. Anything else stays where it is, and is refused later. Raises ValueError if the head
+    of a metric. Anything else stays where it is, and is refused later. Raises VitkitError if the head
     may read something else than the encoder's output.
     """
     own = _own(inside, head)
@@ -182,7 +182,7 @@ def _above(inside: Tensors, outside: Tensors, head: str, prefix: str) -> Tensors
 
 
 def _check_reads_output(layer: str, inside: Tensors, prefix: str) -> None:
-    """Raises ValueError if the head of somebody's own class may read one of two outputs."""
+    """Raises VitkitError if the head of somebody's own class may read one of two outputs."""
     for name in READ_OR_NOT:
         if name in inside:
             raise BadWeights(

@@ -141,7 +141,7 @@ class Classifier:
 
         They are one or several of: a path, the bytes of a file, a Pillow image, an array (h, w, 3)
         or (h, w), a tensor (3, h, w); of uint8, or float from 0 to 1; or a picture
-        (`vitkit.data.open_image`). Raises BadImage for one that cannot be decoded, and ValueError
+        (`vitkit.data.open_image`). Raises BadImage for one that cannot be decoded, and VitkitError
         for an empty list.
         """
         prepared = [self.preprocessing.array(picture) for picture in as_pictures(images)]
@@ -259,7 +259,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def check_native(config: ModelConfig, patch: tuple[int, int]) -> None:
-    """Raises ValueError for a model that cannot read images at their own proportions, cut into patches of
+    """Raises VitkitError for a model that cannot read images at their own proportions, cut into patches of
     (height, width) pixels."""
     reason = None
     if not isinstance(config, ViTConfig) or config.stem is not None or config.mixer != "full":
@@ -300,7 +300,7 @@ def no_answer(classifier: Classifier) -> str:
 
 
 def check_answers(classifier: Classifier, instead: str = "train one: vitkit finetune") -> None:
-    """Raises ValueError for a model whose outputs say nothing of an image, which also says what to do
+    """Raises VitkitError for a model whose outputs say nothing of an image, which also says what to do
     `instead`."""
     if reason := no_answer(classifier):
         raise Unsupported(f"{reason}; {instead}")
@@ -319,7 +319,7 @@ def has_head_of_zeros(model: nn.Module) -> bool:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """Raises ValueError for one string: its letters would become the labels."""
+    """Raises VitkitError for one string: its letters would become the labels."""
     if isinstance(labels, str):
         raise BadSettings(f"labels is {labels!r}, one string; give a list of names, one a class")
 
@@ -332,7 +332,7 @@ def with_temperature(classifier: Classifier, temperature: float) -> Classifier:
 
     The division is in the weights of the head, exact to float32's rounding. So every format and
     every library, runtime and server has the same probabilities, and nobody can forget them. Raises
-    ValueError for a temperature that is not positive, and for a model without a head or with one of
+    VitkitError for a temperature that is not positive, and for a model without a head or with one of
     zeros.
     """
     if not math.isfinite(temperature) or temperature <= 0:
@@ -393,7 +393,7 @@ def to_json(classifier: Classifier) -> dict:
 
 
 def from_json(values: dict) -> Description:
-    """The way back. Raises ValueError for values that describe no model."""
+    """The way back. Raises VitkitError for values that describe no model."""
     try:
         config = config_from(values["model"])
         preprocessing = Preprocessing.from_json(values["preprocessing"])
@@ -431,7 +431,7 @@ def from_json(values: dict) -> Description:
 
 
 def check_own_weights(model: nn.Module) -> None:
-    """Raises ValueError for a model that was made for inference, or that something else changed."""
+    """Raises VitkitError for a model that was made for inference, or that something else changed."""
     if getattr(model, "inference_only", False):
         raise Unsupported("the model was made for inference; save the one it was made from")
     if not isinstance(model, Model):
@@ -458,7 +458,7 @@ def _fits(tensor: object, expected: Tensor | None) -> bool:
 
 
 def check_finite(state: dict[str, Tensor]) -> None:
-    """Raises ValueError, with their names, if tensors hold NaN or infinity."""
+    """Raises VitkitError, with their names, if tensors hold NaN or infinity."""
     broken = []
     for name, tensor in state.items():
         # The sum is not finite if any number is not, and sometimes of large ones; it is much faster

@@ -44,7 +44,7 @@ def write_model(classifier: Classifier, format: Format, path: Path) -> Path:
     """Write a model to `path`: to one file if the name ends so, else to a directory; returns
     `path`.
 
-    vitkit's own description goes with it, where other libraries do not look. Raises ValueError for
+    vitkit's own description goes with it, where other libraries do not look. Raises VitkitError for
     a path that the format cannot be written to, and for a model that was made for inference or that
     another library changed.
     """
@@ -140,7 +140,7 @@ def state_license(folder: Path, classifier: Classifier, license: License) -> Non
 
 
 def check_destination(classifier: Classifier, format: Format, path: Path) -> None:
-    """Raises ValueError for a path that the format cannot be written to, or where something would
+    """Raises VitkitError for a path that the format cannot be written to, or where something would
     be lost, and for a model that was made for inference or that another library changed."""
     check_own_weights(classifier.model)
     if path.suffix in format.endings:
@@ -153,7 +153,7 @@ def check_destination(classifier: Classifier, format: Format, path: Path) -> Non
 
 
 def _check_directory(format: Format, path: Path) -> None:
-    """Raises ValueError unless the format has directories, and `path` can be the name of one.
+    """Raises VitkitError unless the format has directories, and `path` can be the name of one.
 
     Somebody who asks for model.npz does not want a directory of that name.
     """
@@ -173,7 +173,7 @@ def _check_directory(format: Format, path: Path) -> None:
 
 
 def _check_file(path: Path) -> None:
-    """Raises ValueError if a file of that name exists and vitkit did not write a model to it: somebody
+    """Raises VitkitError if a file of that name exists and vitkit did not write a model to it: somebody
     may need it, such as a download, or a checkpoint with the state of its optimiser."""
     _check_link(path)
     if path.is_dir():
@@ -186,7 +186,7 @@ def _check_file(path: Path) -> None:
 
 
 def check_model_replaceable(path: Path, descriptions: Iterable[str]) -> None:
-    """Raises ValueError unless a model with these descriptions can be written to a directory
+    """Raises VitkitError unless a model with these descriptions can be written to a directory
     without a loss: it is new or empty, or contains an earlier model that vitkit wrote. Other files
     holds stays."""
     _check_link(path)
@@ -233,7 +233,7 @@ def _check_link(path: Path) -> None:
 
 def _obsolete_licenses(path: Path, license: License | None) -> list[Path]:
     """The texts of an earlier model's licence in a directory, which must go when the new model is
-    written. Raises ValueError if somebody put another licence there than the new model's."""
+    written. Raises VitkitError if somebody put another licence there than the new model's."""
     try:
         noted = read_json(path / "config.json")[KEY]["license"]["text_digest"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -253,7 +253,7 @@ def _obsolete_licenses(path: Path, license: License | None) -> list[Path]:
 
 
 def _check_license_text(file: Path, license: License | None) -> None:
-    """Raises ValueError if a file holds another licence than that whose text is to be written."""
+    """Raises VitkitError if a file holds another licence than that whose text is to be written."""
     if license and license.text and file.exists() and read_text(file) != license.text:
         raise BadSettings(
             f"{file} is there and is not the licence of this model ({license.called}), which goes "

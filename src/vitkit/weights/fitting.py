@@ -46,7 +46,7 @@ def fitted_to(
     Positions are resampled in the configuration's way. Queries, keys and values without biases get
     biases of zeros if the configuration has them. The head reads what the configuration's does, as
     far as that is a pooling of the same tokens without parameters (WITHOUT_PARAMETERS). Raises
-    ValueError as `adopt` does.
+    VitkitError as `adopt` does.
     """
     sentences = []
     method = getattr(config, "resample", None)
@@ -107,7 +107,7 @@ def at_stride(
     largest size not above its own that the patches fit, and the preprocessing follows. At its own
     stride it is the same model. All weights but the positions are the classifier's own, not copies.
 
-    Raises ValueError for a model that is no Vision Transformer, for a size that the patches do not
+    Raises VitkitError for a model that is no Vision Transformer, for a size that the patches do not
     fit, for a stride between the positions of a hybrid's feature map, and for a model that was made
     for inference or that another library changed.
     """
@@ -140,7 +140,7 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
     """The model for the images and with the preprocessing and labels that the user says; and what
     that changed, in sentences.
 
-    Raises ValueError for a size that the model cannot have, and for labels that are not as many as
+    Raises VitkitError for a size that the model cannot have, and for labels that are not as many as
     its classes.
     """
     sentences = []
@@ -175,7 +175,7 @@ def changed_preprocessing(
     preprocessing: Preprocessing, hints: Hints, config: ModelConfig
 ) -> Preprocessing:
     """A preprocessing changed by the user's hints, for a model of this configuration. Raises
-    ValueError for images at their own proportions, if the model cannot read them."""
+    VitkitError for images at their own proportions, if the model cannot read them."""
     if hints.statistics:
         colours = replace(preprocessing, **STATISTICS[hints.statistics])
         preprocessing = preprocessing_for_channels(colours, preprocessing.channels)
@@ -203,7 +203,7 @@ def at_own_proportions(
 ) -> Preprocessing:
     """The preprocessing that keeps the whole image and its proportions, on grids of at most
     `tokens` patches; None is the number for which the model was trained. A preprocessing that
-    chooses grids like NaFlex keeps that rule. Raises ValueError if the model cannot read such
+    chooses grids like NaFlex keeps that rule. Raises VitkitError if the model cannot read such
     images."""
     patch = getattr(config, "tiling", Tiling(preprocessing.patch, preprocessing.patch)).size
     check_native(config, patch)
@@ -222,7 +222,7 @@ def at_own_proportions(
 
 
 def _read_labels(file: Path, classes: int) -> tuple[str, ...]:
-    """The names in a text file, one a line. Raises ValueError unless there is one for each class."""
+    """The names in a text file, one a line. Raises VitkitError unless there is one for each class."""
     if not file.is_file():
         raise BadSettings(f"the file of labels {file} does not exist, or is no file")
     if file.stat().st_size > LONGEST_LABELS:
@@ -245,7 +245,7 @@ def _read_labels(file: Path, classes: int) -> tuple[str, ...]:
 
 
 def check_heads(source: Path | str, config: ModelConfig, heads: int | None) -> None:
-    """Raises ValueError if the user gives another number of attention heads than the model has."""
+    """Raises VitkitError if the user gives another number of attention heads than the model has."""
     if heads is None:
         return
     if not isinstance(config, ViTConfig):
@@ -260,7 +260,7 @@ def check_heads(source: Path | str, config: ModelConfig, heads: int | None) -> N
 
 
 def with_pool(config: ModelConfig, pool: str | None) -> ModelConfig:
-    """The configuration with a head that reads what the user says. Raises ValueError if none can."""
+    """The configuration with a head that reads what the user says. Raises VitkitError if none can."""
     if pool is None or getattr(config, "pool", None) == pool:
         return config
     if not isinstance(config, ViTConfig) or config.pool not in ("token", "gap", "corner"):

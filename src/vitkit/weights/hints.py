@@ -100,7 +100,7 @@ class Hints:
         object.__setattr__(self, "image", image)
 
     def _check_tokens(self) -> None:
-        """Raises ValueError for a number of patches that no image can have, or of images that are cut."""
+        """Raises VitkitError for a number of patches that no image can have, or of images that are cut."""
         if self.tokens is None:
             return
         if not 1 <= self.tokens <= MOST_TOKENS:
@@ -114,7 +114,7 @@ class Hints:
             )
 
     def _check_stride(self) -> None:
-        """Raises ValueError for a stride that is neither a number of pixels nor two."""
+        """Raises VitkitError for a stride that is neither a number of pixels nor two."""
         stride = self.stride
         if stride is None:
             return

@@ -88,7 +88,7 @@ class License:
 
 
 def check_may_be_shared(license: License | None, is_trained: bool) -> None:
-    """Raises ValueError if weights may not be uploaded, or if their licence is unknown.
+    """Raises VitkitError if weights may not be uploaded, or if their licence is unknown.
     `is_trained` is whether they were trained further since they were published under the
     licence."""
     if license is None:
@@ -110,7 +110,7 @@ def check_may_be_shared(license: License | None, is_trained: bool) -> None:
 
 
 def chosen(license: License | None, id: str, text: str) -> License:
-    """The licence that a user states. Raises ValueError if the known one does not allow another."""
+    """The licence that a user states. Raises VitkitError if the known one does not allow another."""
     given = License(id)
     if id == OTHER:
         given = License(id, text=text)
@@ -247,7 +247,7 @@ def license_to_json(license: License | None) -> dict | None:
 
 
 def described_license(values: object, text: str) -> License:
-    """The way back, with `text` if it is the licence's. Raises ValueError if `values` is no object."""
+    """The way back, with `text` if it is the licence's. Raises VitkitError if `values` is no object."""
     if not isinstance(values, dict):
         raise BadWeights(f"its license is a {type(values).__name__}, not an object")
     id, name, link = (str(values.get(key, ""))[:300] for key in ("id", "name", "link"))

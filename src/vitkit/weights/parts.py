@@ -101,7 +101,7 @@ class Taken(NamedTuple):
 
 def take(opened: Opened, part: str | None = None) -> Taken:
     """The part of a file that is the model: the one that the user names, or by the rule of `_chosen`.
-    Raises ValueError if there is none, or if nothing says which."""
+    Raises VitkitError if there is none, or if nothing says which."""
     parts = {keys: _without_inserted(tensors) for keys, tensors in opened.parts.items()}
     everything = _encoders_in(parts)
     encoders = [encoder for encoder in everything if not _is_of_optimiser(encoder)] or everything
@@ -256,7 +256,7 @@ def _short_names(encoders: list[Encoder]) -> list[str]:
 
 def _named(encoders: list[Encoder], part: str | None) -> tuple[list[Encoder], bool]:
     """The encoders that the user may mean, and whether one is wanted without a head. Raises
-    ValueError if there is no such part."""
+    VitkitError if there is no such part."""
     if part is None:
         return encoders, False
     if part == ROOT and [] in (encoder.path for encoder in encoders):
@@ -293,7 +293,7 @@ def _chosen(wanted: list[Encoder], encoders: list[Encoder]) -> tuple[Encoder, st
     2. A trained encoder goes before its momentum encoder, and before the one that its training began
        with. The best of a training goes before its others.
     3. The first state dict in a file goes before the others. Of several encoders within one, such as
-       those of an ensemble, none does: ValueError.
+       those of an ensemble, none does: VitkitError.
     """
     if len(wanted) == 1:
         note = ""

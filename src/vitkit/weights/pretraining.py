@@ -87,7 +87,7 @@ def mask_of(lazy: Lazy | None) -> tuple[Tensors, list[str]]:
 
 
 def read_pretraining(tensors: Tensors) -> dict[str, Tensor]:
-    """The tensors as float32. Raises ValueError for what are no finite numbers."""
+    """The tensors as float32. Raises VitkitError for what are no finite numbers."""
     others = [name for name, lazy in tensors.items() if lazy.dtype not in FLOATS]
     if others:
         raise BadWeights(

@@ -67,7 +67,7 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> Reading |
     which no other library opens here; a directory that vitkit wrote; a model in a class of somebody's
     own; a head of zeros; a library that is not installed, or one that does not open it.
 
-    Raises ValueError for logits that differ by more than the tolerance: then vitkit misreads the model,
+    Raises VitkitError for logits that differ by more than the tolerance: then vitkit misreads the model,
     or config.json belongs to other weights.
     """
     path = fetch(source)
@@ -119,7 +119,7 @@ def convert(
     again, every tensor must come back to the bit, and if the other library is installed its logits
     are compared with vitkit's.
 
-    Raises ValueError for what the format cannot express; and, unless `approximate`, for what the
+    Raises VitkitError for what the format cannot express; and, unless `approximate`, for what the
     other library would compute a little differently, and for logits there that differ by more than
     the tolerance or are not finite. Then nothing is written.
     """
@@ -222,7 +222,7 @@ def _largest(numbers: list[float]) -> float:
 
 
 def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
-    """Raises ValueError if the other library's logits are not vitkit's, or no numbers."""
+    """Raises VitkitError if the other library's logits are not vitkit's, or no numbers."""
     if not isfinite(proof.scale):
         raise BadWeights("the model's logits on random images are not finite; nothing is written")
     if proof.largest is None or proof.largest <= tolerance:  # NaN is not
@@ -235,7 +235,7 @@ def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
 
 
 def _format_for(classifier: Classifier, to: str, approximate: bool) -> tuple[Format, list[str]]:
-    """The format, and what its library computes differently. Raises ValueError if it is refused."""
+    """The format, and what its library computes differently. Raises VitkitError if it is refused."""
     if to not in names():
         raise BadSettings(f"no format {to!r}; there are {', '.join(names())}")
     config = classifier.model.config

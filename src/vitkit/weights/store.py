@@ -97,7 +97,7 @@ def load(
     (Section 3.2): `load("google/vit-base-patch16-224", labels=["ant", "bee"])`.
 
     Nothing is unpickled or run, and every name and shape is checked before memory is taken:
-    ValueError names all that does not fit.
+    VitkitError names all that does not fit.
     """
     if isinstance(source, ModelResult):
         source = source.made
@@ -329,7 +329,7 @@ def _with_statistics(description: Description, statistics: OfPixels) -> Descript
 
 
 def _check_type(opened: Opened, format: Format) -> None:
-    """Raises ValueError for a model of Transformers' whose tensors happen to have another library's names,
+    """Raises VitkitError for a model of Transformers' whose tensors happen to have another library's names,
     as those of many larger models have."""
     model_type = opened.config.get("model_type")
     if not model_type or opened.described or format.library in ("transformers", "vitkit"):
@@ -426,7 +426,7 @@ def create(
     compared. `seed` makes initial weights repeatable, whatever the device, and leaves torch's own
     generator as it was.
 
-    Raises ValueError for an unknown name or setting, and for weights of another architecture.
+    Raises VitkitError for an unknown name or setting, and for weights of another architecture.
     """
     if "pretrained" in changes:  # timm's
         raise BadSettings(
@@ -492,7 +492,7 @@ def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
     can express the architecture, `AutoModelForImageClassification.from_pretrained` opens it too;
     else the names are vitkit's.
 
-    Raises ValueError when `path` holds something else than a model, and for a model that was made
+    Raises VitkitError when `path` holds something else than a model, and for a model that was made
     for inference or that another library changed.
     """
     if isinstance(classifier, ModelResult):

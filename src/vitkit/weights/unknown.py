@@ -128,7 +128,7 @@ def _distances(rows: Tensor, means: Tensor) -> Tensor:
 
 
 def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
-    """The limits in a file; None without tensors. Raises ValueError if they do not fit the model."""
+    """The limits in a file; None without tensors. Raises VitkitError if they do not fit the model."""
     if not tensors:
         return None
     names = [field.name for field in fields(Unknown)]

@@ -36,7 +36,7 @@ def mix(
     keys: int64 (B,), of which an example's random numbers are functions.
     mixup, cutmix: alpha of the Beta(alpha, alpha) distribution that an example's own share is drawn
     from; 0 is off.
-    Raises ValueError for an odd B.
+    Raises VitkitError for an odd B.
     """
     if len(images) % 2:
         raise BadSettings(

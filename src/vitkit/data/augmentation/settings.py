@@ -108,7 +108,7 @@ class Augmentation:
 
 
 def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None:
-    """Raises ValueError if the two cannot go together, and if it has not been decided yet what an
+    """Raises VitkitError if the two cannot go together, and if it has not been decided yet what an
     augmentation does."""
     if augmentation.auto:
         raise BadSettings("the augmentation is auto: a run decides first what the classes survive")

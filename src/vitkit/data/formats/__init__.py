@@ -37,7 +37,7 @@ DATA_SUFFIXES = (*MANIFEST_SUFFIXES, *SHARDED)  # of files that are data sets
 
 
 def read_table(where: str, columns: Columns) -> Table:
-    """A data set of any kind, as a table. Raises ValueError, in one sentence, if it does not exist
+    """A data set of any kind, as a table. Raises VitkitError, in one sentence, if it does not exist
     or is malformed."""
     refuse_special(Path(where))
     selection = read_selection(where, columns)

@@ -52,7 +52,7 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
     """Every image below a folder, as sorted relative names with "/", and what was left out: kind ->
     how many.
 
-    Links are followed, each folder once, by its own name if it has one here. Raises ValueError for a
+    Links are followed, each folder once, by its own name if it has one here. Raises VitkitError for a
     folder that may not be read.
     """
     names = []
@@ -126,7 +126,7 @@ def read_folder(where: str, columns: Columns) -> Table | None:
         IMAGE                     no parts, unlabelled
 
     Folders may lie deeper below these; images that lie less deep are counted in the notes. With the
-    target "none", folders of classes are not read as such. Raises ValueError for a folder without
+    target "none", folders of classes are not read as such. Raises VitkitError for a folder without
     images, for a folder beside train, val and test that is none of them, and for a tree that may be
     meant in several ways.
     """

@@ -87,7 +87,7 @@ class HubRows(Store):
 
 def read_hub(where: str, columns: Columns) -> Table | None:
     """ "hf:NAME", "hf:NAME@REVISION" or "hf:NAME:CONFIG", downloaded once or taken from the cache;
-    or a saved directory. Returns None for anything else. Raises ValueError if there is no such data
+    or a saved directory. Returns None for anything else. Raises VitkitError if there is no such data
     set, the network is missing, or columns cannot be found."""
     if not where.startswith(HUB) and not any((Path(where) / name).is_file() for name in SAVED):
         return None
@@ -173,7 +173,7 @@ def _load(datasets, where: str) -> dict[str, Any]:
 
 
 def _check_saved(folder: Path) -> None:
-    """Raises ValueError if the JSON of a saved directory names a file or a folder outside of it, which
+    """Raises VitkitError if the JSON of a saved directory names a file or a folder outside of it, which
     `datasets` would open. OSError."""
     of_all = folder / "dataset_dict.json"
     folders = [folder]  # which `datasets` may read although there is a file of all parts
@@ -185,7 +185,7 @@ def _check_saved(folder: Path) -> None:
 
 
 def _names_in(file: Path, key: str) -> list[str]:
-    """The names of files or folders in the JSON of a saved directory. Raises ValueError for one that
+    """The names of files or folders in the JSON of a saved directory. Raises VitkitError for one that
     leads out of the JSON's own folder; OSError."""
     names = []
     for entry in dict(parse_json(file.read_bytes()))[key]:
@@ -199,7 +199,7 @@ def _names_in(file: Path, key: str) -> list[str]:
 
 def find_columns(names: list[str], features: dict, columns: Columns) -> tuple[str, str | None]:
     """The columns of the images and of the labels, the latter None if there is none, or one for each
-    class. Raises ValueError if the images cannot be found.
+    class. Raises VitkitError if the images cannot be found.
 
     features: how `datasets` describes some of the columns.
     """

@@ -36,7 +36,7 @@ EDGE = 2 * tarfile.RECORDSIZE  # bytes of each end of a shard by which an index 
 
 
 def indices_of(shards: Sequence[str], columns: Columns) -> list[Index]:
-    """The index of each shard, which is made if it is not in the cache. Raises ValueError for a shard
+    """The index of each shard, which is made if it is not in the cache. Raises VitkitError for a shard
     that is damaged, OSError if it cannot be read."""
     paths = {shard: _cache_path(shard, columns) for shard in shards}
     indices = {shard: _read_cached(path) for shard, path in paths.items()}
@@ -233,7 +233,7 @@ def _digest_of_ends(shard: str, size: int) -> np.ndarray:
 
 
 def _check(arrays: dict[str, np.ndarray], size: int) -> None:
-    """Raises ValueError, or KeyError, unless these are the arrays of an index of a shard of so many
+    """Raises VitkitError, or KeyError, unless these are the arrays of an index of a shard of so many
     bytes, and every image lies in it."""
     types = {
         **dict.fromkeys(("offsets", "sizes", "bytes", "names.ends", "labels.ends"), np.int64),

@@ -56,7 +56,7 @@ def layout_of(root: Path, paths: Sequence[Folders], labelled: bool, level: int |
     labelled: whether folders may be classes.
     level: how many folders down the class folders are, counted from `root`; None to see it from the tree.
 
-    Raises ValueError for a tree that may be meant in several ways, with what to type for each, and for a
+    Raises VitkitError for a tree that may be meant in several ways, with what to type for each, and for a
     level that no image lies at.
     """
     if level is not None and labelled:
@@ -184,7 +184,7 @@ def _divided(paths: Sequence[Folders], labelled: bool) -> dict[str, str]:
 
 
 def _check_parts(root: Path, paths: Sequence[Folders], divided: dict[str, str]) -> None:
-    """Raises ValueError for folders beside train, val and test that are none of them, and for one part
+    """Raises VitkitError for folders beside train, val and test that are none of them, and for one part
     under two names."""
     others = sorted({path[0] for path in paths if path} - divided.keys())
     if others:
@@ -215,7 +215,7 @@ def _classes_of_parts(paths: Sequence[Folders]) -> bool:
 def _refuse_several_data_sets(
     root: Path, paths: Sequence[Folders], whole: Sequence[Folders]
 ) -> None:
-    """Raises ValueError if the first folders are data sets with parts of their own, as folds are."""
+    """Raises VitkitError if the first folders are data sets with parts of their own, as folds are."""
     deep = [i for i, path in enumerate(paths) if len(path) > 2]
     if not deep:
         return
@@ -239,7 +239,7 @@ def _lie_deeper(rest: Sequence[Folders]) -> bool:
 
 
 def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[Folders]) -> None:
-    """Raises ValueError if the folders below the first ones may be the classes: if there is a single
+    """Raises VitkitError if the folders below the first ones may be the classes: if there is a single
     first folder with several below, or if below most first folders there are the same names.
 
     paths: all folders of each image. rest: those of them from the class on.

@@ -66,7 +66,7 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
     a manifest is a file that people pass on, and must not be able to name other files of the
     reader's.
 
-    Returns None if this is not a manifest. Raises ValueError, with the row, if it is malformed.
+    Returns None if this is not a manifest. Raises VitkitError, with the row, if it is malformed.
     """
     path = Path(where)
     if not path.is_file() or path.suffix.lower() not in MANIFEST_SUFFIXES:
@@ -239,7 +239,7 @@ def _json_rows(path: Path) -> Iterator[dict]:
 
 def relative_path(text, base: Path, where: str) -> str:
     """A path from the manifest's folder, however it is written: relative or absolute, with or
-    without "..". Raises ValueError for one that lies elsewhere."""
+    without "..". Raises VitkitError for one that lies elsewhere."""
     if isinstance(text, str) and PLAIN_PATH.fullmatch(text):
         return text
     if not isinstance(text, str) or not text or "\0" in text:
@@ -260,7 +260,7 @@ def relative_path(text, base: Path, where: str) -> str:
 
 
 def read_lists(where: str, columns: Columns) -> Table | None:
-    """The table of a folder with lists. Returns None for a folder without them. Raises ValueError,
+    """The table of a folder with lists. Returns None for a folder without them. Raises VitkitError,
     with the line, if a list is malformed or a path leads out of the folder."""
     folder = Path(where)
     for layout in LISTS:
@@ -283,7 +283,7 @@ def read_lists(where: str, columns: Columns) -> Table | None:
 
 
 def _read_list(path: Path, names: list[str], values: list[str]) -> None:
-    """Append the path and the class of each line. Raises ValueError for a malformed line."""
+    """Append the path and the class of each line. Raises VitkitError for a malformed line."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -306,7 +306,7 @@ def _read_list(path: Path, names: list[str], values: list[str]) -> None:
 
 def read_selection(where: str, columns: Columns) -> dict | None:
     """The values of a selection, of which "images" says what it selects from; None if this is not a
-    selection. Raises ValueError for a file that is malformed."""
+    selection. Raises VitkitError for a file that is malformed."""
     if not where.endswith(SUFFIX) or not Path(where).is_file():
         return None
     if columns != Columns():
@@ -330,7 +330,7 @@ def images_of_selection(where: str, selection: dict) -> str:
 
     In a file that `write_selection` wrote for this user it is any name. Any other file may be a
     stranger's, as a manifest may: its name is a path that starts from its own folder and stays below it.
-    Raises ValueError for another one.
+    Raises VitkitError for another one.
     """
     images = selection["images"]
     if _seal(Path(where).read_bytes()).exists():
@@ -352,7 +352,7 @@ def _seal(content: bytes) -> Path:
 
 
 def select(where: str, selection: dict, table: Table) -> Table:
-    """The table of the images that a selection names, out of all of them. Raises ValueError for a
+    """The table of the images that a selection names, out of all of them. Raises VitkitError for a
     file that is malformed, or names rows that do not exist."""
     count = len(table.parts)
     labels = selection["labels"]
@@ -376,7 +376,7 @@ def select(where: str, selection: dict, table: Table) -> Table:
 
 
 def _whole_numbers(where: str, part: str, key: str, chosen: dict, limit: int) -> np.ndarray:
-    """int64 (N,). Raises ValueError for anything but whole numbers from 0 to limit - 1."""
+    """int64 (N,). Raises VitkitError for anything but whole numbers from 0 to limit - 1."""
     values = None
     if isinstance(chosen, dict):
         values = chosen.get(key)

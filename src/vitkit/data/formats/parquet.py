@@ -160,7 +160,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
 
     Only labels are read now.
 
-    Class names come from the header that `datasets` leaves in the schema. Raises ValueError for
+    Class names come from the header that `datasets` leaves in the schema. Raises VitkitError for
     what is missing, malformed, or differs between files.
     """
     # What the files say, which must be the same of all.
@@ -272,7 +272,7 @@ def _remembered(files: list[str], columns: Columns) -> Path | None:
 
 
 def _open(file: str, columns: Columns) -> _File:
-    """Read all but the images. Raises ValueError for a file that is damaged or lacks columns,
+    """Read all but the images. Raises VitkitError for a file that is damaged or lacks columns,
     OSError for an address."""
     import pyarrow as pa
 
@@ -325,7 +325,7 @@ def _open(file: str, columns: Columns) -> _File:
 
 def _column_size(group, column: str) -> int:
     """Bytes of a column of images in a row group, whose fields ("image.bytes") are columns of their
-    own. Raises ValueError for a row group that would take far more memory than it has bytes."""
+    own. Raises VitkitError for a row group that would take far more memory than it has bytes."""
     size = 0
     stored = 0
     for number in range(group.num_columns):
@@ -356,7 +356,7 @@ def _features(metadata: dict[bytes, bytes]) -> dict:
 
 
 def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None]:
-    """The image and the label column. Raises ValueError if they cannot be found, or hold something
+    """The image and the label column. Raises VitkitError if they cannot be found, or hold something
     else."""
     import pyarrow.types as types
 

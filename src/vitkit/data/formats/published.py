@@ -57,7 +57,7 @@ def _digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_published(where: str, columns: Columns) -> Table | None:
-    """The table of one of these data sets; None for any other folder. Raises ValueError if a file
+    """The table of one of these data sets; None for any other folder. Raises VitkitError if a file
     is malformed."""
     folder = Path(where)
     if not folder.is_dir():
@@ -157,7 +157,7 @@ def _flowers(folder: Path, columns: Columns) -> Table:
 
 
 def _matrix(path: Path, name: str) -> np.ndarray:
-    """The numbers of a variable in a MATLAB file, in one row. Raises ValueError."""
+    """The numbers of a variable in a MATLAB file, in one row. Raises VitkitError."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 

@@ -20,7 +20,7 @@ def first_rows_of(names: list[str]) -> np.ndarray | None:
 
 
 def check_same(where: str, column: str, values: np.ndarray, first_rows: np.ndarray) -> None:
-    """Raises ValueError if two rows of one image have different values."""
+    """Raises VitkitError if two rows of one image have different values."""
     differ = np.flatnonzero(values != values[first_rows])
     if len(differ):
         raise BadData(

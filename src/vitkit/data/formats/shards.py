@@ -34,7 +34,7 @@ SHARDED: dict[str, Callable[[dict[str, str], Columns], Table]] = {
 
 def read_shards(where: str, columns: Columns) -> Table | None:
     """A file, a folder of files, NAME for NAME-train*.parquet and its siblings, a pattern, or an
-    address of any of these. Returns None if it is none of them. Raises ValueError for files that do
+    address of any of these. Returns None if it is none of them. Raises VitkitError for files that do
     not belong to one data set."""
     path = Path(where)
     if path.is_dir():
@@ -142,7 +142,7 @@ def _families(files: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _check_complete(files: Iterable[str]) -> None:
-    """Raises ValueError if a shard of several is missing or is there twice. Without this, half a
+    """Raises VitkitError if a shard of several is missing or is there twice. Without this, half a
     data set would train without a complaint."""
     # The shards of each name, by number; two of a number in one folder are one too many.
     shards: dict[tuple[str, int], dict[int, str]] = {}

@@ -120,7 +120,7 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
     """The table of tar shards, given the part that each belongs to ("" for none).
 
     `columns` name the extensions of image and label ("png", "cls"), or the label's field in "json".
-    Raises ValueError if a shard is damaged or compressed, and if only some examples have a label.
+    Raises VitkitError if a shard is damaged or compressed, and if only some examples have a label.
     """
     shards = list(files)
     indices = indices_of(shards, columns)

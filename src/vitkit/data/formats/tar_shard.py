@@ -38,7 +38,7 @@ class Index(NamedTuple):
 
 
 def read_index(file: str, columns: Columns) -> Index:
-    """Read a shard from its beginning to its end. Raises ValueError."""
+    """Read a shard from its beginning to its end. Raises VitkitError."""
     offsets = []
     sizes = []
     names = []
@@ -100,7 +100,7 @@ def _examples(
 
 
 def _by_extension(group: list[_Member], file: str) -> dict[str, _Member]:
-    """The members of one example by their extensions. Raises ValueError if one is there twice."""
+    """The members of one example by their extensions. Raises VitkitError if one is there twice."""
     members: dict[str, _Member] = {}
     for member in group:
         if member.extension in members:
@@ -110,7 +110,7 @@ def _by_extension(group: list[_Member], file: str) -> dict[str, _Member]:
 
 
 def _members(file: str, left_out: Counter) -> Iterator[_Member]:
-    """Each plain file, in the order of the shard. Raises ValueError for a damaged shard."""
+    """Each plain file, in the order of the shard. Raises VitkitError for a damaged shard."""
     try:
         with (
             remote.open_file(file) as opened,
@@ -162,7 +162,7 @@ def _check_end(opened, offset: int) -> None:
 
 
 def _image_extension(members: dict[str, _Member], columns: Columns, where: str) -> str | None:
-    """The extension of an example's image; None if there is none. Raises ValueError if there are
+    """The extension of an example's image; None if there is none. Raises VitkitError if there are
     several."""
     if columns.image is not None:
         extensions = [extension for extension in members if extension == columns.image]
@@ -177,7 +177,7 @@ def _image_extension(members: dict[str, _Member], columns: Columns, where: str) 
 
 
 def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
-    """The label: text, or what json holds; None if there is none. Raises ValueError for anything
+    """The label: text, or what json holds; None if there is none. Raises VitkitError for anything
     else."""
     if columns.target == "none":
         return None

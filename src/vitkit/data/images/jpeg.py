@@ -105,7 +105,7 @@ def region(
     known: what header(data) returned, if it has been read already.
 
     Returns None if the caller has to decode in the ordinary way: no library, not an ordinary JPEG,
-    or damaged. Raises ValueError for a box that is empty or reaches out of the image, and for
+    or damaged. Raises VitkitError for a box that is empty or reaches out of the image, and for
     another `reduce`.
     """
     if reduce not in REDUCTIONS:

@@ -84,7 +84,7 @@ def add_heif() -> None:
 
 
 def check_tiff(image: Image.Image) -> None:
-    """Raises ValueError for a TIFF that lists fewer strips or tiles than its rows take. Pillow would
+    """Raises VitkitError for a TIFF that lists fewer strips or tiles than its rows take. Pillow would
     leave the missing rows black."""
     tags = image.tag_v2
     if TILE_PLACES in tags:
@@ -107,7 +107,7 @@ def check_tiff(image: Image.Image) -> None:
 
 
 def check_pieces(listed: int, needed: int) -> None:
-    """Raises ValueError for a TIFF that lists fewer strips or tiles than it needs."""
+    """Raises VitkitError for a TIFF that lists fewer strips or tiles than it needs."""
     if listed < needed:
         raise VitkitError(
             f"it is truncated: it has {listed:,} of the {needed:,} strips or tiles that its size takes"
@@ -179,7 +179,7 @@ def is_grey_of_many_bits(image: Image.Image) -> bool:
 
 def grey_of_many_bits(image: Image.Image) -> np.ndarray:
     """Such an image, uncut, as it is stored: float32 (h, w, 1), integers from 0 to 1. Floats are as
-    they are: what holds one image need not hold the next. Raises ValueError for values that are no
+    they are: what holds one image need not hold the next. Raises VitkitError for values that are no
     numbers."""
     image.load()
     values = np.asarray(image).astype(np.float32)
@@ -207,7 +207,7 @@ def rgb(image: Image.Image, box: tuple[int, int, int, int]) -> np.ndarray:
     """uint8 (h, w, 3), writable: a box (top, left, height, width) of an image as it is stored.
 
     Strips of rows are converted one after the other: copies of a whole image, with transparency or
-    of more than 8 bits, would take several times its memory. Raises ValueError for values that are
+    of more than 8 bits, would take several times its memory. Raises VitkitError for values that are
     no numbers.
     """
     image.load()
@@ -254,7 +254,7 @@ def _eight_bits(image: Image.Image, black: float, white: float) -> Image.Image:
 
 
 def _black_and_white(image: Image.Image) -> tuple[float, float]:
-    """The levels of black and white in a grey image. Raises ValueError for values that are no
+    """The levels of black and white in a grey image. Raises VitkitError for values that are no
     numbers."""
     if image.mode.startswith("I;16"):
         tags = getattr(image, "tag_v2", {})
@@ -270,7 +270,7 @@ def _black_and_white(image: Image.Image) -> tuple[float, float]:
 
 
 def _extremes(image: Image.Image) -> tuple[float, float]:
-    """The least and the largest value of an image. Raises ValueError if one is no number."""
+    """The least and the largest value of an image. Raises VitkitError if one is no number."""
     lows = []
     highs = []
     for first in range(0, image.height, _strip_rows(image.width)):

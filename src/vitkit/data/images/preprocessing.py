@@ -111,7 +111,7 @@ class Preprocessing:
             )
 
     def _check_native(self) -> None:
-        """Raises ValueError for images at their own proportions that no patches cover."""
+        """Raises VitkitError for images at their own proportions that no patches cover."""
         patch = [isinstance(side, int) and 1 <= side <= MAX_SIDE for side in self.patch]
         if patch != [True, True]:
             raise BadSettings(
@@ -215,7 +215,7 @@ class Preprocessing:
         """An image as (C, h, w), uint8 or float32: a transform, as torchvision's data sets take it.
 
         The image is a Pillow image, an array (h, w, 3) or (h, w), a tensor (3, h, w), a path, the bytes
-        of a file, or a Picture. Raises BadImage for one that cannot be decoded, and ValueError for
+        of a file, or a Picture. Raises BadImage for one that cannot be decoded, and VitkitError for
         several.
 
         interpolation: used instead of its own for something that belongs to the picture, such as a
@@ -293,7 +293,7 @@ class Preprocessing:
 
     def normalise(self, images: "Tensor") -> "Tensor":
         """Prepared images (B, C, h, w), or one (C, h, w), on any device -> float32, levels from 0 to 1
-        normalised: (x - mean) / std. Raises ValueError for other images."""
+        normalised: (x - mean) / std. Raises VitkitError for other images."""
         import torch
 
         expected = getattr(torch, self.values)
@@ -359,7 +359,7 @@ class Preprocessing:
     @classmethod
     def from_json(cls, values: dict) -> "Preprocessing":
         """A setting that is absent has its default, for earlier code may not have had it; but not
-        the size, mean and deviation. Raises ValueError for anything that to_json does not write."""
+        the size, mean and deviation. Raises VitkitError for anything that to_json does not write."""
         names = [field.name for field in fields(cls)]
         known = isinstance(values, dict) and values.keys() <= set(names)
         if not known or not {"size", "mean", "std"} <= values.keys():
@@ -424,6 +424,6 @@ def _check_numbers(name: str, values: tuple) -> None:
 
 
 def check_choice(name: str, value: object, known: tuple) -> None:
-    """Raises ValueError unless a setting has one of its known values."""
+    """Raises VitkitError unless a setting has one of its known values."""
     if value not in known:
         raise BadSettings(f"{name} is {value!r}; it is one of {', '.join(map(str, known))}")

@@ -125,7 +125,7 @@ def is_tiff(data: bytes) -> bool:
 
 
 def header(data: bytes) -> Header:
-    """The header of a .npy or TIFF file. Raises ValueError, with a sentence, if it is
+    """The header of a .npy or TIFF file. Raises VitkitError, with a sentence, if it is
     not an image; other failures are tifffile's own."""
     if is_npy(data):
         shape, dtype, _ = _npy_header(data)
@@ -139,7 +139,7 @@ def header(data: bytes) -> Header:
 
 def read(data: bytes, channels: int) -> np.ndarray:
     """The image (h, w, C), in the file's own type, as it is stored. In a TIFF with as many pages as
-    `channels`, each page is a channel. The caller has checked the header. Raises ValueError, with a
+    `channels`, each page is a channel. The caller has checked the header. Raises VitkitError, with a
     sentence, if it cannot be read."""
     if is_npy(data):
         shape, dtype, start = _npy_header(data)
@@ -153,7 +153,7 @@ def read(data: bytes, channels: int) -> np.ndarray:
 
 
 def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype, int]:
-    """Shape, type and first byte of an array. Raises ValueError; a pickle is never opened."""
+    """Shape, type and first byte of an array. Raises VitkitError; a pickle is never opened."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
@@ -173,7 +173,7 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype, int]:
 
 def _header_of(shape: tuple[int, ...], dtype: np.dtype) -> Header:
     """Of an array whose channels are its shortest axis, the first or the last. Raises
-    ValueError."""
+    VitkitError."""
     if len(shape) not in (2, 3) or 0 in shape:
         raise VitkitError(
             f"it is an array of shape {shape}; an image is (height, width), or "
@@ -212,7 +212,7 @@ def _opened(data: bytes) -> "TiffFile":
 
 
 def _check_chain(data: bytes) -> None:
-    """Raises ValueError if the pages of a TIFF cannot be counted. Each has a directory, of entries of
+    """Raises VitkitError if the pages of a TIFF cannot be counted. Each has a directory, of entries of
     one size, which ends in the place of the next: a chain that leads back to itself has no end, and
     tifffile would follow it."""
     order = "little" if data[:2] == b"II" else "big"
@@ -297,7 +297,7 @@ def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
 
 
 def _check_pieces(page) -> None:
-    """Raises ValueError for a page that lacks some of its strips or tiles, which tifffile would read
+    """Raises VitkitError for a page that lacks some of its strips or tiles, which tifffile would read
     as zeros. GDAL leaves out tiles that hold nothing, and says so by a place and a size of 0; where
     the pixels are in one piece, nobody needs a size."""
     check_pieces(len(page.dataoffsets), math.prod(page.chunked))
@@ -307,7 +307,7 @@ def _check_pieces(page) -> None:
 
 
 def _check_compression(page) -> None:
-    """Raises ValueError, or ImportError with a sentence, for a compression that is not read
+    """Raises VitkitError, or ImportError with a sentence, for a compression that is not read
     here."""
     if page.compression not in COMPRESSIONS:
         # Of a number that tifffile does not know there is no name

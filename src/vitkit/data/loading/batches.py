@@ -86,7 +86,7 @@ def train_batches(
     augmented, there, and for a GPU others go into page-locked memory.
     readers: among how many processes the chunks of a remote source are shared (order.py), the same
     in a run from its first batch to its last.
-    Raises ValueError for settings that cannot go together, and while it runs BadImage with the
+    Raises VitkitError for settings that cannot go together, and while it runs BadImage with the
     image's name.
     """
     # Refuse what cannot be done before the first batch.
@@ -204,7 +204,7 @@ def eval_batches(
 
     share: as in train_batches; every rank gets the same number of batches.
     pin: into page-locked memory.
-    Raises ValueError for a batch that cannot be, and while it runs BadImage with the image's name.
+    Raises VitkitError for a batch that cannot be, and while it runs BadImage with the image's name.
     """
     _check_workers(workers)
     return EvalBatches(source, preprocessing, batch, workers, rank_rows(batch, share), pin)

@@ -113,7 +113,7 @@ def look_at(source: Source) -> Seen:
 def measured(source: Source, preprocessing: Preprocessing) -> Preprocessing:
     """The preprocessing with the mean and the standard deviation of each channel of up to MEASURED
     images, at the size that they are stored in; of a channel that never changes the deviation is 1.
-    Images that cannot be read do not count. Raises ValueError if none can."""
+    Images that cannot be read do not count. Raises VitkitError if none can."""
     sums = np.zeros((3, preprocessing.channels))  # count, sum, sum of squares
     error = None
     source = source.a_few()

@@ -210,7 +210,7 @@ class TrainingRows:
 
 
 def rank_rows(batch: int, share: tuple[int, int]) -> range:
-    """The rows of every batch that a rank builds. Raises ValueError if they cannot be divided
+    """The rows of every batch that a rank builds. Raises VitkitError if they cannot be divided
     equally."""
     rank, world_size = share
     if batch < 1 or not 0 <= rank < world_size or batch % world_size:

@@ -89,7 +89,7 @@ def from_dataset(
     title: what errors call the data set.
 
     Targets are needed before the images: they are taken from `dataset.targets` if these are what
-    the items have, else every item is read once. Raises ValueError for an item that is not an image
+    the items have, else every item is read once. Raises VitkitError for an item that is not an image
     and its target, or that is another image when it is read again.
     """
     table = dataset_table({"": dataset}, labels, target, title)
@@ -102,7 +102,7 @@ def dataset_table(
     parts: dict[str, Any], labels: Sequence[str] = (), target: str = "auto", title: str = ""
 ) -> Table:
     """The table of one data set or of several that are its parts ("train", "val", "test"). Raises
-    ValueError."""
+    VitkitError."""
     # The images of all parts, one after the other.
     datasets = tuple(parts.values())
     counts = []
@@ -139,7 +139,7 @@ def dataset_table(
 
 
 def _length(dataset: Any, title: str) -> int:
-    """How many items there are. Raises ValueError if this is not a map-style data set, or has no
+    """How many items there are. Raises VitkitError if this is not a map-style data set, or has no
     items."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise BadData(
@@ -200,7 +200,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def image_and_target(item: Any) -> tuple[Any, Any]:
-    """The two halves of an item; the target of an image alone is None. Raises ValueError for
+    """The two halves of an item; the target of an image alone is None. Raises VitkitError for
     anything else."""
     if isinstance(item, tuple | list):
         if len(item) != 2:

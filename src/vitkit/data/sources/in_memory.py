@@ -34,7 +34,7 @@ ONE = str | PurePath | bytes | bytearray | Image.Image | Picture  # no list of i
 
 def as_pictures(images: Any) -> Iterator[Picture]:
     """Images as pictures: one, or several in a list, an array (N, h, w, 3) or a tensor (N, 3, h,
-    w). Raises ValueError if they are not images, and BadImage for one that cannot be used, with its
+    w). Raises VitkitError if they are not images, and BadImage for one that cannot be used, with its
     path or its number."""
     is_one = isinstance(images, ONE)
     if isinstance(images, np.ndarray | Tensor) and not _is_list(images):
@@ -53,7 +53,7 @@ def as_pictures(images: Any) -> Iterator[Picture]:
 def from_images(images: Any) -> Source:
     """Several images, without targets: a list, a tuple, a 1-d array, or a column of a table, of
     images of any sort; or an array (N, h, w, 3) or (N, h, w), or a tensor (N, 3, h, w). Raises
-    ValueError for anything else, and for paths that do not lead to a file."""
+    VitkitError for anything else, and for paths that do not lead to a file."""
     values = _one_by_one(images)
     paths = [value for value in values if isinstance(value, str | PurePath)]
     missing = [path for path in paths if not Path(path).is_file()]
@@ -117,7 +117,7 @@ def name_of(image: Any, otherwise: str) -> str:
 
 
 def _one_by_one(images: Any) -> list:
-    """The images in a list. Raises ValueError if this is not a collection of images."""
+    """The images in a list. Raises VitkitError if this is not a collection of images."""
     if isinstance(images, ONE):
         kind = type(images).__name__
         raise BadData(f"the images are one {kind}; give a list of them, such as [image]")
@@ -135,7 +135,7 @@ def _one_by_one(images: Any) -> list:
 
 
 def _check_collection(images: Any) -> None:
-    """Raises ValueError unless images can be taken from it one after the other; a set has no
+    """Raises VitkitError unless images can be taken from it one after the other; a set has no
     order."""
     if isinstance(images, dict | set | frozenset) or not hasattr(images, "__iter__"):
         raise BadData(f"the images are a {type(images).__name__}; give a list of {KINDS}")
@@ -147,7 +147,7 @@ def _is_list(array: np.ndarray | Tensor) -> bool:
 
 
 def _check_array(array: np.ndarray | Tensor) -> None:
-    """Raises ValueError for an array that is neither a list of images nor their pixels."""
+    """Raises VitkitError for an array that is neither a list of images nor their pixels."""
     shape = tuple(array.shape)
     if _is_list(array):
         is_right = len(shape) == 1 or shape[1:] == (1,)
@@ -182,7 +182,7 @@ def images_of_array(array: np.ndarray, name: str) -> list[np.ndarray]:
     (B, h, w, channels): each (h, w, 3), (h, w, 4) or (h, w), uint8 or float32 as it was.
 
     uint8, float from 0 to 1, or 16-bit grey; the fourth channel is alpha. Images of other channels,
-    uint8, uint16 or float32 (h, w, C), stay as they are. Raises ValueError, with what it got, for
+    uint8, uint16 or float32 (h, w, C), stay as they are. Raises VitkitError, with what it got, for
     anything else.
     """
     if _is_bands(array):
@@ -221,7 +221,7 @@ def _is_bands(array: np.ndarray) -> bool:
 
 
 def _levels(array: np.ndarray, name: str) -> np.ndarray:
-    """The same array, floats as float32. Raises ValueError for floats outside of 0 to 1, and for
+    """The same array, floats as float32. Raises VitkitError for floats outside of 0 to 1, and for
     other types."""
     if array.dtype == np.uint8:
         return array
@@ -247,7 +247,7 @@ def images_of_tensor(tensor: Tensor, name: str) -> list[np.ndarray]:
     on any device: each (h, w, 3) or (h, w), uint8 or float32 as it was.
 
     uint8, or float from 0 to 1; of other channels, (C, h, w), as arrays of such are. Raises
-    ValueError, with what it got, for anything else.
+    VitkitError, with what it got, for anything else.
     """
     channels_first = tensor.ndim == 2
     if tensor.ndim in (3, 4):

@@ -54,7 +54,7 @@ def flag_of(value: object) -> int | None:
 
 def named_columns(columns: Columns, present: Sequence[str]) -> tuple[str, ...]:
     """The columns of classes that `columns.label` names, if it names several; () if it does not. Raises
-    ValueError for one that is not there."""
+    VitkitError for one that is not there."""
     if columns.label is None or columns.label in present or "," not in columns.label:
         return ()
     names = tuple(name.strip() for name in columns.label.split(","))
@@ -100,7 +100,7 @@ class Flags:
         return cls(candidates, False, where)
 
     def add(self, row: dict) -> None:
-        """Add a row of the table. Raises ValueError for a cell of a named column that is no flag."""
+        """Add a row of the table. Raises VitkitError for a cell of a named column that is no flag."""
         for name in list(self.columns):
             flag = flag_of(row.get(name))
             if flag is not None:

@@ -36,7 +36,7 @@ def refuse_recorded(name: str, file: str, remedy: str) -> None:
 def leads_elsewhere(name: str) -> bool:
     """Whether the name of a data set leads to another machine: an address (https://, s3://), hf:NAME,
     or a share (//SERVER/NAME): Windows sends a digest of the user's password to the server of a share
-    that is merely looked for. Raises ValueError for a pattern that stands for too many names."""
+    that is merely looked for. Raises VitkitError for a pattern that stands for too many names."""
     if name.startswith(HUB):
         return True
     names = expand_braces(name)  # {http,x}://host is an address as well

@@ -123,7 +123,7 @@ def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
 
 
 def merge_parts(first: Source, second: Source) -> Source:
-    """The examples of two parts of one data set, as one part. Raises ValueError if they are in
+    """The examples of two parts of one data set, as one part. Raises VitkitError if they are in
     different stores."""
     if first.store is not second.store:
         raise BadData("parts of different data sets cannot be trained on together")
@@ -211,7 +211,7 @@ def _commonest(targets: np.ndarray, group_of: np.ndarray) -> np.ndarray:
 
 
 def subset_size(images: int, share: float) -> int:
-    """The number of images for a share of them, or for a number if it is above 1. Raises ValueError
+    """The number of images for a share of them, or for a number if it is above 1. Raises VitkitError
     if it is neither, or more than there are."""
     if not 0 < share <= max(images, 1):
         raise BadSettings(
@@ -301,7 +301,7 @@ def content_digest(source: Source) -> str:
 
 def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
     """Write a file for `without`: the examples to leave out, by index, each with a reason for the
-    reader. Raises OSError, and ValueError for a file that vitkit did not write."""
+    reader. Raises OSError, and VitkitError for a file that vitkit did not write."""
     lines = [heading_of_list(source)]
     for i in sorted(why):
         lines.append(f"{source.name(i)}\t{why[i]}")
@@ -318,7 +318,7 @@ def heading_of_list(source: Source) -> str:
 def without(source: Source, path: Path | str) -> Source:
     """The examples of a training part that a file does not list: a name at the beginning of each line, up
     to a tab, as `Source.name` gives it. A line whose fifth field is another part, as the page of a
-    review writes it, is of no example here. Raises ValueError if the source has no image of a name, or if the list
+    review writes it, is of no example here. Raises VitkitError if the source has no image of a name, or if the list
     was written for other images or for another order of them: it would silently leave out nothing,
     or the wrong ones."""
     try:

@@ -116,7 +116,7 @@ def open_splits(
     always_grouped: look for bursts even if the data set has a part to measure on, because the caller
         divides the training part.
 
-    Raises ValueError, in one sentence, for a data set that does not exist, is malformed, or may be
+    Raises VitkitError, in one sentence, for a data set that does not exist, is malformed, or may be
     one of several.
     """
     return splits_at(where, columns, seed, groups, always_grouped, typed=True)
@@ -127,14 +127,14 @@ def open_source(where: str, columns: Columns | None = None, split: str | None = 
     into parts.
 
     The caller has typed its name: "file.py:function" is run. Class numbers are those of the whole
-    data set. Raises ValueError like open_splits, and for a part that does not exist.
+    data set. Raises VitkitError like open_splits, and for a part that does not exist.
     """
     return source_at(where, columns, split, typed=True)
 
 
 def open_parts(where: str, columns: Columns | None = None) -> Parts:
     """The parts that a data set has; no part is made. The caller has typed its name:
-    "file.py:function" is run. Raises ValueError like open_splits."""
+    "file.py:function" is run. Raises VitkitError like open_splits."""
     return parts_at(where, columns, typed=True)
 
 
@@ -152,7 +152,7 @@ def splits_at(
 ) -> Splits:
     """A data set with its parts, as `open_splits` gives it.
 
-    typed: whether a person typed the name; if not, "file.py:function" raises ValueError.
+    typed: whether a person typed the name; if not, "file.py:function" raises VitkitError.
     """
     columns = grouped_columns(columns or Columns(), groups)
     parts = parts_at(where, columns, typed=typed)
@@ -164,7 +164,7 @@ def source_at(
 ) -> Source:
     """One part of a data set, as `open_source` gives it.
 
-    typed: whether a person typed the name; if not, "file.py:function" raises ValueError.
+    typed: whether a person typed the name; if not, "file.py:function" raises VitkitError.
     """
     return part_of(parts_at(where, columns, typed=typed).sources, split, where)
 
@@ -172,7 +172,7 @@ def source_at(
 def parts_at(where: str, columns: Columns | None = None, *, typed: bool = False) -> Parts:
     """The parts that a data set has, as `open_parts` gives them.
 
-    typed: whether a person typed the name; if not, "file.py:function" raises ValueError.
+    typed: whether a person typed the name; if not, "file.py:function" raises VitkitError.
     """
     columns = columns or Columns()
     function = function_in(where, typed=typed)

@@ -102,7 +102,7 @@ class Table(NamedTuple):
 def image_column(
     columns: Columns, present: Sequence[str], known: Sequence[str], typed: Sequence[str] = ()
 ) -> str:
-    """The column that holds the images: see `pick`. Raises ValueError if there is none."""
+    """The column that holds the images: see `pick`. Raises VitkitError if there is none."""
     name = pick(columns.image, known, present, "columns.image", typed)
     if name is None:
         raise BadData(
@@ -119,7 +119,7 @@ def label_column(
 
     Returns None if there is none, and for target "none".
 
-    Raises ValueError if there is none, it is needed and the user asked for a kind of target.
+    Raises VitkitError if there is none, it is needed and the user asked for a kind of target.
     """
     if columns.target == "none":
         return None
@@ -133,7 +133,7 @@ def label_column(
 
 
 def group_column(columns: Columns, present: Sequence[str]) -> str | None:
-    """The column that says which images belong together; None if none is asked for. Raises ValueError
+    """The column that says which images belong together; None if none is asked for. Raises VitkitError
     if there is no such column."""
     return pick(columns.group, (), present, "columns.group")
 
@@ -161,7 +161,7 @@ def pick(
     flag: the setting that names it.
     typed: columns that their type or a header declares to be it.
     Returns None if there is no such column.
-    Raises ValueError, naming the columns present, if there is more than one, or not the one asked
+    Raises VitkitError, naming the columns present, if there is more than one, or not the one asked
     for.
     """
     listed = ", ".join(present)
@@ -206,7 +206,7 @@ def note_left_out(left_out: Counter) -> tuple[str, ...]:
 
 
 def as_parts(values: Sequence, where: str) -> np.ndarray:
-    """The part of every row, by any of its usual names: (N,) objects. Raises ValueError, with the
+    """The part of every row, by any of its usual names: (N,) objects. Raises VitkitError, with the
     row, for a name that is not one of them."""
     parts = [PARTS.get(str(value).lower(), "") for value in values]
     if "" in parts:
@@ -260,7 +260,7 @@ def numbered(table: Table) -> Numbered:
     """The targets of a Table, whose classes are numbered.
 
     Named classes are numbered in the order of their sorted names, those of the training part first
-    if there is one; numbers stay what they are. Raises ValueError for a number without a name.
+    if there is one; numbers stay what they are. Raises VitkitError for a number without a name.
     """
     row_labels = table.row_labels
     if row_labels is None:
@@ -302,7 +302,7 @@ def numbered(table: Table) -> Numbered:
 
 def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> Numbered:
     """The classes of all values, numbers int64 (M,) or names. owners: the example that each value
-    belongs to, (M,). Raises ValueError for a number that no class has."""
+    belongs to, (M,). Raises VitkitError for a number that no class has."""
     if not len(values):
         if table.labels is None:
             raise BadData(f"{table.store.name(0)} and all others are of no class at all")

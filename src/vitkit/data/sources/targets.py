@@ -145,7 +145,7 @@ def as_row_labels(
 
     where: what errors call the file that they come from.
     target, separator: as Columns has them.
-    Raises ValueError, with the row, for a label that is missing or of another kind.
+    Raises VitkitError, with the row, for a label that is missing or of another kind.
     """
     if target == "none":
         return None
@@ -217,7 +217,7 @@ def _classes(values: Values, where: str) -> np.ndarray:
 
 
 def _check_class(value, where: str, row: int) -> None:
-    """Raises ValueError for a value that is neither the number nor the name of a class."""
+    """Raises VitkitError for a value that is neither the number nor the name of a class."""
     if value is None or value == "":
         raise BadData(f"{where} row {row} has no label; fill it in or remove the row")
     whole = isinstance(value, float) and value.is_integer()
@@ -396,7 +396,7 @@ def _refuse_pairs_of_flags(lists: Lists, where: str) -> None:
 
 
 def _refuse_repetitions(lists: Lists, where: str) -> None:
-    """Raises ValueError for an image that is of a class twice, as rows of zeros and ones seem to
+    """Raises VitkitError for an image that is of a class twice, as rows of zeros and ones seem to
     be."""
     # Side by side: first by image, then by class.
     codes = np.unique(lists.values, return_inverse=True)[1]

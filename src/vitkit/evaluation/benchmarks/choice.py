@@ -104,7 +104,7 @@ def among_all(
 
 
 def among_the_datas(data: Sequence[str], model: Sequence[str]) -> Choice:
-    """A choice in which only the data's classes count as answers. Raises ValueError as `align`
+    """A choice in which only the data's classes count as answers. Raises VitkitError as `align`
     does."""
     met = align(data, model)
     return Choice(
@@ -119,7 +119,7 @@ def several_are_right(
     data: Sequence[str], names: Sequence[Sequence[str]], model: Sequence[str]
 ) -> Choice:
     """Every class of the model may be answered, and for each of the data's classes several of them,
-    which go by `names`, are right. Raises ValueError as `align` does, and if a class of the model is
+    which go by `names`, are right. Raises VitkitError as `align` does, and if a class of the model is
     right for two of the data's."""
     flat = list(chain.from_iterable(names))
     owners = np.repeat(np.arange(len(data)), [len(several) for several in names])

@@ -160,7 +160,7 @@ def uncropped(preprocessing: Preprocessing) -> Preprocessing:
 
 
 def check_can_corrupt(preprocessing: Preprocessing) -> None:
-    """Raises ValueError for images that are too small, and if a library is missing."""
+    """Raises VitkitError for images that are too small, and if a library is missing."""
     try:
         import cv2
         import imagecorruptions  # noqa: F401

@@ -38,13 +38,13 @@ def number(name: str) -> int | None:
 
 
 def check_names(source: Source) -> None:
-    """Raises ValueError for an image that is not of ImageNet's validation part."""
+    """Raises VitkitError for an image that is not of ImageNet's validation part."""
     for index in range(len(source)):
         _number_of(source, index)
 
 
 def _number_of(source: Source, index: int) -> int:
-    """The number of a validation image. Raises ValueError for another image."""
+    """The number of a validation image. Raises VitkitError for another image."""
     name = source.name(index)
     found = number(name)
     if found is None:
@@ -61,7 +61,7 @@ def _number_of(source: Source, index: int) -> int:
 def find_labels(where: str) -> tuple[np.ndarray, Path]:
     """The class of each validation image, int64 (IMAGES,), in the order of their numbers; -1 for
     one that has none; and the file that says so, in the folder of the images or above it. Raises
-    ValueError if there is none, and for one that is malformed."""
+    VitkitError if there is none, and for one that is malformed."""
     folder = Path(where).absolute()
     folders = [folder, *folder.parents][: HIGHER_FOLDERS + 1]
     for folder in folders:
@@ -195,7 +195,7 @@ def _text(path: Path) -> str:
 
 
 def _check_size(path: Path) -> None:
-    """Raises ValueError for a file that cannot be a file of labels."""
+    """Raises VitkitError for a file that cannot be a file of labels."""
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -220,7 +220,7 @@ Lists = list[list[int]]
 
 def find_real(path: Path | str) -> Path:
     """The file at a path; or, for DOWNLOAD, the authors' own, downloaded once to the cache. Raises
-    ValueError for a download that fails or is another file than the published one."""
+    VitkitError for a download that fails or is another file than the published one."""
     if str(path) != DOWNLOAD:
         return Path(path)
     target = cache_dir() / "imagenet" / "real.json"
@@ -242,7 +242,7 @@ def find_real(path: Path | str) -> Path:
 
 def read_real(path: Path | str) -> Lists:
     """The classes of each validation image, in the images' order; [] for one without a label.
-    Raises ValueError for a file that is not the published one, or one like it."""
+    Raises VitkitError for a file that is not the published one, or one like it."""
     lists = read_json(Path(path))
     if not isinstance(lists, list) or len(lists) != IMAGES:
         raise BadData(
@@ -259,7 +259,7 @@ def read_real(path: Path | str) -> Lists:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a stranger's JSON file. Raises ValueError for a file that cannot be read."""
+    """The content of a stranger's JSON file. Raises VitkitError for a file that cannot be read."""
     _check_size(path)
     try:
         return parse_json(path.read_bytes())
@@ -274,7 +274,7 @@ def real_accuracy(given: Answers, source: Source, lists: Lists) -> list[Metric]:
     have a label: the others are left out.
 
     The images are known by the numbers in their names, in whatever folders they lie. Raises
-    ValueError for an image that is not of ImageNet's validation part, for a model that lacks one of
+    VitkitError for an image that is not of ImageNet's validation part, for a model that lacks one of
     ImageNet's classes, and if no image has a label.
     """
     model_class = align(imagenet_wordnet(), given.labels).classes.tolist()

@@ -64,7 +64,7 @@ class Corrupted(NamedTuple):
 
 
 def open_corruption(where: str, corruption: Corruption) -> Corrupted | None:
-    """The images of a corruption; None if there is no folder of it. Raises ValueError for a
+    """The images of a corruption; None if there is no folder of it. Raises VitkitError for a
     severity that is missing, for one that has other images than the first, and as `open_named`
     does."""
     folder = _folder(where, corruption)
@@ -90,7 +90,7 @@ def is_imagenet_c(where: str) -> bool:
 
 def open_imagenet_c(where: str) -> tuple[list[Corrupted], tuple[str, ...]]:
     """The corruptions in a folder; and sentences on the protocol, and on missing corruptions.
-    Raises ValueError if none of the fifteen is there, if two have other images, and as
+    Raises VitkitError if none of the fifteen is there, if two have other images, and as
     `open_corruption` does."""
     found = []
     missing = []
@@ -177,7 +177,7 @@ def _folder(where: str, corruption: Corruption) -> Path | None:
 
 
 def _check_same(first: Source, other: Source, first_name: str, other_name: str) -> None:
-    """Raises ValueError unless two folders have the same images, by their files' names and classes,
+    """Raises VitkitError unless two folders have the same images, by their files' names and classes,
     in the same order: a mean over others would compare nothing."""
     names = [_file(first, i) for i in range(len(first))]
     others = [_file(other, i) for i in range(len(other))]

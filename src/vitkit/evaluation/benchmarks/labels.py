@@ -42,7 +42,7 @@ def align(
     needed: the numbers of those of the data's classes that some image has, all by default. Another
     that the model does not have is -1.
 
-    Raises ValueError, with the nearest names, for classes that the model does not have, and for two
+    Raises VitkitError, with the nearest names, for classes that the model does not have, and for two
     that would be one of the model's.
     """
     if by_position(data, model):
@@ -167,7 +167,7 @@ def _are_numbers(names: Sequence[str]) -> bool:
 
 
 def _check_numbers(data: Sequence[str], model: Sequence[str]) -> None:
-    """Raises ValueError for numbers beyond the model's classes, unless they are names."""
+    """Raises VitkitError for numbers beyond the model's classes, unless they are names."""
     if not _are_numbers(data) or len(data) <= len(model):
         return
     if _are_numbers(model) or not set(data) & set(model):
@@ -252,7 +252,7 @@ def _unknown(unknown: dict[str, str], total: int, model: Sequence[str]) -> str:
 
 
 def _check_distinct(data: Sequence[str], model: Sequence[str], numbers: dict[int, int]) -> None:
-    """Raises ValueError if two classes of the data would be one of the model's."""
+    """Raises VitkitError if two classes of the data would be one of the model's."""
     first_with: dict[int, int] = {}
     for i, k in sorted(numbers.items()):
         other = first_with.setdefault(k, i)

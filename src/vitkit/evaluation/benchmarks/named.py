@@ -110,7 +110,7 @@ class Named(NamedTuple):
     """The WordNet names that are right for each class, if they are several."""
 
     def choice(self, model: Sequence[str]) -> Choice:
-        """The answers that count. Raises ValueError if the model does not know a class of the
+        """The answers that count. Raises VitkitError if the model does not know a class of the
         data."""
         labels = self.source.labels
         if self.right:
@@ -125,7 +125,7 @@ class Named(NamedTuple):
 
 
 def _check_known(needed: Sequence[str], model: Sequence[str]) -> None:
-    """Raises ValueError for a model that does not have these of ImageNet's classes."""
+    """Raises VitkitError for a model that does not have these of ImageNet's classes."""
     others = unknown(needed, model)
     if not others:
         return
@@ -149,7 +149,7 @@ def open_named(
     """The images of a named data set to measure on: of several parts the one named, else test, else
     val.
 
-    typed: whether a person typed `where`, so that it may be a function in Python. Raises ValueError,
+    typed: whether a person typed `where`, so that it may be a function in Python. Raises VitkitError,
     in one sentence, for images that are not of the data set, and as `open_source` does.
     """
     named = SETS[name]
@@ -169,7 +169,7 @@ def open_named_parts(
     """All parts of a named data set, to learn from: its classes by names that people read. Each
     class is an answer of its own, whatever its authors' protocol counts as the same.
 
-    typed: whether a person typed `where`, as `open_named` takes it. Raises ValueError as `open_named`
+    typed: whether a person typed `where`, as `open_named` takes it. Raises VitkitError as `open_named`
     does.
     """
     if name == "objectnet":
@@ -301,7 +301,7 @@ def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
     WordNet names of the classes that it is.
 
     `where` is the folder that was downloaded, with `images` and `mappings`, or `images` itself.
-    Raises ValueError for mappings that are missing or malformed, and for folders that they do not
+    Raises VitkitError for mappings that are missing or malformed, and for folders that they do not
     have.
     """
     root = Path(where)
@@ -335,7 +335,7 @@ def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
 
 
 def _mappings(images: Path) -> Path:
-    """The folder of the mappings, beside the images. Raises ValueError if it is missing."""
+    """The folder of the mappings, beside the images. Raises VitkitError if it is missing."""
     for folder in (images.parent / "mappings", images / "mappings"):
         if (folder / FOLDERS).is_file() and (folder / CLASSES).is_file():
             return folder
@@ -346,7 +346,7 @@ def _mappings(images: Path) -> Path:
 
 
 def _names(path: Path) -> dict[str, str]:
-    """A file of names by names. Raises ValueError for anything else."""
+    """A file of names by names. Raises VitkitError for anything else."""
     values = read_json(path)
     if not isinstance(values, dict) or not all(type(name) is str for name in values.values()):
         raise BadData(f"{path} is not ObjectNet's: expected an object with names as values")
@@ -355,7 +355,7 @@ def _names(path: Path) -> dict[str, str]:
 
 def _wnids(names: str, path: Path) -> tuple[str, ...]:
     """The WordNet names of ImageNet's classes that an entry such as "analog clock; digital clock"
-    lists. Raises ValueError for a class that ImageNet does not have."""
+    lists. Raises VitkitError for a class that ImageNet does not have."""
     try:
         classes = align(names.split("; "), imagenet_labels()).classes.tolist()
     except VitkitError:

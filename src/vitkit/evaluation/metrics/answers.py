@@ -79,7 +79,7 @@ def answers(
     """Run a model on images, once. The data's classes are found among the model's by their names,
     and the model may answer any of its own, unless a choice says otherwise.
 
-    With several ranks, each gets the answers to all images. Raises ValueError for a model without
+    With several ranks, each gets the answers to all images. Raises VitkitError for a model without
     classes, for classes that it does not know, for a target that has no class, and if there is no
     image.
     """
@@ -184,7 +184,7 @@ def ranks_among(logits: Tensor, truth: Tensor, classes: Tensor) -> Tensor:
 
 
 def check_classes(classifier: Classifier) -> None:
-    """Raises ValueError for a model whose outputs are no classes."""
+    """Raises VitkitError for a model whose outputs are no classes."""
     if not classifier.labels:
         raise Unsupported(
             "the model has no classification head, so it names no classes; give it one with "
@@ -199,7 +199,7 @@ def check_classes(classifier: Classifier) -> None:
 
 
 def check_targets(source: Source) -> None:
-    """Raises ValueError for a target that is the number of none of the source's classes. Only a
+    """Raises VitkitError for a target that is the number of none of the source's classes. Only a
     function of one's own can return such a source."""
     wrong = (source.targets < 0) | (source.targets >= len(source.labels))
     if wrong.any():

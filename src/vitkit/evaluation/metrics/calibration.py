@@ -252,7 +252,7 @@ def fit_temperature(
     all classes are equally likely.
 
     start: a temperature that may be near. weights: what each answer counts, (N,); None for all
-    alike. Raises ValueError for logits that are not finite, or have fewer than two classes.
+    alike. Raises VitkitError for logits that are not finite, or have fewer than two classes.
     """
     count, outputs = logits.shape
     if not count or outputs < 2:
@@ -324,7 +324,7 @@ class Calibration(NamedTuple):
 
 
 def check_can_calibrate(classifier: Classifier) -> None:
-    """Raises ValueError unless a temperature makes sense for the model's probabilities."""
+    """Raises VitkitError unless a temperature makes sense for the model's probabilities."""
     if classifier.activation != "softmax":
         raise BadData(
             f"a temperature is for probabilities of one class among several (softmax); the model's "
@@ -333,7 +333,7 @@ def check_can_calibrate(classifier: Classifier) -> None:
 
 
 def calibrate(given: Answers) -> Calibration:
-    """Fit the temperature of the smallest loss. `given` has logits. Raises ValueError if the
+    """Fit the temperature of the smallest loss. `given` has logits. Raises VitkitError if the
     answers are no better than chance, and if they are not finite."""
     assert given.logits is not None, "ask for the logits"
     if not given.finite.all():

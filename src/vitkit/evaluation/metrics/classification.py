@@ -67,7 +67,7 @@ class Accuracy:
         the logits choose one class. If several classes have the same logit, the first comes first.
         If any logit is not finite, top1 and top5 are NaN.
 
-        Raises ValueError for a model without a head, for one whose outputs are not classes, for
+        Raises VitkitError for a model without a head, for one whose outputs are not classes, for
         classes that it does not know, and if there is no image.
         """
         given = answers(subject.classifier, part)
@@ -119,7 +119,7 @@ class Classification:
         return target_kind == "class"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields the metrics of `classification`. Raises ValueError as Accuracy does."""
+        """Yields the metrics of `classification`. Raises VitkitError as Accuracy does."""
         yield from classification(answers(subject.classifier, part))
 
 

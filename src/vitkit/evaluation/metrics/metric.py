@@ -126,7 +126,7 @@ class Metric:
 
     def beats(self, other: "Metric") -> bool:
         """Whether the value is better than the other's; NaN is worse than any number. Raises
-        ValueError for different units, and for a unit of which no value is better."""
+        VitkitError for different units, and for a unit of which no value is better."""
         if self.unit != other.unit or self.unit.better == "neither":
             raise BadSettings(
                 f"{self.name} in {self.unit.name} and {other.name} in {other.unit.name} cannot be "
@@ -182,7 +182,7 @@ def plain_number(value: float) -> tuple[float | None, str]:
 
 
 def number_of(value: float | None, note: str) -> float:
-    """The number that `plain_number` was given. Raises ValueError for anything else."""
+    """The number that `plain_number` was given. Raises VitkitError for anything else."""
     if value is None:
         if note not in ("nan", "inf", "-inf"):
             raise BadRun(f"{str(note)[:100]!r} is no number")

@@ -50,7 +50,7 @@ class MeanAveragePrecision:
         """Yields the metrics of `several`, the sigmoid loss (summed over the classes), and `seen`,
         the number of images. The data's classes are found among the model's by their names.
 
-        Raises ValueError for a model without a head, for one whose outputs are not classes, for
+        Raises VitkitError for a model without a head, for one whose outputs are not classes, for
         classes that it does not know, and if there is no image.
         """
         classifier = subject.classifier
@@ -186,7 +186,7 @@ class Errors:
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields mae, the mean absolute error; r2, the share of the variance that is explained;
-        pearson, the linear correlation; and `seen`, the number of images. Raises ValueError for a
+        pearson, the linear correlation; and `seen`, the number of images. Raises VitkitError for a
         model that does not give one number for each image, and if there is no image."""
         classifier = subject.classifier
         if len(classifier.labels) != 1:

@@ -90,7 +90,7 @@ class Paired(NamedTuple):
 
 def paired(first: Answers, second: Answers) -> Paired:
     """Compare the answers of two models to the same images, whose groups are those of the first. Raises
-    ValueError if one model's outputs are not finite."""
+    VitkitError if one model's outputs are not finite."""
     assert (first.indices == second.indices).all(), "these are not the same images"
     for name, given in (("first", first), ("second", second)):
         if not given.finite.all():

@@ -65,7 +65,7 @@ def features(
     batches: of these very images, prepared by the caller; None prepares them here, on as many
     processes as the machine has CPUs for.
     cached: False for a model in training, whose weights change.
-    Raises ValueError if there is no image, and for a model with more than one state an image;
+    Raises VitkitError if there is no image, and for a model with more than one state an image;
     BadImage, with its name, for one that cannot be decoded.
     """
     if not len(source):

@@ -71,7 +71,7 @@ class Fewshot:
         their standard deviation; for "ranked" the exponent of l2; and fewshot/seen, the number of
         test images.
 
-        If any feature is not finite, top1 is NaN. Raises ValueError if there are no training
+        If any feature is not finite, top1 is NaN. Raises VitkitError if there are no training
         images, or images of one class only.
         """
         answers = self.answers(subject, part)
@@ -112,7 +112,7 @@ class Fewshot:
 
     def answers(self, subject: Subject, part: Part) -> dict[int, np.ndarray | None]:
         """Which test images are classified right, for each number of shots: bool (S, L, M), L being
-        1 for "fixed"; None if any feature is not finite. Raises ValueError as `measure` does."""
+        1 for "fixed"; None if any feature is not finite. Raises VitkitError as `measure` does."""
         train, test = part.train, part.source
         _check(train, test)
 
@@ -246,7 +246,7 @@ def shot_notes(train: Source, test: Source, shots: int) -> list[str]:
 
 
 def _check(train: Source | None, test: Source) -> None:
-    """Raises ValueError for images that nothing can be learned from."""
+    """Raises VitkitError for images that nothing can be learned from."""
     if train is None or not len(train):
         raise BadData(
             "few-shot accuracy needs training images; give a data set that has some beside those "

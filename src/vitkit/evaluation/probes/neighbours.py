@@ -48,7 +48,7 @@ class Neighbours:
         images. Images of one group, such as a burst, do not vote for each other.
 
         Among classes with equal votes, the one with the smallest number wins. If any feature is not
-        finite, neighbours/top1 is NaN. Raises ValueError if there are fewer than two images.
+        finite, neighbours/top1 is NaN. Raises VitkitError if there are fewer than two images.
         """
         classifier = subject.classifier
         is_finished = subject.learner is None

@@ -212,7 +212,7 @@ def probe(
     equal weight if `balanced`. Examples of one group, by its number (N,), are left out together.
     `products`: of each two rows, if they were computed (`row_products`).
 
-    Raises ValueError for fewer than two classes, for a class without an example, and for features that
+    Raises VitkitError for fewer than two classes, for a class without an example, and for features that
     are not finite.
     """
     if not len(classes) or count < 2:
@@ -226,7 +226,7 @@ def probe(
 
 
 def refuse_broken(x: np.ndarray) -> None:
-    """Raises ValueError for features (N, D) that are not finite."""
+    """Raises VitkitError for features (N, D) that are not finite."""
     broken = np.flatnonzero(~np.isfinite(x).all(1))
     if len(broken):
         raise BadWeights(
@@ -367,7 +367,7 @@ def chance_sentences(
 
 
 def known_classes(source: Source) -> np.ndarray:
-    """The classes that images have, ascending. Raises ValueError if there are fewer than two."""
+    """The classes that images have, ascending. Raises VitkitError if there are fewer than two."""
     classes = np.unique(source.targets)
     if len(classes) < 2:
         names = ", ".join(source.labels[number] for number in classes) or "no class"

@@ -80,7 +80,7 @@ class Probing:
 
     @classmethod
     def of(cls, source: Source) -> "Probing":
-        """The probing for these images: what can be learned from them. Raises ValueError for
+        """The probing for these images: what can be learned from them. Raises VitkitError for
         fewer than two classes, if an image has one; for none, if it may have several; and for
         images without labels."""
         kind = source.target_kind
@@ -134,7 +134,7 @@ class Probing:
     ) -> Probe:
         """The head for features (N, D) and targets as `targets` gives them. Examples of one group, by
         its number (N,), are left out together. `products`: of each two rows, if they were computed
-        (`row_products`). Raises ValueError as the probes do, and for several
+        (`row_products`). Raises VitkitError as the probes do, and for several
         classes or numbers by another method than linear."""
         if self.kind == "class":
             count = len(self.labels)
@@ -264,7 +264,7 @@ def several_probe(
     answers have the least cross-entropy. Examples of one group, by its number (N,), are left out together.
     `products`: of each two rows, if they were computed (`row_products`).
 
-    Raises ValueError for a class without an example, for one that is known of one group only, for no class
+    Raises VitkitError for a class without an example, for one that is known of one group only, for no class
     at all, if all examples have all classes, and for features that are not finite.
     """
     refuse_broken(x)
@@ -320,7 +320,7 @@ def number_probe(
 ) -> Probe:
     """A head of one output, the number in its own unit: features (N, D), numbers (N,). l2 is the
     one whose left-out answers have the least squared error. Examples of one group, by its number
-    (N,), are left out together. `products`: of each two rows, if they were computed. Raises ValueError for
+    (N,), are left out together. `products`: of each two rows, if they were computed. Raises VitkitError for
     fewer than two different numbers, and for features that are not finite."""
     refuse_broken(x)
     if len(y) < 2:

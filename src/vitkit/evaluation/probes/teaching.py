@@ -169,7 +169,7 @@ def changed(
     add: Sequence[NewExamples] = (),
 ) -> Memory:
     """The memory after a change, in this order: examples removed, by number; classes renamed, as
-    (old, new); photographs added. Raises ValueError for a class that does not exist, and for a new
+    (old, new); photographs added. Raises VitkitError for a class that does not exist, and for a new
     name that another class has."""
     number = len(memory.changes) + 1
 
@@ -198,7 +198,7 @@ def changed(
 
 
 def undone(memory: Memory) -> Memory:
-    """The memory before the last change, to the bit. Raises ValueError if there is none."""
+    """The memory before the last change, to the bit. Raises VitkitError if there is none."""
     if not memory.changes:
         raise BadSettings("there is no change to undo")
     number = len(memory.changes)
@@ -244,7 +244,7 @@ def forgotten(memory: Memory) -> Memory:
 
 def fit(memory: Memory) -> Probe:
     """The head for a memory, and the answer to each example by a fit without it. Raises
-    ValueError for fewer than two classes."""
+    VitkitError for fewer than two classes."""
     if len(memory.known) < 2:
         names = " and ".join(memory.classes) or "no class"
         raise BadSettings(
@@ -255,7 +255,7 @@ def fit(memory: Memory) -> Probe:
 
 
 def _position_to_rename(memory: Memory, old: str, new: str) -> int:
-    """Which of the labels is to be renamed. Raises ValueError for what cannot be."""
+    """Which of the labels is to be renamed. Raises VitkitError for what cannot be."""
     if old == new:
         raise BadSettings(f"{old} is called so already")
     if new in memory.classes:
@@ -347,7 +347,7 @@ def save_taught(folder: Path, classifier: Classifier, memory: Memory, fitted: Pr
 
 def read_memory(folder: Path, classifier: Classifier) -> tuple[Memory, bool]:
     """The memory beside a model that was loaded from a directory; and whether the model's head is
-    the one that was solved from it. Raises ValueError for a file that is damaged, and for a model
+    the one that was solved from it. Raises VitkitError for a file that is damaged, and for a model
     whose features are others now."""
     file = folder / FILE
     try:
@@ -389,7 +389,7 @@ def _checksum(text: str, x: np.ndarray) -> str:
 
 
 def _read(file: Path) -> tuple[Memory, dict]:
-    """A memory, and all values of its header. Raises ValueError and others of DAMAGE."""
+    """A memory, and all values of its header. Raises VitkitError and others of DAMAGE."""
     with safe_open(file, "np") as opened:
         metadata = opened.metadata() or {}
         text = metadata["taught"]
@@ -422,7 +422,7 @@ def _read(file: Path) -> tuple[Memory, dict]:
 def _check_memory(
     x: np.ndarray, examples: list[Example], changes: list[Change], labels: int
 ) -> None:
-    """Raises ValueError for parts of a memory that do not fit together."""
+    """Raises VitkitError for parts of a memory that do not fit together."""
     if x.ndim != 2 or len(x) != len(examples) or x.dtype not in (np.float16, np.float32):
         raise BadWeights(
             f"it has {x.shape} features of {x.dtype} for {len(examples):,} photographs"

@@ -19,7 +19,7 @@ HEADER = ("part", "gives", "parameters", "MACs")
 
 
 def check_drawing(path: Path) -> None:
-    """Raises ValueError for a file that no drawing can become: before a model is loaded for it."""
+    """Raises VitkitError for a file that no drawing can become: before a model is loaded for it."""
     if path.suffix.lower() not in ENDINGS:
         raise BadSettings(
             f"{path} is to be the drawing of a model; its ending says what it is: .svg, .png or "
@@ -30,7 +30,7 @@ def check_drawing(path: Path) -> None:
 
 def write_architecture(path: Path | str, config: ModelConfig) -> Path:
     """Draw a model as `draw_architecture` does, to a file whose ending says what it is: .svg, .png, or .html,
-    a page. Returns its path. Raises OSError, and ValueError for another ending, for a model that has
+    a page. Returns its path. Raises OSError, and VitkitError for another ending, for a model that has
     no drawing, and for a file that vitkit did not write."""
     path = Path(path)
     check_drawing(path)

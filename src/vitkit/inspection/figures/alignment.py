@@ -64,7 +64,7 @@ def alignment(
     what large ones do (Nguyen et al. 2021; Raghu et al. 2021 compare ViTs and ResNets so). Memory:
     one block's states of one batch.
 
-    Raises ValueError for fewer than four images, and if the two models' batches are not of the same
+    Raises VitkitError for fewer than four images, and if the two models' batches are not of the same
     photographs.
     """
     if (other is None) != (other_images is None):
@@ -131,7 +131,7 @@ def _kernels(classifier: Classifier, images: Tensor) -> Tensor:
 
 
 def _batches(images: Images) -> Iterator[Tensor]:
-    """Batches of FEWEST images at least. Raises ValueError."""
+    """Batches of FEWEST images at least. Raises VitkitError."""
     batches: Iterable[Tensor] = images
     if isinstance(images, Tensor):
         # Parts that differ by one image at most, so that the last is not too small
@@ -146,7 +146,7 @@ def _batches(images: Images) -> Iterator[Tensor]:
 
 
 def _pairs(images: Images, other_images: Images) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of the same photographs for two models. Raises ValueError."""
+    """Batches of the same photographs for two models. Raises VitkitError."""
     for batch, other_batch in zip_longest(_batches(images), _batches(other_images), fillvalue=()):
         if len(batch) != len(other_batch):
             raise BadSettings(

@@ -49,7 +49,7 @@ def rollout(classifier: Classifier, images: Tensor) -> Tensor:
     tokens. The contribution of the tokens before the patches is left out here, so a map sums to
     less.
 
-    Raises ValueError for a model without attention among patches, and for one that answers for each
+    Raises VitkitError for a model without attention among patches, and for one that answers for each
     of its tokens.
     """
     _, weights = logits_and_rollout(classifier, images)
@@ -59,7 +59,7 @@ def rollout(classifier: Classifier, images: Tensor) -> Tensor:
 def logits_and_rollout(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
     """Classifier.logits, float32 (B, K) on the model's device, and `rollout`, both from one pass.
 
-    Keeps one layer's attention in memory at a time. Raises ValueError as `rollout` does.
+    Keeps one layer's attention in memory at a time. Raises VitkitError as `rollout` does.
     """
     config = check_has_attention(classifier)
     logits, product, shares = rolled(classifier, images)
@@ -82,7 +82,7 @@ def rolled(classifier: Classifier, images: Tensor) -> Rolled:
     """The product of all layers of attention, of which `rollout` is the head's row: prepared images,
     uint8 (B, 3, H, W).
 
-    Keeps one layer's attention in memory at a time. Raises ValueError for a model without attention
+    Keeps one layer's attention in memory at a time. Raises VitkitError for a model without attention
     among patches; the head of one that answers for each of its tokens reads none, zeros.
     """
     check_transformer(classifier)
@@ -148,7 +148,7 @@ def raw_attention(
     patch that looks, (row, column) from 0, or None for what the head reads: in the paper's models
     the class token.
 
-    Raises ValueError for a layer, head or patch that does not exist, and as `rollout` does.
+    Raises VitkitError for a layer, head or patch that does not exist, and as `rollout` does.
     """
     config = check_has_attention(classifier)
     grid = classifier.model.grid(images)

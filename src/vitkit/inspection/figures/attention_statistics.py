@@ -73,7 +73,7 @@ def attention_distance(classifier: Classifier, images: Images) -> AttentionDista
     stride. An axial layer looks along rows, or columns. A MAP head's query is nowhere, so its layer
     is left out.
 
-    Raises ValueError for a model without attention among patches, if there are no images, and for
+    Raises VitkitError for a model without attention among patches, if there are no images, and for
     images of several sizes.
     """
     config = check_transformer(classifier)
@@ -187,7 +187,7 @@ def attention_entropy(classifier: Classifier, images: Images) -> AttentionEntrop
     A head of low entropy in all images looks at one place; where the entropy of all heads falls
     towards 0 in training, it is about to diverge (Zhai et al. 2023).
 
-    Raises ValueError for a model without attention among patches, if there are no images, and for
+    Raises VitkitError for a model without attention among patches, if there are no images, and for
     images of several sizes.
     """
     config = check_transformer(classifier)

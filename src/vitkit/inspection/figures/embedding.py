@@ -74,7 +74,7 @@ def filter_components(classifier: Classifier, count: int = 28, centred: bool = T
     Of a hybrid or a ResNet they are the filters of the first convolution, which sees the pixels (as
     it computes, standardised); a hybrid's own embedding sees a feature map, and has no picture.
 
-    Raises ValueError if there are fewer components.
+    Raises VitkitError if there are fewer components.
     """
     filters = first_filters(classifier.model)  # (D, C, h, w)
     rows = filters.flatten(1).cpu().double()  # (D, C·h·w)
@@ -117,7 +117,7 @@ def draw_filters(filters: Filters, theme: Theme = LIGHT) -> "Figure":
     """Fig. 7 (left): the principal components of the first filters, in rows of seven, the strongest
     first. Zero is grey; each is as strong in colour as can be.
 
-    Raises ValueError for filters whose channels are no colours.
+    Raises VitkitError for filters whose channels are no colours.
     """
     count, channels = filters.components.shape[:2]
     if channels not in (1, 3):
@@ -198,7 +198,7 @@ def position_similarity(
     Relative positions: there is a vector for each offset between two tokens; the cosine of that of
     their offset with that of the offset 0. It is 1 on the diagonal, and the same along it.
 
-    Raises ValueError for a model without positions, for a block that is not there, and for a grid
+    Raises VitkitError for a model without positions, for a block that is not there, and for a grid
     that the positions have no meaning on.
     """
     config = classifier.model.config
@@ -229,7 +229,7 @@ def position_similarity(
 
 
 def _of_block(positions: nn.Module, block: int) -> nn.Module:
-    """The positions of a block, by its number from 0. Raises ValueError."""
+    """The positions of a block, by its number from 0. Raises VitkitError."""
     if not isinstance(positions, nn.ModuleList):
         if block != 0:
             raise BadSettings(
@@ -250,7 +250,7 @@ def _of_rotations(positions: RotaryPositions, config: ViTConfig, grid: Grid) -> 
 
 
 def _of_offsets(positions: RelativePositions, config: ViTConfig, grid: Grid) -> PositionSimilarity:
-    """Of relative positions, which all tokens have. Raises ValueError for another grid."""
+    """Of relative positions, which all tokens have. Raises VitkitError for another grid."""
     offsets = positions.in_attention(grid)
     tokens = config.prefix + grid[0] * grid[1]
     with_zero = cosines(offsets.table[0].float())[tokens - 1]  # (2T - 1,), with the offset 0

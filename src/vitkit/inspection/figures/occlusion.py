@@ -71,7 +71,7 @@ def occlusion_curves(
     A covered patch has the image's mean colour. It computes B · (steps + 1) · 2 · (1 + orders)
     images.
 
-    Raises ValueError for maps that do not fit the images, for impossible numbers of steps or orders,
+    Raises VitkitError for maps that do not fit the images, for impossible numbers of steps or orders,
     for a class that is not there, and for a model without a head.
     """
     _check(classifier, images, maps, steps, orders)
@@ -129,7 +129,7 @@ def _curves(
 
 
 def _check(classifier: Classifier, images: Tensor, maps: Tensor, steps: int, orders: int) -> None:
-    """Raises ValueError for what a caller can get wrong."""
+    """Raises VitkitError for what a caller can get wrong."""
     config = classifier.model.config
     check_answers(classifier, "covering parts of an image changes no answer")
     if not config.pools:

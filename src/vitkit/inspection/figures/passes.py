@@ -40,7 +40,7 @@ READER = {
 
 
 def check_transformer(classifier: Classifier) -> ViTConfig:
-    """The configuration of a model whose patches attend to each other. Raises ValueError for
+    """The configuration of a model whose patches attend to each other. Raises VitkitError for
     another."""
     config = classifier.model.config
     if not isinstance(config, ViTConfig):
@@ -53,7 +53,7 @@ def check_transformer(classifier: Classifier) -> ViTConfig:
 
 def check_has_attention(classifier: Classifier) -> ViTConfig:
     """The configuration of a model whose patches attend to each other, and which has one answer an
-    image. Raises ValueError for another."""
+    image. Raises VitkitError for another."""
     config = check_transformer(classifier)
     if not config.pools:
         raise Unsupported(
@@ -81,7 +81,7 @@ def layer_names(config: ViTConfig) -> tuple[str, ...]:
 
 
 def check_number(name: str, number: int, count: int, things: str) -> None:
-    """Raise ValueError for the number, in the argument `name`, of a thing that the model lacks."""
+    """Raise VitkitError for the number, in the argument `name`, of a thing that the model lacks."""
     if not 0 <= number < count:
         raise BadSettings(
             f"{name} is {number}; the model's {count} {things} are numbered 0 to {count - 1}"
@@ -89,7 +89,7 @@ def check_number(name: str, number: int, count: int, things: str) -> None:
 
 
 def check_patch(name: str, patch: tuple[int, int] | None, grid: Grid) -> None:
-    """Raise ValueError for a patch, the argument called `name`, that is not on the grid."""
+    """Raise VitkitError for a patch, the argument called `name`, that is not on the grid."""
     if patch is None:
         return
     row, column = patch
@@ -102,7 +102,7 @@ def check_patch(name: str, patch: tuple[int, int] | None, grid: Grid) -> None:
 
 def class_numbers(target: int | Tensor, count: int, classes: int) -> Tensor:
     """The class of each of `count` images, int64 (count,) on the CPU, from one class or one for each
-    image. Raises ValueError for classes that are not there."""
+    image. Raises VitkitError for classes that are not there."""
     chosen = torch.as_tensor(target).cpu().expand(count).long()
     for number in (int(chosen.min()), int(chosen.max())):
         check_number("target", number, classes, "classes")
@@ -115,7 +115,7 @@ def class_numbers(target: int | Tensor, count: int, classes: int) -> Tensor:
 def small_batches(classifier: Classifier, images: Images) -> Iterator[Tensor]:
     """The same images, uint8 (B, 3, H, W), with B so small that a layer's weights fit into LARGEST.
 
-    Raises ValueError if there are none, or if something is not a batch of prepared images.
+    Raises VitkitError if there are none, or if something is not a batch of prepared images.
     """
     batches = images
     if isinstance(images, Tensor):
@@ -148,7 +148,7 @@ def _images_at_a_time(classifier: Classifier, batch: Tensor) -> int:
 
 
 def same_grid(before: Grid | None, grid: Grid) -> Grid:
-    """The grid of these images. Raises ValueError if those before them had another."""
+    """The grid of these images. Raises VitkitError if those before them had another."""
     if before not in (None, grid):
         raise BadSettings(
             f"images of {grid[0]} x {grid[1]} patches come after images of {before[0]} x "

@@ -47,7 +47,7 @@ def class_relevance(
 
     target: the class, from 0, or one for each image (B,); None is the most likely class.
 
-    Raises ValueError for a class that does not exist, for a model without a head, and as `rollout`
+    Raises VitkitError for a class that does not exist, for a model without a head, and as `rollout`
     does.
     """
 
@@ -227,7 +227,7 @@ def _seen(module: nn.Module) -> Iterator[list[_Attended]]:
 
 
 def _of_target(logits: Tensor, target: int | Tensor | None) -> Tensor:
-    """The logit of each image's class: (B, K) -> (B,). Raises ValueError for classes that are not
+    """The logit of each image's class: (B, K) -> (B,). Raises VitkitError for classes that are not
     there."""
     if target is None:
         return logits.max(-1).values

@@ -52,7 +52,7 @@ def token_norms(classifier: Classifier, images: Images) -> TokenNorms:
     longer than the others: the model keeps there what belongs to no place, and maps of it show
     artefacts. Registers cure that (Darcet et al. 2024).
 
-    Raises ValueError for a model that is no Vision Transformer, and if there are no images.
+    Raises VitkitError for a model that is no Vision Transformer, and if there are no images.
     """
     model = classifier.model
     config = model.config
@@ -134,7 +134,7 @@ def patch_similarity(
     `vitkit.models.hidden_states` counts, 0 what the first block gets, -1 the last. The states pass
     the last LayerNorm. Of a ResNet a patch is a position of the layer's feature map.
 
-    Raises ValueError for a patch or a layer that is not there, and if there are no images.
+    Raises VitkitError for a patch or a layer that is not there, and if there are no images.
     """
     maps = []
     for batch in small_batches(classifier, images):
@@ -181,7 +181,7 @@ def token_colours(classifier: Classifier, images: Images, layer: int = -1) -> Te
     the CPU. The components are those of all patches of all images, whose last states (D numbers
     each) are kept; each is stretched so that all but 1 % of them at either end fit into 0 to 1.
 
-    layer: as in `patch_similarity`. Raises ValueError for a layer that is not there, if there are
+    layer: as in `patch_similarity`. Raises VitkitError for a layer that is not there, if there are
     no images, and for fewer than four patches.
     """
     states = [

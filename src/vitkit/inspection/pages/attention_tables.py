@@ -130,7 +130,7 @@ def most_bytes(config: ViTConfig, grid: Grid, detail: Detail) -> int:
 def explored(classifier: Classifier, images: Tensor, detail: Detail) -> Explored:
     """The answer to one image and its attention: prepared images, uint8 (1, 3, H, W).
 
-    Two passes, with the attention of one layer in memory at a time. Raises ValueError for a model
+    Two passes, with the attention of one layer in memory at a time. Raises VitkitError for a model
     without attention among patches.
     """
     config = check_transformer(classifier)

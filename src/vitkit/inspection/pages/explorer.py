@@ -44,7 +44,7 @@ def write_explorer(
     squares of patches, and the page says so.
 
     A model without attention among patches gets a sentence instead. Raises BadImage for a picture
-    that cannot be decoded, ValueError for more photographs than fit, and for a file that vitkit did
+    that cannot be decoded, VitkitError for more photographs than fit, and for a file that vitkit did
     not write; OSError.
     """
     try:
@@ -104,7 +104,7 @@ def _data(
 
 
 def chosen_detail(config: ViTConfig, grid: Grid, photographs: int, megabytes: float) -> Detail:
-    """The finest detail that keeps this many photographs below a limit. Raises ValueError if none
+    """The finest detail that keeps this many photographs below a limit. Raises VitkitError if none
     does."""
     for detail in DETAILS:
         total = photographs * (most_bytes(config, grid, detail) + PHOTOGRAPH_BYTES)

@@ -128,7 +128,7 @@ def page(title: str, blocks: Iterable[Block], active: Active | None = None) -> s
 def write_page(
     path: Path, title: str, blocks: Iterable[Block], active: Active | None = None
 ) -> Path:
-    """Write a page, whole or not at all, and return its path. Raises OSError, and ValueError for a
+    """Write a page, whole or not at all, and return its path. Raises OSError, and VitkitError for a
     file that vitkit did not write."""
     write_where_said(path, as_utf8(page(title, blocks, active)))
     return path

@@ -215,7 +215,7 @@ class ResNetConfig:
 
 
 def backbone_from(value: object) -> Backbone:
-    """A Backbone as it is, or from the dict that JSON has of it. Raises ValueError for neither."""
+    """A Backbone as it is, or from the dict that JSON has of it. Raises VitkitError for neither."""
     if isinstance(value, dict):
         known = {field.name for field in fields(Backbone)}
         unknown = sorted(map(repr, value.keys() - known))

@@ -59,7 +59,7 @@ class LeNetConfig:
         return self.image
 
     def resized(self, image: Grid, method: str | None = None) -> "LeNetConfig":
-        """The same model for images of this size. Raises ValueError for another size than its
+        """The same model for images of this size. Raises VitkitError for another size than its
         own."""
         if tuple(image) != self.image:
             raise BadSettings(

@@ -44,7 +44,7 @@ class AxialBlock(nn.Module):
         """(B, N, D), in raster order -> (B, Q, D), the first `queries` tokens, or all, if None.
 
         Its parameters are a Block's, but masks and positions that act within attention are made
-        for attention among all tokens. Raises ValueError for a mask.
+        for attention among all tokens. Raises VitkitError for a mask.
         """
         assert positions is None, "ViTConfig refuses positions within axial attention"
         if mask is not None:

@@ -113,7 +113,7 @@ class ResNetStem(nn.Module):
         self.project = nn.Conv2d(config.features, width, patches.size, patches.stride)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, width, h, w), (h, w) the grid of patches. Raises ValueError for sides
+        """(B, C, H, W) -> (B, width, h, w), (h, w) the grid of patches. Raises VitkitError for sides
         that give no whole patches."""
         self.tiling.check(images.shape[-2:])
         x = self.root(images)

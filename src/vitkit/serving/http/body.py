@@ -56,7 +56,7 @@ class Limits:
     """From a request's first byte to its answer."""
 
     def check(self) -> None:
-        """Raises ValueError if the limits let nothing through."""
+        """Raises VitkitError if the limits let nothing through."""
         for name, value in (("bytes", self.size), ("images", self.images), ("time", self.seconds)):
             if value <= 0:
                 raise BadSettings(f"the largest {name} of a request is {value}; it is above 0")

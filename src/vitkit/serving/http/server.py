@@ -46,7 +46,7 @@ class Plan:
     name: str
     """What clients know the model by."""
     open_model: Callable[[], Runtime]
-    """Opens it; again for every SIGHUP. Raises ValueError or OSError."""
+    """Opens it; again for every SIGHUP. Raises VitkitError or OSError."""
     settings: Settings
     queue: int = 256
     """Images that are held at once."""
@@ -55,7 +55,7 @@ class Plan:
 
 
 def check_installed() -> None:
-    """Raises ValueError if a package is missing that a server needs."""
+    """Raises VitkitError if a package is missing that a server needs."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise Unsupported(
@@ -65,7 +65,7 @@ def check_installed() -> None:
 
 def bound_socket(host: str, port: int) -> socket.socket:
     """A socket at an address; port 0 is any that is free. It listens later, when there is a model:
-    until then connections are refused. Raises ValueError."""
+    until then connections are refused. Raises VitkitError."""
     if not 0 <= port <= 65535:  # the system would take the rest of a division
         raise BadSettings(f"`port` is {port}; it is between 0 and 65535")
     try:
@@ -255,7 +255,7 @@ def gets_signals() -> bool:
 
 
 def _raise_cannot_serve(error: BaseException | None, bound: socket.socket) -> None:
-    """Raises ValueError if another server took the address while this one loaded its model: until one
+    """Raises VitkitError if another server took the address while this one loaded its model: until one
     of them listens, both may be bound to it. Raises any other error as it is."""
     if error is None:  # a signal ended it
         return

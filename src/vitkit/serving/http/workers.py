@@ -59,7 +59,7 @@ class Workers:
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until a signal ends it. `ready` is called when all workers answer.
 
-        Raises ValueError with the reason for which a worker could not begin, and when they die again
+        Raises VitkitError with the reason for which a worker could not begin, and when they die again
         and again.
         """
         start_logs()

@@ -50,7 +50,7 @@ def _positions_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _positions_check(ask: Ask) -> None:
-    """Raises ValueError for a model without position embeddings."""
+    """Raises VitkitError for a model without position embeddings."""
     if not isinstance(ask.recipe.model, ViTConfig):
         raise BadSettings("positions are a Vision Transformer's; give a `recipe` of one")
 
@@ -134,7 +134,7 @@ def _pooling_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _pooling_check(ask: Ask) -> None:
-    """Raises ValueError for a model without a class token to compare with."""
+    """Raises VitkitError for a model without a class token to compare with."""
     model = ask.recipe.model
     if not isinstance(model, ViTConfig) or model.mixer == "axial":
         raise BadSettings("pooling compares a class token, which this `recipe`'s model cannot have")

@@ -84,7 +84,7 @@ def _heads(width: int, most: int) -> int:
 
 
 def _shape_check(ask: Ask) -> None:
-    """Raises ValueError for a model without such a shape."""
+    """Raises VitkitError for a model without such a shape."""
     if not isinstance(ask.recipe.model, ViTConfig):
         raise BadSettings("shape varies a Vision Transformer; give a `recipe` of one")
     check_square_patches(ask.recipe.model)
@@ -181,7 +181,7 @@ def _axial_models(base: ViTConfig) -> dict[str, ModelConfig]:
 
 
 def _axial_check(ask: Ask) -> None:
-    """Raises ValueError for a model that cannot be axial."""
+    """Raises VitkitError for a model that cannot be axial."""
     model = ask.recipe.model
     if not isinstance(model, ViTConfig):
         raise BadSettings("axial varies a Vision Transformer; give a `recipe` of one")

@@ -103,7 +103,7 @@ def _scaled(base: ViTConfig, halves: int) -> ViTConfig:
 
 
 def _check(ask: Ask) -> None:
-    """Raises ValueError for a model that is no plain Vision Transformer of images of 4 n pixels, and as
+    """Raises VitkitError for a model that is no plain Vision Transformer of images of 4 n pixels, and as
     `check_targets` does."""
     check_targets(ask)
     model = ask.recipe.model
@@ -166,7 +166,7 @@ def _draw(results: Results) -> Figure:
 
 def _predict(results: Results, question: str) -> list[str]:
     """What so many exaFLOPs would give each family; or the training of a named model on as many
-    images as the longer runs saw. Raises ValueError for what is neither."""
+    images as the longer runs saw. Raises VitkitError for what is neither."""
     try:
         spent = float(question)
         asked = list(FAMILIES)

@@ -111,7 +111,7 @@ def _models(recipe: Recipe) -> dict[str, Recipe]:
 
 
 def _check(ask: Ask) -> None:
-    """Raises ValueError for a model that has no half width, and as `check_targets` does."""
+    """Raises VitkitError for a model that has no half width, and as `check_targets` does."""
     check_targets(ask)
     model = ask.recipe.model
     if (
@@ -189,7 +189,7 @@ def _draw(results: Results) -> Figure:
 
 
 def _predict(results: Results, question: str) -> list[str]:
-    """What so many images would give each model. Raises ValueError for what is no number of them."""
+    """What so many images would give each model. Raises VitkitError for what is no number of them."""
     try:
         images = float(question.replace(",", ""))
     except ValueError:

@@ -46,7 +46,7 @@ class AtSize:
     """How positions are resampled."""
 
     def measure(self, device: str) -> list[Metric]:
-        """Yields top1 and the other metrics. Raises ValueError if the run has no model."""
+        """Yields top1 and the other metrics. Raises VitkitError if the run has no model."""
         with process_group(device) as own_device:
             classifier = load(self.run_dir, quiet=True)
             size = (self.side, self.side)
@@ -113,7 +113,7 @@ def _resized(recipe: Recipe, side: int, method: str) -> Recipe:
 
 
 def _resolution_check(ask: Ask) -> None:
-    """Raises ValueError for a model without positions to resample."""
+    """Raises VitkitError for a model without positions to resample."""
     if not isinstance(ask.recipe.model, ViTConfig):
         raise BadSettings(f"{ask.model} is no Vision Transformer, and has no positions to resample")
 
@@ -199,7 +199,7 @@ def _speed_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _speed_check(ask: Ask) -> None:
-    """Raises ValueError for a name that is no model's, for sizes that its patches do not divide,
+    """Raises VitkitError for a name that is no model's, for sizes that its patches do not divide,
     and for memory that is not there: the system would end other processes to find it."""
     for name in ask.models or MODELS:
         config = named(name)

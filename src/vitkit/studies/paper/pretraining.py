@@ -98,7 +98,7 @@ def _targets(
 
 
 def _transfer_check(ask: Ask) -> None:
-    """Raises ValueError for a model that is not what the table calls it, and for targets or pre-training
+    """Raises VitkitError for a model that is not what the table calls it, and for targets or pre-training
     sets whose results could not be told apart by their names."""
     if not isinstance(ask.recipe.model, ViTConfig):
         raise BadSettings("transfer compares Vision Transformers; choose a `recipe` that has one")
@@ -212,7 +212,7 @@ def _fine_tuning(ask: Ask, steps: int, seed: int) -> Recipe:
 
 
 def _masked_check(ask: Ask) -> None:
-    """Raises ValueError for a model whose patches cannot be masked."""
+    """Raises VitkitError for a model whose patches cannot be masked."""
     if not isinstance(ask.recipe.model, ViTConfig) or ask.recipe.model.mixer == "axial":
         raise BadSettings("self-supervision masks patches of a plain Vision Transformer's `recipe`")
 

@@ -156,7 +156,7 @@ def shard(
     forward and backward pass. Gradients are summed over ranks, in float32. In a run of one process
     this returns the learner unchanged.
 
-    Raises ValueError for BatchNorm, whose statistics would differ between ranks, and if the ranks do
+    Raises VitkitError for BatchNorm, whose statistics would differ between ranks, and if the ranks do
     not make whole groups.
     """
     if not dist.is_initialized():

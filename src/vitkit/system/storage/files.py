@@ -30,7 +30,7 @@ def cache_dir() -> Path:
 
 
 def on_this_machine(path: Path) -> Path:
-    """The same path. Raises ValueError for an address such as s3://bucket: results are written to
+    """The same path. Raises VitkitError for an address such as s3://bucket: results are written to
     this machine, and Path would make a folder called "s3:"."""
     if re.match(r"[a-z][a-z0-9+.\-]+:/", str(path), re.IGNORECASE):
         address = shown_address(str(path).replace(":/", "://", 1))  # Path makes one slash of two
@@ -42,7 +42,7 @@ def on_this_machine(path: Path) -> Path:
 
 
 def refuse_special(path: Path) -> Path:
-    """The same path. Raises ValueError for a pipe, a device or a socket: reading one may wait, or
+    """The same path. Raises VitkitError for a pipe, a device or a socket: reading one may wait, or
     go on, for ever."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise BadSettings(f"{path} is a pipe, a device or a socket; give a file or a directory")
@@ -158,7 +158,7 @@ def _is_ours(file: Path) -> bool:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises ValueError if a file cannot be written, or if it would replace one that vitkit did not
+    """Raises VitkitError if a file cannot be written, or if it would replace one that vitkit did not
     write: somebody needs it. Called before the work whose result it will be."""
     if path.is_dir():
         raise BadSettings(f"{path} is a directory; give the name of a file in it")
@@ -174,7 +174,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_can_be_made(path: Path) -> None:
-    """Raises ValueError if a file or directory could not be made at a path: where its folder is, or
+    """Raises VitkitError if a file or directory could not be made at a path: where its folder is, or
     would be made, nothing may be written."""
     folder = on_this_machine(path).absolute().parent
     while not folder.exists():
@@ -187,7 +187,7 @@ def check_can_be_made(path: Path) -> None:
 
 def write_where_said(path: Path, data: bytes) -> None:
     """Write a file where the user says, completely or not at all, through a link if it is one;
-    folders above it are made. Raises OSError, and ValueError for a file that vitkit did not
+    folders above it are made. Raises OSError, and VitkitError for a file that vitkit did not
     write."""
     check_replaceable(path)
     path = path.resolve()
@@ -196,7 +196,7 @@ def write_where_said(path: Path, data: bytes) -> None:
 
 
 def parse_json(text: bytes | str, kind: type[dict] = dict) -> Any:
-    """The value in JSON, its objects as this kind of dict. Raises ValueError, and nothing else: also
+    """The value in JSON, its objects as this kind of dict. Raises VitkitError, and nothing else: also
     for one that is nested deeper than Python follows."""
     hook = None if kind is dict else kind
     try:
@@ -211,7 +211,7 @@ NUMBER = (int, float)
 
 
 class Record(dict):
-    """An object of a JSON file that this program wrote once. What it lacks is a ValueError with a
+    """An object of a JSON file that this program wrote once. What it lacks is a VitkitError with a
     sentence, and no KeyError: the file is damaged, or of another version."""
 
     def __missing__(self, name: str):
@@ -224,7 +224,7 @@ LARGEST = 1 << 63  # of the numbers in records; Python writes others too, and re
 
 
 def check_types(values: dict, types: Types) -> None:
-    """Raises ValueError if a value that is there has none of its types. Names lead to inner objects:
+    """Raises VitkitError if a value that is there has none of its types. Names lead to inner objects:
     "data.source". A number is no switch, though Python takes it for one, finite, and below 2^63."""
     for name, expected in types.items():
         value: Any = values
@@ -290,7 +290,7 @@ def whole_files(path: Path, first: str = "", last: str = "") -> Iterator[Path]:
 
 def save_npz(file: Path | IO[bytes], arrays: Mapping[str, "np.ndarray"]) -> None:
     """As numpy.savez, but for the time of day: there each array carries it, so equal runs would write
-    different files. Nothing is pickled. Raises OSError, and ValueError for arrays of objects."""
+    different files. Nothing is pickled. Raises OSError, and VitkitError for arrays of objects."""
     import numpy as np
 
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -303,7 +303,7 @@ def save_npz(file: Path | IO[bytes], arrays: Mapping[str, "np.ndarray"]) -> None
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
     """A folder on the disk of `path` (which need not exist yet), for the length of a block. Raises
-    ValueError if nothing can be written there."""
+    VitkitError if nothing can be written there."""
     nearest = path.absolute().parent
     while not nearest.exists():
         nearest = nearest.parent

@@ -20,7 +20,7 @@ def record_of(kind: Callable[..., T], values: Any) -> T:
     """A dataclass or a named tuple of the values that JSON has of it.
 
     Whole numbers have at most 64 bits, other numbers are finite, and lists become tuples where the class
-    has these. Raises ValueError for values that are missing, unknown or of another type.
+    has these. Raises VitkitError for values that are missing, unknown or of another type.
     """
     if not isinstance(values, dict):
         raise BadRun(f"it holds {shown(values)} in place of an object")
@@ -41,7 +41,7 @@ def record_of(kind: Callable[..., T], values: Any) -> T:
 
 
 def value_of(kind: Any, value: Any, name: str) -> Any:
-    """A value of JSON as one of this type. Raises ValueError, with the value's name, for another."""
+    """A value of JSON as one of this type. Raises VitkitError, with the value's name, for another."""
     origin = get_origin(kind)
     if kind is Any:
         return value
@@ -76,7 +76,7 @@ def is_whole(value: Any) -> bool:
 
 
 def number_of(value: Any, name: str) -> float:
-    """A number of JSON. Raises ValueError unless it is a finite one."""
+    """A number of JSON. Raises VitkitError unless it is a finite one."""
     is_number = is_whole(value) or (isinstance(value, float) and math.isfinite(value))
     if not is_number:
         raise BadRun(f"{name} is {shown(value)}, which is not what was written")

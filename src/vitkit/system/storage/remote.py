@@ -52,7 +52,7 @@ def suffix(where: str) -> str:
 def expand(where: str) -> list[str]:
     """The files that a path, an address or a pattern of either names, sorted.
 
-    The address of a folder names all files in it. Raises ValueError for a pattern that matches
+    The address of a folder names all files in it. Raises VitkitError for a pattern that matches
     nothing, OSError for an address that does not answer.
     """
     files = []
@@ -73,7 +73,7 @@ def _has_wildcards(name: str) -> bool:
 
 
 def expand_braces(where: str) -> list[str]:
-    """All names that a pattern with braces stands for. Raises ValueError for too many."""
+    """All names that a pattern with braces stands for. Raises VitkitError for too many."""
     names = []
     to_expand = [where]
     written = 0  # characters

@@ -29,7 +29,7 @@ def with_retries(operation: Callable[[Any, str], Any], address: str) -> Any:
     """Returns operation(file system, path on it), tried several times if the network or a busy server
     may be to blame; of a server that a process waits for it says so once.
 
-    Raises FileNotFoundError, PermissionError and other OSErrors, and ValueError for an unknown scheme.
+    Raises FileNotFoundError, PermissionError and other OSErrors, and VitkitError for an unknown scheme.
     """
     attempt = 0
     shown = shown_address(address)  # it reaches terminals and logs

@@ -108,7 +108,7 @@ def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
     """What a run wrote down.
 
     typed: names of data sets that a person typed in this command or call. Of code and addresses, the
-    run's images are opened only by these names. Raises ValueError if the directory is not a run, or if
+    run's images are opened only by these names. Raises VitkitError if the directory is not a run, or if
     the run has not started to train.
     """
     try:
@@ -134,7 +134,7 @@ def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
 
 
 def _record(file: Path, types: Types) -> Record:
-    """The object in a run's file. Raises OSError, and ValueError if it is damaged."""
+    """The object in a run's file. Raises OSError, and VitkitError if it is damaged."""
     values = parse_json(file.read_bytes(), Record)
     if not isinstance(values, dict):
         raise BadRun(f"it holds a {type(values).__name__}")

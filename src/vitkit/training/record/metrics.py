@@ -106,7 +106,7 @@ def last_metrics(run_dir: Path) -> dict[str, Metric]:
 
 def best_step(lines: list[dict], name: str) -> int | None:
     """The step at which a metric was best, the first of equal ones; None before the first
-    evaluation. Raises ValueError if the evaluations do not measure it, or if it is neither good nor
+    evaluation. Raises VitkitError if the evaluations do not measure it, or if it is neither good nor
     bad."""
     best: Metric | None = None
     step = None
@@ -155,7 +155,7 @@ def primary_of(lines: list[dict], name: str = "") -> Metric | None:
     at the last one if `name` is empty; None if nothing was measured.
 
     It is the first metric of the recipe's first evaluator, on the last part that it measures: the
-    test part, if there is one. Raises ValueError as `best_step` does.
+    test part, if there is one. Raises VitkitError as `best_step` does.
     """
     for line in reversed(up_to_best(lines, name)):
         if line.get("primary"):

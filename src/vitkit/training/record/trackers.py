@@ -54,7 +54,7 @@ class Tracker(Protocol):
 
 
 def check_tracker(track: str) -> None:
-    """Raises ValueError for what is neither a tracker nor a directory, and for a library that is not
+    """Raises VitkitError for what is neither a tracker nor a directory, and for a library that is not
     installed."""
     library = track
     if track and track not in LIBRARIES:
@@ -73,7 +73,7 @@ def open_trackers(
 ) -> list[Tracker]:
     """The tracker of this name or directory, and the program's own function, for a run that begins or
     goes on at this step. `begun` is the file that says when it began; the settings are those of
-    recipe.json, by their whole names. Raises ValueError if a library cannot begin."""
+    recipe.json, by their whole names. Raises VitkitError if a library cannot begin."""
     trackers: list[Tracker] = []
     try:
         if track == "wandb":

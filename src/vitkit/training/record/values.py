@@ -68,7 +68,7 @@ OF_DATA: dict[str, Any] = {
 
 
 def check_data(data: Any) -> dict:
-    """The same values of a data.json. Raises ValueError if one is not as a run writes it."""
+    """The same values of a data.json. Raises VitkitError if one is not as a run writes it."""
     if not isinstance(data, dict):
         raise BadRun(f"the data are {repr(data)[:100]}")
     for name, kind in OF_DATA.items():
@@ -82,7 +82,7 @@ def check_data(data: Any) -> dict:
 
 
 def check_recipe(recipe: Any) -> dict:
-    """The same values of a recipe.json. Raises ValueError unless they, and their data, are objects, and
+    """The same values of a recipe.json. Raises VitkitError unless they, and their data, are objects, and
     the source of these is a text."""
     data = recipe.get("data", {}) if isinstance(recipe, dict) else None
     if not isinstance(data, dict) or not isinstance(data.get("source", ""), str):

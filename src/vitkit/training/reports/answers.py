@@ -170,7 +170,7 @@ def open_part(run: Recorded, name: str) -> Source:
     """A part of a run's own data, "test" for example, without its broken images: the examples in
     the order in which the run had them.
 
-    Raises ValueError for images that are not there any more, or are others now, and for a part that
+    Raises VitkitError for images that are not there any more, or are others now, and for a part that
     belongs to an evaluator; OSError.
     """
     if name not in run.data["counts"]:
@@ -189,7 +189,7 @@ def open_learned(run: Recorded) -> Source:
 
 
 def _opened(run: Recorded) -> tuple[Data, Splits]:
-    """A run's data, opened again. Raises ValueError for a name of code, or of another machine, that
+    """A run's data, opened again. Raises VitkitError for a name of code, or of another machine, that
     was not typed: the run may be a stranger's."""
     settings = run.recipe["data"]
     source = settings["source"]
@@ -243,7 +243,7 @@ def _part_of(run: Recorded, name: str, data: Data, splits: Splits) -> Source:
 
 
 def check_answered(kept: Kept, source: Source) -> None:
-    """Raises ValueError if a run's answers are of images that are not there."""
+    """Raises VitkitError if a run's answers are of images that are not there."""
     indices = kept.answers.indices
     if len(indices) and not 0 <= indices.min() <= indices.max() < len(source):
         raise BadRun(

@@ -135,7 +135,7 @@ def verdict(runs: Sequence[Recorded]) -> str:
 
 def write_comparison(path: Path, runs: Sequence[Recorded], notes: Sequence[str] = ()) -> Path:
     """Write a page about runs side by side: results, curves, and settings; returns its path. notes:
-    sentences that come first. Raises OSError, and ValueError for a file that vitkit did not
+    sentences that come first. Raises OSError, and VitkitError for a file that vitkit did not
     write."""
     names = run_names(runs)
     by_name = dict(zip(names, runs, strict=True))
@@ -279,7 +279,7 @@ def common_answers(first: Recorded, second: Recorded) -> Common | None:
     """What two runs answered to the images that neither has learned from; None if there is no such image,
     or if one has kept no answers. Images are the same if their files are.
 
-    Raises ValueError if images have changed since; OSError.
+    Raises VitkitError if images have changed since; OSError.
     """
     right_of = []
     group_of: dict[bytes, int] = {}

@@ -52,7 +52,7 @@ def report(
 
     typed: names of data sets that a person typed, as `read_run` takes them.
 
-    Raises ValueError if the directory is not a run, or if the file exists and vitkit did not write
+    Raises VitkitError if the directory is not a run, or if the file exists and vitkit did not write
     it.
     """
     # What the run has recorded

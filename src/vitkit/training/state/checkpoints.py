@@ -76,7 +76,7 @@ def prune(run_dir: Path, keep: int, damaged: set[str]) -> None:
 
 
 def read_facts(checkpoint: Path) -> dict:
-    """The facts of a checkpoint, its state.json. Raises ValueError if it is damaged."""
+    """The facts of a checkpoint, its state.json. Raises VitkitError if it is damaged."""
     try:
         facts = read_sealed(checkpoint / "state.json")
         if facts["step"] != step_of(checkpoint):
@@ -87,7 +87,7 @@ def read_facts(checkpoint: Path) -> dict:
 
 
 def check_file(file: Path, expected: str) -> None:
-    """Raises ValueError if a file of a checkpoint is damaged or gone: if its checksum is another."""
+    """Raises VitkitError if a file of a checkpoint is damaged or gone: if its checksum is another."""
     try:
         if checksum(file) != expected:
             raise BadRun("its checksum does not fit")
@@ -134,7 +134,7 @@ def write_sealed(path: Path, values: dict) -> None:
 
 
 def read_sealed(path: Path) -> dict:
-    """The values that `write_sealed` wrote. Raises OSError, and ValueError if they are not as they
+    """The values that `write_sealed` wrote. Raises OSError, and VitkitError if they are not as they
     were written."""
     values = parse_json(path.read_bytes())
     if not isinstance(values, dict) or values.pop(SEAL, None) != _checksum_of(values):

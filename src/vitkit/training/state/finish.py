@@ -100,7 +100,7 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) 
     """Save the trained model in `model/`, averaged if there is an average, or that of the best
     evaluation if the recipe asks for it; returns it, loaded from there.
 
-    Raises FloatingPointError if its weights are not finite, and ValueError if the best weights are
+    Raises FloatingPointError if its weights are not finite, and VitkitError if the best weights are
     damaged or gone.
     """
     step = None
@@ -207,7 +207,7 @@ def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say)
 
 def keep_best(run: Run) -> None:
     """Keep the model as it would be saved now, and what it answered, if the evaluation at this step
-    is the best so far by the recipe's metric. Raises ValueError if the evaluations do not measure
+    is the best so far by the recipe's metric. Raises VitkitError if the evaluations do not measure
     it."""
     name = run.recipe.best
     step = run.state.step

@@ -31,7 +31,7 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     2. the weights that `init` names,
     3. initial weights, drawn by the seed.
 
-    Raises ValueError for weights of another architecture, for a model that the objective cannot
+    Raises VitkitError for weights of another architecture, for a model that the objective cannot
     train, and if every checkpoint is damaged.
     """
     resumes = from_rank_0(lambda: bool(checkpoints(run_dir)))
@@ -88,7 +88,7 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Sa
     """Fill a model with published or trained weights, but for its head, which stays new; returns
     them. Their licence is the trained model's too.
 
-    Raises ValueError if the weights are of another architecture, naming every setting that differs.
+    Raises VitkitError if the weights are of another architecture, naming every setting that differs.
     """
     # The weights at this model's image size: position embeddings are resampled, in the recipe's
     # way. What their file does not say, the recipe's model does
@@ -143,7 +143,7 @@ def take_pretraining(learner: Learner, published: Classifier, recipe: Recipe, sa
 
 def restore(run_dir: Path, state: State, say: Say) -> None:
     """Load the run's newest intact checkpoint, saying which damaged ones are passed over. Raises
-    ValueError if all are damaged."""
+    VitkitError if all are damaged."""
     for checkpoint in from_rank_0(lambda: checkpoints(run_dir)):
         try:
             state.load(checkpoint)

@@ -217,7 +217,7 @@ class State:
     def load(self, checkpoint: Path) -> None:
         """Read a checkpoint into this state.
 
-        Raises ValueError if it is damaged, which `damaged` then says, or of another model; nothing
+        Raises VitkitError if it is damaged, which `damaged` then says, or of another model; nothing
         else has changed then.
         """
         self.wait()
@@ -268,7 +268,7 @@ class State:
         """The facts of a checkpoint, and the pieces of its tensors by name. Rank 0 reads the facts;
         each file is checked, and its header read, by one rank.
 
-        Raises ValueError on every rank if one of them finds it damaged.
+        Raises VitkitError on every rank if one of them finds it damaged.
         """
         try:
             facts = from_rank_0(lambda: read_facts(checkpoint))
@@ -294,7 +294,7 @@ class State:
         return facts, collected(own_pieces for _, own_pieces in everyone)
 
     def _refuse_damaged(self, checkpoint: Path, problems: list[str]) -> None:
-        """Raises ValueError if one of the ranks has a problem with a checkpoint, and remembers it as
+        """Raises VitkitError if one of the ranks has a problem with a checkpoint, and remembers it as
         damaged. The problems are those of all ranks."""
         problems = [problem for problem in problems if problem]
         if not problems:

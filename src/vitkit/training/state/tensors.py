@@ -91,7 +91,7 @@ def write(folder: Path, parts: Parts) -> Path | None:
 
 
 def pieces_of(path: Path) -> dict[str, Piece]:
-    """The part of each tensor in a file, by name: only the header is read. Raises ValueError if
+    """The part of each tensor in a file, by name: only the header is read. Raises VitkitError if
     it is not such a file, and OSError."""
     pieces = {}
     try:
@@ -141,7 +141,7 @@ def copies_to_make(
     tensors: dict[str, Tensor], pieces: dict[str, list[Piece]]
 ) -> dict[str, list[Copy]]:
     """The copies that this rank reads from each file, by the file's name, to fill its parts of
-    these tensors. Raises ValueError if something of them is in no file.
+    these tensors. Raises VitkitError if something of them is in no file.
     """
     copies: dict[str, list[Copy]] = {}
     for name, tensor in tensors.items():

@@ -17,7 +17,7 @@ FEW = 8  # points of a curve, below which nothing can be said of its form
 
 
 def examine_run(run_dir: Path) -> Iterator[Finding]:
-    """The findings in recipe.json and metrics.jsonl. Raises ValueError if it is not a run."""
+    """The findings in recipe.json and metrics.jsonl. Raises VitkitError if it is not a run."""
     run = read_run(run_dir)
     lines = [line for line in run.lines if line["event"] == "training"]
     yield _progress(run)

@@ -236,7 +236,7 @@ def _evaluate(asked: Measurement, device: torch.device) -> Evaluation:
 
 
 def _evaluators(asked: Measurement, source: Source) -> Sequence[Evaluator]:
-    """The evaluators that `evals` names, or the usual ones for such images. Raises ValueError if
+    """The evaluators that `evals` names, or the usual ones for such images. Raises VitkitError if
     they cannot measure anything on them."""
     if not asked.evals:
         if not USUAL[source.target_kind]:
@@ -342,7 +342,7 @@ def _divided(data: str, columns: Columns, origin: dict) -> Splits:
 def named_images(asked: Measurement, classifier: Classifier) -> tuple[Named, Source, str]:
     """A data set that goes by a name, its images, and what to call them.
 
-    Raises ValueError for images that are not of it, and for options that its protocol has no
+    Raises VitkitError for images that are not of it, and for options that its protocol has no
     meaning for.
     """
     if asked.calibrate and asked.named != "imagenet":

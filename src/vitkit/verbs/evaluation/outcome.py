@@ -118,7 +118,7 @@ class Evaluation(Rows):
 
     def report(self, path: Path | str) -> Path:
         """Write a page (.html), the numbers (.json) or a contact sheet of the mistakes (.png). Raises
-        ValueError for another ending, and for images that do not have one class each."""
+        VitkitError for another ending, and for images that do not have one class each."""
         if self.details is None:
             raise BadSettings("reports are about images with one class each")
         file = Path(path)
@@ -188,7 +188,7 @@ def rows_of_metrics(metrics: Iterable[Metric]) -> list[dict]:
 
 
 def check_files(files: Sequence[Path], directory: Path | None) -> None:
-    """Raises ValueError for reports that cannot be written, before anything is measured; and for a
+    """Raises VitkitError for reports that cannot be written, before anything is measured; and for a
     directory of a model that cannot."""
     for file in files:
         if file.suffix.lower() not in ENDINGS:

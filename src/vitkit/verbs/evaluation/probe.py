@@ -84,7 +84,7 @@ class Probed(Rows, MadeModel):
 
     @property
     def made(self) -> str | Classifier:
-        """Where the model was saved, or the classifier. Raises ValueError for neighbours, which have no
+        """Where the model was saved, or the classifier. Raises VitkitError for neighbours, which have no
         head."""
         if self.path is not None:
             return str(self.path)
@@ -314,7 +314,7 @@ def _features(classifier: Classifier, probing: Probing, source: Source) -> Featu
 
 
 def _refuse_broken(model: str, learned: Features, source: Source) -> None:
-    """Raises ValueError, with an image's name, for features that are not finite."""
+    """Raises VitkitError, with an image's name, for features that are not finite."""
     broken = np.flatnonzero(~np.isfinite(learned.x).all(1))
     if len(broken):
         raise BadSettings(

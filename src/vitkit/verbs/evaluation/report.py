@@ -126,7 +126,7 @@ def report_on(request: Request) -> Evaluation:
 
 
 def _lists(request: Request):
-    """ReaL's lists of labels, if `real` asks for them. Raises ValueError for other images than
+    """ReaL's lists of labels, if `real` asks for them. Raises VitkitError for other images than
     ImageNet's."""
     if not request.asked.real:
         return None
@@ -136,7 +136,7 @@ def _lists(request: Request):
 
 
 def _other(request: Request) -> Classifier | None:
-    """The model that `against` names. Raises ValueError, with its name, if its classes are not the
+    """The model that `against` names. Raises VitkitError, with its name, if its classes are not the
     images'."""
     name = request.asked.against
     if not name:

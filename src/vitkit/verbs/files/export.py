@@ -316,7 +316,7 @@ def _trial_without_data(
 
 
 def _own_trial(run: Recorded, classifier: Classifier, tried: int) -> Trial:
-    """The images of a run. Raises ValueError if they are not there, or are others now; OSError."""
+    """The images of a run. Raises VitkitError if they are not there, or are others now; OSError."""
     parts = [name for name in ("test", "val") if name in run.data["counts"]]
     if not parts:
         raise BadSettings("it held out none")

@@ -275,7 +275,7 @@ def _found(
 
 
 def duration(text: str, option: str, example: str) -> float:
-    """Seconds of a text such as 15ms, 90s, 10m or 1h. Raises ValueError for any other, and for none."""
+    """Seconds of a text such as 15ms, 90s, 10m or 1h. Raises VitkitError for any other, and for none."""
     match = DURATION.fullmatch(text)
     if match is None or not match[2] or float(match[1]) == 0:
         raise BadSettings(f"{option} is {text!r}; it is a time such as {example}")
@@ -284,7 +284,7 @@ def duration(text: str, option: str, example: str) -> float:
 
 def choose(line: Line, lose: float, most: float | None) -> Point:
     """The fastest for which a loss below this share can be promised; or the most accurate within
-    this many milliseconds. Raises ValueError if nothing is as fast."""
+    this many milliseconds. Raises VitkitError if nothing is as fast."""
     if most is None:
         return line.fastest(lose)
     chosen = line.most_accurate(most)

@@ -187,7 +187,7 @@ def list_models(
 
 
 def list_published(names: tuple[str, ...]) -> PublishedList:
-    """The published weights that any of these texts names. Raises ValueError if none does."""
+    """The published weights that any of these texts names. Raises VitkitError if none does."""
     if not names:
         return PublishedList(all_published(), by_family=True)
     found = {}

@@ -124,7 +124,7 @@ def subject_of(
 
 def _target(name: str, labels: Sequence[str]) -> int | None:
     """The number of a class, by its name as it is; else without regard to capital letters; else by the
-    first of its names. Raises ValueError, also for a name that several classes have."""
+    first of its names. Raises VitkitError, also for a name that several classes have."""
     if not name:
         return None
     wanted = name.casefold()
@@ -150,7 +150,7 @@ def _target(name: str, labels: Sequence[str]) -> int | None:
 
 
 def _layer(number: int, classifier: Classifier) -> int | None:
-    """A layer of attention, from 0, by its number from 1; None is the last. Raises ValueError."""
+    """A layer of attention, from 0, by its number from 1; None is the last. Raises VitkitError."""
     if number == 0:
         return None
     names = layer_names(check_transformer(classifier))
@@ -164,7 +164,7 @@ def _layer(number: int, classifier: Classifier) -> int | None:
 def _patch(
     patch: tuple[int, int] | None, classifier: Classifier, images: Tensor | None
 ) -> tuple[int, int] | None:
-    """A patch, from 0, by its row and column from 1. Raises ValueError."""
+    """A patch, from 0, by its row and column from 1. Raises VitkitError."""
     if patch is None:
         return None
     config = check_transformer(classifier)

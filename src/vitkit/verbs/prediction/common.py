@@ -103,7 +103,7 @@ def request(model: ModelLike, images: tuple[Any, ...], answering: Answering) -> 
 
 
 def check_request(settings: Request) -> None:
-    """Raises ValueError if settings do not go together, before the model is loaded."""
+    """Raises VitkitError if settings do not go together, before the model is loaded."""
     check_settings(settings.top, BATCH, settings.workers)
     if not len(settings.images):
         takes = "IMAGE... is files, folders, patterns and data sets, or - for names from the standard input"
@@ -147,7 +147,7 @@ def images_of(
     """The images that are given; None if their names come through the standard input.
 
     limit: the largest number, chosen evenly from all; 0 is all. written_to: folders whose images are
-    not to be answered, because they are written there. files_only: raises ValueError for images that
+    not to be answered, because they are written there. files_only: raises VitkitError for images that
     are not files of this machine.
     """
     images = settings.images

@@ -168,7 +168,7 @@ class Taking:
         sorter: Sorter | None = None,
         json: bool = False,
     ):
-        """total: how many images there will be; None if that is not known. Opens the file; raises ValueError and
+        """total: how many images there will be; None if that is not known. Opens the file; raises VitkitError and
         OSError if it cannot be written."""
         self.runtime = runtime
         self.progress = ImageCounter(total)

@@ -217,7 +217,7 @@ def _say_ready(name: str, address: str, word: str = "ready") -> None:
 
 
 def check_origins(origins: tuple[str, ...]) -> None:
-    """Raises ValueError if browsers would never send one as a page's origin."""
+    """Raises VitkitError if browsers would never send one as a page's origin."""
     for origin in origins:
         parts = urlsplit(origin)
         is_origin = parts.scheme in USUAL_PORTS and origin == f"{parts.scheme}://{parts.netloc}"
@@ -232,7 +232,7 @@ def check_origins(origins: tuple[str, ...]) -> None:
 
 
 def check_hosts(names: tuple[str, ...]) -> None:
-    """Raises ValueError for what no client names as the host alone."""
+    """Raises VitkitError for what no client names as the host alone."""
     for name in names:
         if name != "*" and not re.fullmatch(r"[\w.-]+", name):
             raise BadSettings(
@@ -242,7 +242,7 @@ def check_hosts(names: tuple[str, ...]) -> None:
 
 
 def token_of(file: Path | None) -> str | None:
-    """The token that clients have to show. Raises ValueError if it is empty."""
+    """The token that clients have to show. Raises VitkitError if it is empty."""
     if file is not None:
         token = file.read_text().strip()
         source = str(file)

@@ -81,7 +81,7 @@ class Labelled(Rows, MadeModel):
 
     @property
     def made(self) -> str:
-        """The model's directory. Raises ValueError if none was written."""
+        """The model's directory. Raises VitkitError if none was written."""
         if self.model is None:
             raise BadSettings("no model was made: two classes or more need labels")
         return str(self.model)
@@ -273,7 +273,7 @@ def _check(
 
 def _photographs(root: Path, ours: tuple[Path | None, ...]) -> list[str]:
     """The names of the photographs of a folder, without what lies in directories that are ours: links and
-    plots of earlier runs, for one who labels the folder that he is in. Raises ValueError, OSError."""
+    plots of earlier runs, for one who labels the folder that he is in. Raises VitkitError, OSError."""
     names, _ = find_images(root)
     for folder in ours:
         if folder is None or not folder.resolve().is_relative_to(root.resolve()):

@@ -44,7 +44,7 @@ def photographs_of(word: str, memory: Memory) -> Batch:
     """The photographs of a word of `add`: a folder that is a class, a folder of such, a photograph,
     or a data set; CLASS=PATH says which class they are.
 
-    Raises ValueError, in one sentence, if it does not exist, or if its class is not known.
+    Raises VitkitError, in one sentence, if it does not exist, or if its class is not known.
     """
     label = None
     path = Path(word)
@@ -90,7 +90,7 @@ def rows_of(word: str, memory: Memory) -> list[int]:
     """The examples that a word of `remove` stands for, by number: a class; or a photograph or a
     folder of them, known by what is in them; or what a photograph was called.
 
-    Raises ValueError if there are none, or the name is of several.
+    Raises VitkitError if there are none, or the name is of several.
     """
     # A class
     if members := memory.members(word.rstrip("/")) or memory.members(word):
@@ -128,7 +128,7 @@ def _files(root: Path, names: Sequence[str], label: str) -> Source:
 
 
 def _class_of_folder(path: Path, memory: Memory) -> str:
-    """The class of a photograph: the name of its folder. Raises ValueError if that is not a class yet."""
+    """The class of a photograph: the name of its folder. Raises VitkitError if that is not a class yet."""
     folder = path.resolve().parent.name
     if folder in memory.classes:
         return folder
@@ -186,7 +186,7 @@ def new_photographs(
     """The photographs of the words of `add` that are not known yet, with their features. It reports
     what it leaves out.
 
-    classifier: the model on its device, for inference. Raises ValueError for an image that is to be
+    classifier: the model on its device, for inference. Raises VitkitError for an image that is to be
     of two classes.
     """
     label_of = {}  # of every image that is known, by its digest

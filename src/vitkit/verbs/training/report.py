@@ -131,7 +131,7 @@ def on_common_images(runs: Sequence[Recorded]) -> tuple[str, ...]:
 
 
 def _check(run_dir: Path) -> None:
-    """Raises ValueError if it is not a run, with the runs in it, or a quick one that is not whole."""
+    """Raises VitkitError if it is not a run, with the runs in it, or a quick one that is not whole."""
     check_recorded(run_dir)
     inner = sorted(path.parent for path in run_dir.glob("*/recipe.json"))
     if is_run(run_dir) or not inner:

@@ -71,7 +71,7 @@ def joined(*parts: Lazy) -> Lazy:
 
 
 def check_content(size: int, content: int) -> None:
-    """Raises ValueError for a file of `size` bytes that would take too many when it is read."""
+    """Raises VitkitError for a file of `size` bytes that would take too many when it is read."""
     if content > min(LARGEST, INFLATION * size + 2**28):
         raise BadWeights(f"it would take {content:,} bytes of memory, out of a file of {size:,}")
 
@@ -135,7 +135,7 @@ PREPROCESSOR: Fields = {
 
 
 def read_json(file: Path) -> dict:
-    """The object in a JSON file. Raises ValueError."""
+    """The object in a JSON file. Raises VitkitError."""
     if file.stat().st_size > LARGEST_JSON:
         raise BadWeights(
             f"{file} is larger than {LARGEST_JSON // 2**20} MiB, so it describes no model"
@@ -147,7 +147,7 @@ def read_json(file: Path) -> dict:
 
 
 def parse_object(text: bytes | str) -> dict:
-    """The object in JSON. Raises ValueError."""
+    """The object in JSON. Raises VitkitError."""
     value = parse_json(text)
     if not isinstance(value, dict):
         raise BadWeights(f"it holds a {type(value).__name__}")
@@ -161,7 +161,7 @@ def identity(description: dict) -> str:
 
 
 def check_fields(values: dict, fields: Fields, within: str = "") -> None:
-    """Raises ValueError for a field of another type. A field that is absent or null has none."""
+    """Raises VitkitError for a field of another type. A field that is absent or null has none."""
     for name, kind in fields.items():
         value = values.get(name)
         if value is None:
@@ -174,7 +174,7 @@ def check_fields(values: dict, fields: Fields, within: str = "") -> None:
 
 
 def _check(name: str, value: object, kind: tuple) -> None:
-    """Raises ValueError for a value of another type."""
+    """Raises VitkitError for a value of another type."""
     words, types = kind
     right = isinstance(value, types) and (kind == SWITCH or not isinstance(value, bool))
     if kind in (NUMBERS, OF_CHANNELS) and isinstance(value, list):
@@ -196,7 +196,7 @@ def _is_finite(value: object) -> bool:
 
 
 def read_comment(file: Path) -> dict:
-    """vitkit's description of the model; {} without one. Raises ValueError for a damaged file."""
+    """vitkit's description of the model; {} without one. Raises VitkitError for a damaged file."""
     if not zipfile.is_zipfile(file):
         return {}
     try:
@@ -215,7 +215,7 @@ def comment_of(description: dict) -> bytes:
     """The comment that holds vitkit's description of a model.
 
     "labels" is null there if the classes are only numbered, for the numbers of ImageNet-21k's
-    21,843 classes would not fit. Raises ValueError if real names do not.
+    21,843 classes would not fit. Raises VitkitError if real names do not.
     """
     labels = description["labels"]
     if tuple(labels) == numbered(len(labels)):

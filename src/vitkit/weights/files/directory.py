@@ -96,7 +96,7 @@ class Opened:
 
 
 def open_weights(path: Path) -> Opened:
-    """Open a model directory, a run or a file of weights. Raises ValueError if it is none."""
+    """Open a model directory, a run or a file of weights. Raises VitkitError if it is none."""
     # FOLDER_FILES are weights whatever their ending: that of model.safetensors.index.json is .json
     ending = refuse_special(path).suffix.lower()
     if ending in NO_WEIGHTS and path.is_file() and path.name not in FOLDER_FILES:
@@ -294,7 +294,7 @@ def write_tensors(file: Path, tensors: dict[str, Tensor], description: dict) -> 
     """Write tensors, with vitkit's description of the model inside, to a .npz, .safetensors, .pth
     or .pt file.
 
-    The file is there whole or not at all. Raises OSError, and ValueError for a description that
+    The file is there whole or not at all. Raises OSError, and VitkitError for a description that
     does not fit.
     """
     if file.suffix == ".safetensors":

@@ -39,7 +39,7 @@ def fetch(source: Path | str) -> Path:
 
     Names are a hub repository ("google/vit-base-patch16-224", "timm/...", with @REVISION if
     wanted), a file of Google's bucket ("imagenet21k/ViT-B_16", or the whole name of an AugReg
-    checkpoint), or its address. Raises ValueError.
+    checkpoint), or its address. Raises VitkitError.
     """
     if Path(source).exists():
         return Path(source)
@@ -135,7 +135,7 @@ def _where_to_get(name: str) -> str:
 
 
 def _hub(purpose: str) -> ModuleType:
-    """The client of the hub. Raises ValueError, which says how to install it."""
+    """The client of the hub. Raises VitkitError, which says how to install it."""
     try:
         import huggingface_hub.errors
     except ImportError:
@@ -166,7 +166,7 @@ def hub_answers() -> bool:
 def push(folder: Path, name: str, private: bool = False) -> str:
     """Upload a model directory to the Hugging Face hub; returns its address. The repository is
     created if it does not exist. Only the files of a model directory are uploaded. Raises
-    ValueError if the hub refuses, and says how to log in.
+    VitkitError if the hub refuses, and says how to log in.
     """
     hub = _hub("to upload to the Hugging Face hub")
     errors = hub.errors

@@ -33,7 +33,7 @@ class Member(NamedTuple):
 
 
 def is_npz(file: Path) -> bool:
-    """Whether a ZIP archive holds arrays and nothing else. Raises ValueError for a damaged one."""
+    """Whether a ZIP archive holds arrays and nothing else. Raises VitkitError for a damaged one."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
@@ -47,7 +47,7 @@ def is_npz(file: Path) -> bool:
 def read_npz(file: Path) -> tuple[Tensors, dict]:
     """The arrays, and the description of the model in the archive's comment ({} without one).
 
-    bfloat16 may be stored as two raw bytes. Raises ValueError, before memory is taken, if the file
+    bfloat16 may be stored as two raw bytes. Raises VitkitError, before memory is taken, if the file
     does not contain weights.
     """
     description = read_comment(file)

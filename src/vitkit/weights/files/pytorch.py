@@ -94,7 +94,7 @@ ALLOWED = [
 
 def read_pickle(file: Path) -> tuple[Parts, str]:
     """Every state dict in a file but those of optimisers, outer ones first; and what the file calls the
-    architecture, "" if it does not say. Raises ValueError if there is no state dict."""
+    architecture, "" if it does not say. Raises VitkitError if there is no state dict."""
     checkpoint = _unpickle(file)
     parts = {}
     try:
@@ -205,7 +205,7 @@ def _why_not(key: object) -> str:
 
 
 def _unpickle(file: Path) -> object:
-    """What a file holds. Raises ValueError if it is damaged or holds more than tensors and values."""
+    """What a file holds. Raises VitkitError if it is damaged or holds more than tensors and values."""
     try:
         # Whatever torch warns of becomes our own sentence below
         with (
@@ -243,7 +243,7 @@ def _load(file: Path) -> object:
 
 
 def _check_storage(name: str, tensor: Tensor) -> None:
-    """Raises ValueError for a tensor whose numbers are not all in the file: expanded, with a stride
+    """Raises VitkitError for a tensor whose numbers are not all in the file: expanded, with a stride
     of 0, a few bytes may claim to be any number of them."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise BadWeights(
@@ -258,7 +258,7 @@ def _check_storage(name: str, tensor: Tensor) -> None:
 
 
 def _check_records(file: Path) -> None:
-    """Raises ValueError for an archive whose records are compressed, damaged or there twice.
+    """Raises VitkitError for an archive whose records are compressed, damaged or there twice.
 
     Every byte is read for it. Archives without any checksum are believed, for torch can be told to
     write none.
@@ -300,6 +300,6 @@ def _bytes_of(file: Path, record: zipfile.ZipInfo) -> bytes:
 
 
 def _check_pickle(data: bytes) -> None:
-    """Raises ValueError for a pickle that takes more memory than it has bytes."""
+    """Raises VitkitError for a pickle that takes more memory than it has bytes."""
     if BYTEARRAY in data:
         raise BadWeights("it holds the Python object bytearray, which is no part of a model")

@@ -20,7 +20,7 @@ def read_safetensors(file: Path) -> tuple[Tensors, dict]:
     """The tensors, mapped and not copied, and the description of the model in the header ({}
     without one).
 
-    Raises SafetensorError for a damaged file, ValueError for a description that is none, and for a
+    Raises SafetensorError for a damaged file, VitkitError for a description that is none, and for a
     file that a download or a clone fetched instead.
     """
     if instead := what_came_instead(file):

@@ -233,7 +233,7 @@ def _joined(
 
 def settings_of(tensors: Tensors, names: Names, arrays: Arrays = PYTORCH) -> dict:
     """The settings of a ViTConfig that shapes tell, whatever library has written them; of a hybrid the
-    channels are those of its ResNet's feature map. Raises ValueError for shapes that make no model."""
+    channels are those of its ResNet's feature map. Raises VitkitError for shapes that make no model."""
     weight, bias = arrays.ends
     norm_weight, _ = arrays.norm_ends
     block = names.block

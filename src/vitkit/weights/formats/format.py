@@ -66,7 +66,7 @@ class Format:
     recognises: Callable[[Tensors], bool]
     """Whether these tensors have its names. The first format that says so reads the file."""
     describe: Callable[[Opened, Tidied, Hints], Description]
-    """What the file says about its model. Raises ValueError for what vitkit does not read."""
+    """What the file says about its model. Raises VitkitError for what vitkit does not read."""
     rules: Callable[[ModelConfig], list[Rule]]
     """The table between its tensors and vitkit's."""
     contradictions: Callable[[Description, Opened], list[str]] = lambda described, opened: []
@@ -136,7 +136,7 @@ def without_prefix(
 ) -> Tensors:
     """Tensors without what training, or a model around this one, put before every name: what comes
     before the end `first` of one of them. `renamed`: patterns of names -> those that the rules use.
-    Raises ValueError if two names become one."""
+    Raises VitkitError if two names become one."""
     prefix = next(iter(prefixes_of(tensors, first)), "")
     plain = {}
     for name, lazy in tensors.items():

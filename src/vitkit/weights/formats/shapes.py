@@ -1,6 +1,6 @@
 """Reading an architecture from the shapes of its tensors.
 
-Everything here raises ValueError for shapes that make no model. A `hint` is what the user says
+Everything here raises VitkitError for shapes that make no model. A `hint` is what the user says
 because the file does not, or None.
 """
 

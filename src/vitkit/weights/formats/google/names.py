@@ -115,7 +115,7 @@ def spelled(tensors: dict[str, Tensor], layout: Layout, depth: int) -> dict[str,
 
 
 def image_part(tensors: Tensors, prefix: str) -> tuple[Tensors, list[str]]:
-    """The arrays under a prefix, and a note on the others. Raises ValueError for unknown ones."""
+    """The arrays under a prefix, and a note on the others. Raises VitkitError for unknown ones."""
     image = {}
     others = []
     for name, lazy in tensors.items():

@@ -66,7 +66,7 @@ def write_fields(config: ViTConfig, fields: Mapping[str, tuple[str, object]]) ->
 
 
 def gelu_of(act: object) -> str:
-    """The form of the GELU. Raises ValueError for another activation."""
+    """The form of the GELU. Raises VitkitError for another activation."""
     if act not in GELU:
         raise BadWeights(
             f"its hidden_act is {act!r}; a Vision Transformer has one of {', '.join(GELU)}"

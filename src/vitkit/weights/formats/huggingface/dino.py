@@ -149,7 +149,7 @@ def _with_all_biases(tensors: Tensors) -> Tidied:
 
 
 def _dinov3_settings(json: dict, tensors: Tensors) -> dict:
-    """Raises ValueError for positions or an MLP that vitkit does not have."""
+    """Raises VitkitError for positions or an MLP that vitkit does not have."""
     theta = json.get("rope_theta", 100.0)
     if theta != 100:
         raise BadWeights(f"its rope_theta is {theta}; vitkit's positions of DINOv3 have 100")

@@ -68,7 +68,7 @@ class Family:
     pools: Callable[[ViTConfig], tuple[str, ...]]
     """What the heads of such models may read."""
     settings: Callable[[dict, Tensors], dict]
-    """The settings that only the tensors tell, or fields that are no setting's. Raises ValueError for
+    """The settings that only the tensors tell, or fields that are no setting's. Raises VitkitError for
     what vitkit does not have."""
     more_fields: Callable[[ViTConfig], dict] = lambda config: {}
     """The way back: fields of config.json that are no setting's."""
@@ -80,7 +80,7 @@ class Family:
     """What is left to do when the names are those of `names`: parts that no classifier reads go, and
     layers become one that are one of vitkit's."""
     check: Callable[[dict, Tidied], None] = lambda config, tidied: None
-    """Raises ValueError for what config.json and the tensors say together."""
+    """Raises VitkitError for what config.json and the tensors say together."""
     vision_json: Callable[[dict], dict] = lambda json: json
     """The part of config.json that is about images."""
     of_types: Mapping[str, dict] = field(default_factory=dict)

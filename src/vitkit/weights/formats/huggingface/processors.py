@@ -194,7 +194,7 @@ def preprocessing_of(
     """The preprocessing of an image processor, and notes about assumptions. `image` and `patch`
     are the model's.
 
-    Without a processor, what models of this type usually have. Raises ValueError for what no
+    Without a processor, what models of this type usually have. Raises VitkitError for what no
     Preprocessing does.
     """
     if not json:
@@ -254,7 +254,7 @@ def _usual(image: tuple[int, int], model_type: str, patch: int) -> Preprocessing
 def _with_defaults(json: dict, model_type: str) -> tuple[str, dict]:
     """The class, and all fields, absent ones as the class has them.
 
-    Raises ValueError for a class that vitkit does not know, and for a field of its class that
+    Raises VitkitError for a class that vitkit does not know, and for a field of its class that
     changes pixels as no Preprocessing does.
     """
     # ViTImageProcessor, ViTImageProcessorFast, ViTFeatureExtractor: the same class of three times.
@@ -295,7 +295,7 @@ def _unknown_class(name: str, json: dict) -> str:
 
 
 def _size_of_patches(json: dict, patch: int) -> tuple[int, int]:
-    """The size that has as many patches as an image at its own proportions may have. Raises ValueError
+    """The size that has as many patches as an image at its own proportions may have. Raises VitkitError
     for other patches than the model's, and for a number that no image can have."""
     if json["patch_size"] != patch:
         raise BadWeights(
@@ -373,7 +373,7 @@ def _crop_pct(json: dict) -> float:
 
 
 def _check_crop(json: dict, rule: str, resized: tuple[int, int], crop: tuple[int, int]) -> None:
-    """Raises ValueError for a crop that no Preprocessing has."""
+    """Raises VitkitError for a crop that no Preprocessing has."""
     if rule == "square" and resized[0] != resized[1]:
         raise BadWeights(
             f"its preprocessor resizes to {resized[0]} x {resized[1]} before a crop; "
@@ -387,7 +387,7 @@ def _check_crop(json: dict, rule: str, resized: tuple[int, int], crop: tuple[int
 
 
 def _check_padding(json: dict, size: tuple[int, int]) -> None:
-    """Raises ValueError for a border around an image of this (height, width). Without a pad_size
+    """Raises VitkitError for a border around an image of this (height, width). Without a pad_size
     images are padded to the largest of a batch, which here all have one size."""
     if not json["do_pad"] or "pad_size" not in json:
         return
@@ -399,7 +399,7 @@ def _check_padding(json: dict, size: tuple[int, int]) -> None:
 
 
 def _pair(field: str, size: object) -> tuple[int, int]:
-    """(height, width), in whichever way it is written. Raises ValueError for what is no size, and for
+    """(height, width), in whichever way it is written. Raises VitkitError for what is no size, and for
     another kind of size."""
     pair = size
     if isinstance(size, dict) and size.keys() == {"height", "width"}:

@@ -60,7 +60,7 @@ def _tower_alone(tensors: Tensors) -> Tidied:
 
 
 def _check_classifier(config: dict, tidied: Tidied) -> None:
-    """Raises ValueError for a classifier and a MAP head of which config.json does not say that they are
+    """Raises VitkitError for a classifier and a MAP head of which config.json does not say that they are
     Transformers' own: somebody's class may read either output."""
     architectures = config.get("architectures")
     if tidied.passed_by and "ForImageClassification" not in str(architectures):
@@ -198,7 +198,7 @@ PATCHES = f"{NAMES.patches}.weight"
 
 
 def _naflex_settings(json: dict, tensors: Tensors) -> dict:
-    """The image that its square table of positions is for. Raises ValueError if that is no square."""
+    """The image that its square table of positions is for. Raises VitkitError if that is no square."""
     patch = _square_patch(json)
     patches = json.get("num_patches", 256)
     side = isqrt(max(patches, 0))

@@ -45,7 +45,7 @@ PATCHES = "embeddings.patch_embeddings.projection"
 
 
 def _without_unread_parts(tensors: Tensors) -> Tidied:
-    """ViT-MAE's decoder is kept aside. Raises ValueError for a classifier beside a pooler, which no class of
+    """ViT-MAE's decoder is kept aside. Raises VitkitError for a classifier beside a pooler, which no class of
     Transformers' has: that of somebody's own may read either output."""
     tidied = {}
     decoder = {}

@@ -67,7 +67,7 @@ def architecture_called(name: str) -> Architecture | None:
 
 
 def check_architecture(json: dict) -> None:
-    """Raises ValueError for a config.json that names an architecture of timm's that vitkit does not read,
+    """Raises VitkitError for a config.json that names an architecture of timm's that vitkit does not read,
     whatever its tensors look like."""
     name = architecture_name(json)
     known = architecture_called(name)

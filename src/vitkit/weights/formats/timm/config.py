@@ -84,7 +84,7 @@ def architecture_name(json: dict) -> str:
 
 
 def check_arguments(arguments: dict) -> None:
-    """Raises ValueError for an argument of timm's function that changes what the model computes and that
+    """Raises VitkitError for an argument of timm's function that changes what the model computes and that
     vitkit does not read."""
     for name, value in arguments.items():
         if value is None or name in READ_ARGUMENTS or name in SHAPES or name in TRAINING:
@@ -127,7 +127,7 @@ def labels_of(json: dict, classes: int) -> tuple[tuple[str, ...] | None, list[st
 def written_preprocessing(
     json: dict, image: tuple[int, int]
 ) -> tuple[Preprocessing, list[str]] | None:
-    """The preprocessing that it describes, and notes; None if it describes none. Raises ValueError for
+    """The preprocessing that it describes, and notes; None if it describes none. Raises VitkitError for
     what no Preprocessing does."""
     written = pretrained_cfg(json)
     if not written:

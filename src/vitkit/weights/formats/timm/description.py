@@ -119,7 +119,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 def _architecture(opened: Opened) -> tuple[str, Architecture | None, str]:
     """timm's name for the model in config.json, and what is known of it; without a config.json "", what a
     checkpoint says that it is, or a file called by such a name may be, and where that is from. Raises
-    ValueError for one that vitkit does not read."""
+    VitkitError for one that vitkit does not read."""
     name = architecture_name(opened.config)
     if name:
         return name, architecture_called(name), "config.json"
@@ -179,7 +179,7 @@ def _positions(
     hints: Hints,
 ) -> tuple[Grid, dict, list[str]]:
     """The grid, the settings about positions, and notes. `prefix` tokens are before the patches. Raises
-    ValueError for positions that nothing tells."""
+    VitkitError for positions that nothing tells."""
     image = hints.image or input_size(opened.config)
 
     # No table: none, or a rotation, of which no tensor tells
@@ -254,7 +254,7 @@ def _pool(
     tensors: Tensors, json: dict, known: Architecture | None, prefix: int, positions: str
 ) -> tuple[str, list[str]]:
     """What the head reads, of a model with so many tokens before the patches: by its parameters, as
-    config.json says, or as such models usually have it, with a note. Raises ValueError for a
+    config.json says, or as such models usually have it, with a note. Raises VitkitError for a
     pooling that vitkit does not have."""
     arguments = json.get("model_args") or {}
     # timm's EVA code, which its models with rotations are of, always does
@@ -298,7 +298,7 @@ def _pool(
 def _gelu(
     arguments: dict, known: Architecture | None, is_clip: bool, swiglu: bool
 ) -> tuple[str, list[str]]:
-    """The form of the GELU, and a note if it is a guess. Raises ValueError for unknown ones, and for a
+    """The form of the GELU, and a note if it is a guess. Raises VitkitError for unknown ones, and for a
     gate with another activation than a SwiGLU's."""
     act = arguments.get("act_layer")
     if swiglu and act not in (None, "silu", "swish"):

@@ -101,7 +101,7 @@ def recognises(tensors: Tensors) -> bool:
 
 def tidy(tensors: Tensors) -> Tidied:
     """timm's names, whatever trained the model: without a prefix, with one name for registers, and
-    without what no classifier reads. Raises ValueError for models of another architecture."""
+    without what no classifier reads. Raises VitkitError for models of another architecture."""
     tensors = without_prefix(tensors, PATCHES, RENAMED)
 
     # Other architectures
