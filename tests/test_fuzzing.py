@@ -16,6 +16,8 @@ from fuzzing.grammars import GRAMMARS
 from fuzzing.mutations import damaged
 from fuzzing.subjects import SUBJECTS
 
+from vitkit.system.errors import VitkitError
+
 ATTEMPTS = 100
 FEW = 5  # of what takes a second each: runs that are trained again, and drawn
 SLOW = ("paused run", "finished run", "quick run continued", "quick run's report")
