@@ -5,11 +5,9 @@ from .figures import HEADER as HEADER
 from .figures import cells as cells
 from .figures import draw as draw
 from .figures import write_page as write_page
-from .heads import Head as Head
 from .heads import head_of as head_of
 from .losses import Judge as Judge
 from .losses import Judged as Judged
-from .losses import Loss as Loss
 from .losses import on_others as on_others
 from .pareto import Line as Line
 from .pareto import Point as Point

@@ -1,4 +1,3 @@
-from .corrections import Correction as Correction
 from .corrections import LEAVE_OUT as LEAVE_OUT
 from .corrections import Move as Move
 from .corrections import RELABEL as RELABEL

@@ -1,6 +1,5 @@
 from .augmentation.draws import Draw as Draw
 from .augmentation.draws import apply as apply
-from .augmentation.draws import apply_geometry as apply_geometry
 from .augmentation.draws import augment as augment
 from .augmentation.draws import draw as draw
 from .augmentation.mixing import mix as mix
@@ -35,7 +34,6 @@ from .images.preprocessing import Interpolation as Interpolation
 from .images.preprocessing import Preprocessing as Preprocessing
 from .images.preprocessing import check_choice as check_choice
 from .loading.batches import Batch as Batch
-from .loading.batches import EvalBatches as EvalBatches
 from .loading.batches import WholePictures as WholePictures
 from .loading.batches import default_workers as default_workers
 from .loading.batches import eval_batches as eval_batches

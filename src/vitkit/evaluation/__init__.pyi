@@ -39,7 +39,6 @@ from .evaluators import EVALUATORS as EVALUATORS
 from .evaluators import EvaluatorName as EvaluatorName
 from .evaluators import USUAL as USUAL
 from .label_preservation import Survival as Survival
-from .label_preservation import Trial as Trial
 from .label_preservation import surviving as surviving
 from .label_preservation import surviving_in_pixels as surviving_in_pixels
 from .metrics.answers import Answers as Answers
@@ -51,7 +50,6 @@ from .metrics.answers import in_groups as in_groups
 from .metrics.answers import read_answers as read_answers
 from .metrics.answers import write_answers as write_answers
 from .metrics.calibration import calibrate as calibrate
-from .metrics.calibration import chance_sentence as chance_sentence
 from .metrics.calibration import check_can_calibrate as check_can_calibrate
 from .metrics.calibration import fit_temperature as fit_temperature
 from .metrics.classification import Accuracy as Accuracy

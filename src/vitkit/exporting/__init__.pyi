@@ -14,7 +14,6 @@ from .browser import WebRuntime as WebRuntime
 from .browser import find_web_runtime as find_web_runtime
 from .exporting import ENDINGS as ENDINGS
 from .exporting import Export as Export
-from .exporting import FILES as FILES
 from .exporting import check as check
 from .exporting import described as described
 from .exporting import export as export

@@ -1,7 +1,5 @@
 from .active_learning import next_to_label as next_to_label
-from .answers import Answer as Answer
 from .answers import Answers as Answers
-from .answers import Difference as Difference
 from .answers import JOURNAL as JOURNAL
 from .answers import kappa as kappa
 from .checking import Check as Check
@@ -9,13 +7,10 @@ from .checking import Checking as Checking
 from .directory import folder_of_sitting as folder_of_sitting
 from .directory import open_for_one as open_for_one
 from .directory import record_sitting as record_sitting
-from .estimate import Estimate as Estimate
 from .feature_thread import FeatureThread as FeatureThread
 from .http import Table as Table
 from .http import application as application
 from .http import sentences as sentences
-from .questions import Question as Question
-from .saving import TakenHome as TakenHome
 from .saving import save_model as save_model
 from .saving import sort_into as sort_into
 from .sitting import PHOTOGRAPHS as PHOTOGRAPHS

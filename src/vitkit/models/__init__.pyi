@@ -30,7 +30,6 @@ from .construction import resized as resized
 from .construction import same_memory as same_memory
 from .construction import with_stride as with_stride
 from .layers import Dense as Dense
-from .operations import Cost as Cost
 from .operations import cost as cost
 from .operations import exaflops as exaflops
 from .pooling import DistilledHead as DistilledHead

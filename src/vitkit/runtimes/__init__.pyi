@@ -28,7 +28,6 @@ from .libraries import LIBRARIES as LIBRARIES
 from .libraries import NO_DIGEST as NO_DIGEST
 from .libraries import PACKAGES as PACKAGES
 from .libraries import RuntimeName as RuntimeName
-from .libraries import check_installed as check_installed
 from .libraries import check_onnx_precision as check_onnx_precision
 from .libraries import core as core
 from .libraries import open_file as open_file
@@ -57,4 +56,3 @@ from .pytorch import of_file as of_file
 from .pytorch import on_runtime as on_runtime
 from .pytorch import with_strangeness as with_strangeness
 from .runtime import Runtime as Runtime
-from .runtime import SaysUnknown as SaysUnknown

@@ -2,7 +2,6 @@ from .budget import Plan as Plan
 from .budget import duration as duration
 from .drawing import write_figure as write_figure
 from .grid import Cell as Cell
-from .grid import Measurement as Measurement
 from .grid import check_shard as check_shard
 from .grid import most_shards as most_shards
 from .grid import run_grid as run_grid

@@ -46,7 +46,6 @@ from .reports.answers import HELD_OUT as HELD_OUT
 from .reports.answers import check_answered as check_answered
 from .reports.answers import open_learned as open_learned
 from .reports.answers import open_part as open_part
-from .reports.comparison import Common as Common
 from .reports.comparison import common_answers as common_answers
 from .reports.comparison import results as results
 from .reports.comparison import settings as settings
