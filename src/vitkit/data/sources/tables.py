@@ -330,7 +330,7 @@ def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> Numbe
     classes has the same numbers.
     """
     values, notes = composed(values)
-    notes = (*notes, *notes_on(values))
+    notes = (*notes, *notes_on(values, isinstance(table.row_labels, Lists)))
     train_values = values[table.parts[owners] == "train"]
     if not len(train_values):  # there is no such part
         train_values = values
