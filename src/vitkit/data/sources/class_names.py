@@ -35,7 +35,8 @@ def notes_on(values: np.ndarray, are_several: bool = False) -> list[str]:
         )
     joined = []
     for name in names:
-        if is_in_brackets(name) or any(separator in name for separator in SEPARATORS):
+        is_list = name.startswith("[") and is_in_brackets(name)
+        if is_list or any(separator in name for separator in SEPARATORS):
             joined.append(name)
     if joined and not are_several:
         notes.append(

@@ -7,7 +7,7 @@ Legend: N examples, M classes of all examples together.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from vitkit.data.sources.targets import (
     nothing_for,
 )
 from vitkit.system.console.text import counted_kind, some
-from vitkit.system.errors import BadData
+from vitkit.system.errors import BadData, BadSettings
 
 IMAGE = ("image", "img", "pixels", "jpg", "png")
 PATH = (*IMAGE, "path", "file", "filename", "file_name", "image_path", "filepath")
@@ -39,6 +39,7 @@ PARTS = {
 }
 PART_NAMES = ("train", "val", "test")
 MAX_CLASSES = 1_000_000
+Target = Literal["auto", "class", "classes", "number", "none"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Columns:
     label: str | None = None
     """Name of the column with the labels; or the names of several columns of zeros and ones, one for
     each class, with commas between."""
-    target: Literal["auto", "class", "classes", "number", "none"] = "auto"
+    target: Target = "auto"
     """Meaning of a label: class, the name or number of one class; classes, several classes as a
     list, as "cat|dog", "cat;dog" or "cat, dog"; number, a number to predict; none, labels are not read. auto
     reads lists as several classes, and text too if splitting it gives fewer classes, and reads
@@ -65,6 +66,21 @@ class Columns:
     level: int | None = None
     """How many folders down the class folders of a folder of images are: 1 for PHOTOS/CLASS/IMAGE, 2
     for PHOTOS/2022/CLASS/IMAGE. None: it is seen from the tree."""
+
+    def __post_init__(self):
+        for name in ("image", "label", "group", "separator"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise BadSettings(f"`data.columns.{name}` is {value!r}; it is text, or None")
+        if self.separator == "":
+            raise BadSettings(
+                "`data.columns.separator` is empty; it is what stands between the classes of one image in "
+                "a cell, such as '|'; leave it out if images have one class each"
+            )
+        if self.target not in get_args(Target):
+            raise BadSettings(
+                f"`data.columns.target` is {self.target!r}; it is one of {', '.join(get_args(Target))}"
+            )
 
 
 class Table(NamedTuple):
