@@ -32,7 +32,7 @@ from vitkit.data.formats.repeated_rows import (
     first_rows_of,
     joined_rows,
 )
-from vitkit.data.sources.indicators import Flags, named_columns
+from vitkit.data.sources.indicators import IS_VALID, Flags, named_columns, parts_of_valid
 from vitkit.data.sources.recorded import refuse_recorded
 from vitkit.data.sources.stores import Files
 from vitkit.data.sources.tables import (
@@ -111,12 +111,16 @@ def _table(
         image = image_column(columns, present, PATH)
         group = group_column(columns, present)
         split = next((name for name in present if name.lower() == "split"), None)
+        named = named_columns(columns, present)
+        valid = None
+        if split is None and columns.label != IS_VALID and IS_VALID not in named:
+            valid = next((name for name in present if name == IS_VALID), None)
         label = None
-        if not named_columns(columns, present):
+        if not named:
             label = label_column(columns, present, is_needed=False)
         flags = Flags((), False, str(path))
         if label is None:
-            flags = Flags.among(columns, present, (image, group, split), str(path))
+            flags = Flags.among(columns, present, (image, group, split, valid), str(path))
             if not flags.columns:
                 label_column(columns, present)  # which refuses what is needed and missing
     except VitkitError as error:
@@ -126,6 +130,7 @@ def _table(
     names = []
     values = []
     splits = []
+    valid_flags = []
     groups = []
     for number, row in enumerate(chain([first], rows)):
         if image not in row or (label is not None and label not in row):
@@ -138,6 +143,8 @@ def _table(
             values.append(_interned(row[label]))
         if split is not None:
             splits.append(_interned(row.get(split)))
+        if valid is not None:
+            valid_flags.append(_hashable(row.get(valid)))
         if group is not None:
             groups.append(_interned(row.get(group)))
     names = existing_names(path.parent, names)
@@ -151,9 +158,17 @@ def _table(
     parts = np.full(len(names), "", dtype=object)
     if split is not None:
         parts = as_parts(splits, str(path))
+    about_parts = ()
+    valid_parts = parts_of_valid(valid_flags)
+    if valid_parts is not None:
+        parts = valid_parts
+        about_parts = (
+            f"parts are those of the column {IS_VALID}: val where it is true, else train",
+        )
     row_groups = None
     if group is not None:
         row_groups = np.array(groups, dtype=object)
+
     # Rows of one image, each with one of its classes
     all_names = names
     first_rows = first_rows_of(names)
@@ -172,20 +187,28 @@ def _table(
     indicators = flags.found(columns.target, joined_at)
     if indicators is not None:
         row_labels, class_labels, notes = indicators
+        notes = (*about_parts, *notes)
         if joined_at is None and first_rows is not None:
             notes += about_repeated(all_names, answers_of(indicators), first_rows)
         return Table(files, row_labels[kept], parts, class_labels, notes, row_groups)
     if label is None:
         label_column(columns, present)
-        notes = note_unlabelled(str(path), present, columns)
+        notes = (*about_parts, *note_unlabelled(str(path), present, columns))
         return Table(files, None, parts, None, notes, row_groups)
-    notes = ()
+    notes = about_parts
     if joined_at is not None:
         values = joined_rows(values, joined_at, str(path), columns)
     elif first_rows is not None:
-        notes = about_repeated(all_names, values, first_rows)
+        notes += about_repeated(all_names, values, first_rows)
     row_labels = as_row_labels(values, str(path), columns.target, columns.separator)
     return Table(files, row_labels, parts, None, notes, row_groups)
+
+
+def _hashable(value):
+    """The same value, or the text of a list or an object of JSON."""
+    if isinstance(value, list | dict):
+        return str(value)
+    return value
 
 
 def _interned(value):

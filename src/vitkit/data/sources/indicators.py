@@ -68,6 +68,21 @@ def is_no_class(column: str) -> bool:
     return name in NO_CLASSES or _NO_CLASS.fullmatch(name) is not None
 
 
+IS_VALID = (
+    "is_valid"  # as fastai calls the column that says which images are of the validation part
+)
+
+
+def parts_of_valid(values: Sequence) -> np.ndarray | None:
+    """The part of each row, by a column that says yes for the validation part: (N,) objects. None for
+    a column that says anything else, or the same of all rows."""
+    flag = {value: flag_of(value) for value in set(values)}
+    if set(flag.values()) != {NO, YES}:
+        return None
+    names = {NO: "train", YES: "val"}
+    return np.array([names[flag[value]] for value in values], dtype=object)
+
+
 def named_columns(columns: Columns, present: Sequence[str]) -> tuple[str, ...]:
     """The columns of classes that `columns.label` names, if it names several; () if it does not. Raises
     ValueError for one that is not there."""

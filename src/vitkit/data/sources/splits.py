@@ -175,9 +175,7 @@ def source_at(
     return part_of(parts_at(where, columns, typed=typed).sources, split, str(where))
 
 
-def parts_at(
-    where: str | Path, columns: Columns | None = None, *, typed: bool = False
-) -> Parts:
+def parts_at(where: str | Path, columns: Columns | None = None, *, typed: bool = False) -> Parts:
     """The parts that a data set has, as `open_parts` gives them.
 
     typed: whether a person typed the name; if not, "file.py:function" raises ValueError.
