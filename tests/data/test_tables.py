@@ -202,7 +202,7 @@ def test_other_words_for_yes_and_no(listed, tmp_path, rows, expected):
 
 def test_what_minus_one_is_taken_for_is_said(listed):
     where = listed("image,cat,dog\n0.jpg,-1,1\n1.jpg,1,1\n2.jpg,-1,1\n")
-    assert "-1 is taken for no, as cat hold -1 and 1 only" in notes_of(where)
+    assert "-1 is taken for no: beside it there is 1 and no 0, in cat" in notes_of(where)
     where = listed("image,cat,dog\n0.jpg,1,0\n1.jpg,,1\n")
     assert "no image is known not to be of cat" in notes_of(where)
 

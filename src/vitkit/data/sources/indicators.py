@@ -209,14 +209,14 @@ def _resolved(
     minus = UNKNOWN
     if YES in held and held <= {MINUS, YES}:
         minus = NO
-        notes += (f"-1 is taken for no, as {some(signed, 10)} hold -1 and 1 only",)
+        notes += (f"-1 is taken for no: beside it there is 1 and no 0, in {some(signed, 10)}",)
 
     crossed = [name for name, flags in columns.items() if (flags == CROSS).any()]
     held = {int(flag) for name in crossed for flag in np.unique(columns[name])}
     empty = UNKNOWN
     if crossed and not held & {NO, YES, MINUS}:
         empty = NO
-        notes += (f"an empty cell is taken for no, as {some(crossed, 10)} hold crosses only",)
+        notes += (f"an empty cell is taken for no: others hold crosses, in {some(crossed, 10)}",)
 
     resolved = {}
     for name, flags in columns.items():
