@@ -59,6 +59,7 @@ def test_classes_without_parts(plant, files):
     tree("{p}/{a}", p=PARTS, a=ANIMALS),
     tree("chest_xray/{p}/{a}", p=PARTS, a=ANIMALS),
     tree("images/{p}/{a}", p=PARTS, a=ANIMALS),
+    tree("archive/dataset/{p}/{a}", p=PARTS, a=ANIMALS),
     tree("{p}/images/{a}", p=PARTS, a=ANIMALS),
     tree("{p}/{a}/images", p=PARTS, a=ANIMALS),
     tree("{p}_set/{p}_set/{a}", p=PARTS, a=ANIMALS)[:4] + tree("test_set/test_set/{a}", a=ANIMALS),
@@ -97,6 +98,9 @@ YEARS = ("2022", "2023")
     (tree("{p}/{y}/{a}", p=PARTS, y=YEARS, a=ANIMALS), r"holds 2022, 2023, with folders", 3, 2),
     (tree("{p}/animals/{a}", p=PARTS, a=ANIMALS), r"one folder, animals, and below it cat, dog: .*level=3`; if", 3, 2),
     (["2022/cover.jpg", *tree("{y}/{a}", y=YEARS, a=ANIMALS)], r"holds 2022, 2023, with folders", 2, 1),
+    (tree("{y}/images/{a}", y=YEARS, a=ANIMALS), r"holds 2022, 2023, with .*\(cat, dog\)", 3, 1),
+    (tree("{p}/mine/images/{a}", p=PARTS, a=ANIMALS), r"one folder, mine, and below it cat, dog", 4, 2),
+    (tree("{p}/{k}", p=PARTS, k=("images", "masks")), r"images and beside it masks.* move masks elsewhere", 2, 2),
     (tree("{a}/{k}", a=ANIMALS, k=("images", "masks")), r"same names below \(masks\)", 2, 1),
 ])  # fmt: skip
 def test_what_may_be_the_class_is_asked(plant, files, message, inner, outer):
@@ -132,6 +136,23 @@ def test_a_folder_above_the_classes_is_said(plant, inside, level):
         found(root)
     assert found(root / inside) == found(root, level) == (ANIMALS, {"": 4})
     assert found(root, 1) == (("kaggle",), {"": 4}) and "level=1" in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["{k}", "{k}/{p}", "data/{k}/{a}"])
+def test_masks_beside_images_are_asked_about(plant, pattern):
+    root = plant(tree(pattern, k=("images", "labels"), p=PARTS, a=ANIMALS))
+    inner = root / pattern.split("{")[0] / "images"
+    with pytest.raises(ValueError, match=rf"if so, give {inner}, or move labels elsewhere"):
+        found(root)
+    found(inner)
+    notes = open_parts(str(root), Columns(target="none")).notes
+    assert "images of labels, beside images, are read too" in notes
+
+
+def test_folders_inside_some_class_folders_are_said(plant):
+    files = [*tree("{a}", a=ANIMALS), "cat/new/0.jpg", "dog/old/0.jpg"]
+    notes = open_parts(str(plant(files))).notes
+    assert "classes are cat, dog; the folders inside (new, old) are not" in notes[0]
 
 
 def test_folds_with_parts_of_their_own_are_asked(plant):

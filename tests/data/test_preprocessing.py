@@ -14,9 +14,10 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms.v2 import Compose
 
-from vitkit.data import BadImage, Preprocessing, open_image, open_source
+from vitkit.data import Augmentation, BadImage, Preprocessing, open_image, open_source
 from vitkit.data.images import preprocessing
 from vitkit.data.images.resizing import resize
+from vitkit.system.errors import BadSettings
 
 TIMM = Preprocessing(rule="shorter", resize=248, interpolation="bicubic")  # of the real ViT-Ti/16
 
@@ -116,6 +117,17 @@ def test_garbage_is_no_preprocessing(change):
     with pytest.raises(ValueError) as caught:
         Preprocessing.from_json({**Preprocessing().to_json(), **change})
     assert next(iter(change)) in str(caught.value)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"size": 224}, r"size is 224; it is a height and a width, such as \(224, 224\)"),
+    ({"std": 0.5}, "std is 0.5; it is a number for each channel"),
+])  # fmt: skip
+def test_one_number_for_several(change, message):
+    with pytest.raises(BadSettings, match=message):
+        Preprocessing(**change)
+    with pytest.raises(BadSettings, match="area is .* it is two shares of the image"):
+        Augmentation(area=0.5)
 
 
 @pytest.mark.parametrize("garbage", [None, [], "x", {}, {"size": [224, 224]}])

@@ -10,11 +10,20 @@ import pyarrow.parquet as pq
 import pytest
 from pictures import encoded, photograph
 
-from vitkit.data import BadImage, Columns, from_dataset, open_parts, open_source, subset
-from vitkit.data.formats import naming
+from vitkit.data import (
+    BadImage,
+    Columns,
+    from_dataset,
+    open_parts,
+    open_source,
+    open_splits,
+    subset,
+)
 from vitkit.data.sources.source import fingerprint, merge_parts
 from vitkit.system.errors import BadSettings
+from vitkit.training import Data
 
+NAN = float("nan")
 IMAGES = {f"{i}.jpg": 8 for i in range(6)}
 
 
@@ -59,14 +68,59 @@ def answers(where: str, columns: Columns | None = None) -> list[str]:
     (['[""cat"", ""dog""]', '[""dog""]', '[""cat""]'], Columns()),
     (["['cat', 'dog']", "dog", "cat"], Columns(target="classes")),
     (["['cat', 'dog']", "dog", "cat"], Columns()),
-    (["('cat', 'dog')", "('dog',)", "{'cat'}"], Columns()),
-    (["['cat', 'dog', None]", "['dog']", "['cat', nan]"], Columns()),
+    (["('cat', 'dog')", "('dog',)", "cat"], Columns()),
+    (["{'cat', 'dog'}", "{'dog'}", "('cat',)"], Columns()),
+    (["[cat, dog]", "[dog]", "[cat]"], Columns()),
 ])  # fmt: skip
 def test_cells_with_several_classes(listed, cells, columns):
     where = listed(rows_of("label", cells), "list.tsv")
     source = open_source(where, columns)
     assert source.target_kind == "classes" and source.labels == ("cat", "dog")
     assert answers(where, columns) == ["cat, dog", "dog", "cat"]
+
+
+def test_lists_of_numbers_as_numpy_writes_them(listed):
+    where = listed(rows_of("label", ["[0 2]", "[1]", "[0. 1.]"]), "list.tsv")
+    assert answers(where) == ["0, 2", "1", "0, 1"]
+
+
+@pytest.mark.parametrize(("cells", "message"), [
+    (["['cat', None]", "['dog']"], r"row 0 has the label \['cat', None\], where a class is missing"),
+    (["[0, 1]", "[1, 0]"], "row 0 .* all others are of zeros and ones too; give the number of the class"),
+    (["[0 1]", "[0 1]"], "zeros and ones too"),
+])  # fmt: skip
+def test_lists_that_are_none_of_classes(listed, cells, message):
+    with pytest.raises(ValueError, match=message):
+        open_source(listed(rows_of("label", cells), "list.tsv"))
+
+
+def test_names_in_brackets_are_said(listed):
+    where = listed(rows_of("label", ["[cat]", "(1)", "dog"]), "list.tsv")
+    assert open_source(where).labels == ("(1)", "[cat]", "dog")
+    assert "classes are called [cat]: if these are several each" in notes_of(where)
+
+
+def test_two_separators_are_asked_about(listed):
+    where = listed(rows_of("label", ["cat|dog", "cat;bird"]), "list.tsv")
+    with pytest.raises(ValueError, match=r"with '\|' and with ';' \(cat\|dog, cat;bird\)"):
+        open_source(where, Columns(target="classes"))
+    columns = Columns(separator="|")
+    assert answers(where, columns) == ["cat, dog", "cat;bird"]
+    assert "called" not in notes_of(where, columns)
+
+
+@pytest.mark.parametrize("name", ["list.jsonl", "list.parquet"])
+def test_vectors_for_two_classes_are_refused(listed, name):
+    rows = [{"image": f"{i}.jpg", "label": label} for i, label in enumerate([[0, 1], [1, 0]])]
+    where = listed("\n".join(map(json.dumps, rows)), name)
+    if name.endswith("parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), where)
+    with pytest.raises(
+        ValueError, match=r"row 0 has the label \[0, 1\], and all others are of zer"
+    ):
+        open_source(where)
+    items = [(photograph(8, 8), np.float32(row)) for row in ([1, 1], [1, 1])]
+    assert from_dataset(items).targets_of(np.arange(2)).tolist() == [[1, 1], [1, 1]]
 
 
 def test_python_lists_keep_what_is_in_quotes(listed):
@@ -107,7 +161,76 @@ def test_an_image_with_a_row_for_each_label(listed):
         )
 
 
+@pytest.mark.parametrize("columns", [{"label": list("aba")}, {"a": [1, 0, 0], "b": [0, 1, 1]}])
+@pytest.mark.parametrize("name", ["list.csv", "list.parquet"])
+def test_rows_of_one_image_are_joined(listed, columns, name):
+    table = {"path": ["0.jpg", "1.jpg", "./0.jpg"], **columns}
+    if "label" in columns:
+        table["label"] = ["a", "b", "b"]
+    lines = [",".join(map(str, row)) for row in [list(table), *zip(*table.values(), strict=True)]]
+    where = listed("\n".join(lines), name)
+    if name.endswith("parquet"):
+        pq.write_table(pa.table(table), where)
+    source = open_source(where, Columns(target="classes"))
+    assert source.labels == ("a", "b")
+    assert source.targets_of(np.arange(len(source))).tolist() == [[1, 1], [0, 1]]
+    assert "1 image in several rows with different labels" in notes_of(where)
+    assert "(a, b)" in notes_of(where) and len(open_source(where)) == 3
+
+
 # Columns of zeros and ones
+
+
+@pytest.mark.parametrize(("rows", "expected"), [
+    ([(-1, 1), (1, 1), (-1, -1)], [[0, 1], [1, 1], [0, 0]]),  # CelebA
+    ([(-1, 1), (0, 1), (1, -1)], [[NAN, 1], [0, 1], [1, NAN]]),  # CheXpert
+    ([("yes", "No"), ("no", "no"), ("", "yes")], [[1, 0], [0, 0], [NAN, 1]]),
+    ([("x", ""), ("", "X"), ("x", "x")], [[1, 0], [0, 1], [1, 1]]),
+    ([("1", "0"), ("0", "0"), ("", "1")], [[1, 0], [0, 0], [NAN, 1]]),
+])  # fmt: skip
+def test_other_words_for_yes_and_no(listed, tmp_path, rows, expected):
+    lines = [f"{i}.jpg,{first},{second}" for i, (first, second) in enumerate(rows)]
+    where = listed("\n".join(["image,cat,dog", *lines]))
+    np.testing.assert_equal(open_source(where).targets_of(np.arange(3)), np.float32(expected))
+    cat, dog = zip(*rows, strict=True)
+    path = tmp_path / "photos" / "x.parquet"
+    images = [f"{i}.jpg" for i in range(3)]
+    pq.write_table(pa.table({"image": images, "cat": cat, "dog": dog, "text": [*"abc"]}), path)
+    np.testing.assert_equal(open_source(str(path)).targets_of(np.arange(3)), np.float32(expected))
+    assert open_source(str(path)).labels == ("cat", "dog")
+
+
+def test_what_minus_one_is_taken_for_is_said(listed):
+    where = listed("image,cat,dog\n0.jpg,-1,1\n1.jpg,1,1\n2.jpg,-1,1\n")
+    assert "-1 is taken for no: beside it there is 1 and no 0, in cat" in notes_of(where)
+    where = listed("image,cat,dog\n0.jpg,1,0\n1.jpg,,1\n")
+    assert "no image is known not to be of cat" in notes_of(where)
+
+
+def test_columns_that_are_no_classes(listed):
+    text = (
+        "image,is_valid,checked,cat,dog,0,__index_level_0__\n0.jpg,0,1,1,0,0,0\n1.jpg,1,1,0,1,0,1\n"
+    )
+    parts, notes, _ = open_parts(listed(text))
+    assert parts["train"].labels == ("cat", "dog", "0") and len(parts["val"]) == 1
+    assert "parts are those of the column is_valid" in notes[0]
+    assert any("not taken for classes" in note and "checked" in note for note in notes)
+    assert set(open_parts(listed(text), Columns(label="is_valid")).sources) == {""}
+
+
+def test_an_unknown_cell_is_not_one_class(listed):
+    where = listed("image,cat,dog\n0.jpg,1,0\n1.jpg,0,1\n2.jpg,1,?\n")
+    with pytest.raises(ValueError, match="row 2 does not say whether it is of the class 'dog'"):
+        open_source(where, Columns(target="class"))
+
+
+def test_json_lines_that_leave_out_columns(listed):
+    rows = [{"cat": 1}, {"dog": 1, "cat": 0}, {"dog": 0, "bird": 1}]
+    lines = [json.dumps({"image": f"{i}.jpg", **row}) for i, row in enumerate(rows)]
+    source = open_source(listed("\n".join(lines), "list.jsonl"))
+    assert source.labels == ("cat", "dog", "bird")
+    expected = [[1, NAN, NAN], [0, 1, NAN], [NAN, 0, 1]]
+    np.testing.assert_equal(source.targets_of(np.arange(3)), np.float32(expected))
 
 
 def test_a_column_for_each_class(listed):
@@ -134,7 +257,6 @@ def test_columns_of_which_one_is_chosen_in_each_row(listed):
 
 
 UNKNOWN = "image,cat,dog\n0.jpg,1,\n1.jpg,0,1\n2.jpg,?,0\n3.jpg,-1,1\n4.jpg,NaN,N/A\n"
-NAN = float("nan")
 PARTLY = [[1, NAN], [0, 1], [NAN, 0], [NAN, 1], [NAN, NAN]]
 
 
@@ -325,6 +447,13 @@ def test_parquet_rows_with_a_path(folder, tmp_path):
         source[3]
 
 
+def test_parquet_rows_with_a_path_and_no_bytes_at_all(folder):
+    root = folder({"1.png": 8})
+    table = pa.table({"image": [{"bytes": None, "path": "1.png"}], "label": [0]})
+    pq.write_table(table, root / "x.parquet")
+    assert open_source(str(root / "x.parquet"))[0][0] == (root / "1.png").read_bytes()
+
+
 # Tar members
 
 
@@ -344,12 +473,20 @@ def shard(tmp_path, *names: str) -> str:
     (["a/v1.5/x.y.JPG", "a/v1.5/x.y.cls"], ["a/v1.5/x.y.JPG"]),
     (["1.jpg", "1.seg.png", "1.cls"], ["1.jpg"]),
     (["__MACOSX/1.jpg", "@eaDir/1.jpg", "1.jpg", "1.cls"], ["1.jpg"]),
+    (["a.png", "a.cls", "a.0.png", "a.0.cls", "a.1.png", "a.1.cls"], ["a.png", "a.0.png", "a.1.png"]),
     (["1.left.jpg", "1.right.jpg", "1.cls", "2.jpg", "2.cls"], ["2.jpg"]),
 ])  # fmt: skip
 def test_tar_members_with_dots_in_their_names(tmp_path, names, images):
     source = open_source(shard(tmp_path, *names))
     assert [source[i][0].decode() for i in range(len(source))] == images
     assert set(source.targets.tolist()) == {1}
+
+
+def test_tar_members_that_are_not_read_are_said(tmp_path):
+    beside = shard(tmp_path, "1.jpg", "1.seg.png", "1.cls")
+    assert "left out: 1 image beside that of their example" in notes_of(beside)
+    with pytest.raises(ValueError, match=r"a\.png has no label, and others have one"):
+        open_source(shard(tmp_path, "a.png", "a.0.png", "a.0.cls", "a.1.png", "a.1.cls"))
 
 
 # Names that people take for one
@@ -363,16 +500,25 @@ def test_classes_that_differ_hardly(folder, names):
     assert "hardly differ" not in notes_of(str(folder({"a/1.jpg": 8, "b/1.jpg": 8}, "other")))
 
 
-def test_folders_are_listed_only_for_names_that_are_missing(folder, monkeypatch):
-    root = folder(IMAGES)
-    listed = []
-    monkeypatch.setattr(naming.os, "listdir", lambda path: listed.append(path) or sorted(IMAGES))
-    assert naming.existing_names(root, sorted(IMAGES)) == sorted(IMAGES)
-    assert not listed
-    assert naming.existing_names(root, ["0.JPG", "1", "2.jpg", "9"]) == [
-        "0.jpg",
-        "1.jpg",
-        "2.jpg",
-        "9",
-    ]
-    assert len(listed) == 1
+def test_numbers_have_no_spellings(listed):
+    assert "hardly differ" not in notes_of(listed("image,label\n0.jpg,1\n1.jpg,-1\n"))
+
+
+# Settings
+
+
+@pytest.mark.parametrize(("setting", "message"), [
+    ({"target": "clases"}, "`data.columns.target` is 'clases'; it is one of auto, class, classes"),
+    ({"label": 1}, "`data.columns.label` is 1; it is text"),
+    ({"separator": ""}, "`data.columns.separator` is empty"),
+])  # fmt: skip
+def test_columns_that_cannot_be(setting, message):
+    with pytest.raises(BadSettings, match=message):
+        Columns(**setting)
+
+
+def test_a_data_set_is_given_as_a_path(folder):
+    root = folder({f"{name}/{i}.jpg": 8 for name in "ab" for i in range(5)})
+    assert open_splits(root).notes == open_splits(str(root)).notes
+    assert open_source(root).labels == open_parts(root).sources[""].labels == ("a", "b")
+    assert Data(root).source == str(root)

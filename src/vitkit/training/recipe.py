@@ -7,6 +7,7 @@ from the data and returns another Recipe: that one runs, and is saved.
 import math
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
+from pathlib import PurePath
 from typing import Annotated, Literal, NamedTuple
 
 from tyro.conf import arg
@@ -90,6 +91,10 @@ class Data:
     """Processes that decode images; 0 decodes in the main process, -1 follows the CPU quota. For
     more than 2 GB at an address, the order of the images depends on the number of processes at the
     beginning of the run."""
+
+    def __post_init__(self):
+        if isinstance(self.source, PurePath):
+            object.__setattr__(self, "source", str(self.source))
 
 
 @dataclass(frozen=True)

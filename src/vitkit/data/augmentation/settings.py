@@ -1,6 +1,7 @@
 """What a training image goes through instead of the Preprocessing's rule, as settings; draws.py
 carries it out."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,7 +62,9 @@ class Augmentation:
 
     def __post_init__(self):
         for name in ("area", "rand_augment", "colour_jitter"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            value = getattr(self, name)
+            numbers = tuple(value) if isinstance(value, Iterable) else (value,)
+            object.__setattr__(self, name, numbers)
         check_choice("crop", self.crop, CROPS)
         check_choice("interpolation", self.interpolation, ("bilinear", "bicubic", None))
         check_choice("rand_augment_by", self.rand_augment_by, tuple(MAGNITUDES))

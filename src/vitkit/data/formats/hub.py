@@ -30,6 +30,7 @@ from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.files import parse_json
 
 MOST_FLAGS = 5  # different values of a column of zeros and ones: with -1, NaN and null
+SAMPLE = 10_000  # rows that tell most other columns, such as captions
 SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a directory
 
 
@@ -139,8 +140,12 @@ def read_hub(where: str, columns: Columns) -> Table | None:
             values = {}
             for name in flags.columns:
                 column = arrow[name][:]
-                values[name] = column.to_pylist() if flags.are_named else flags_in(column)
-            found.append({name: column for name, column in values.items() if column is not None})
+                if flags.are_named:
+                    values[name] = column.to_pylist()
+                elif flags_in(column[:SAMPLE]) is not None:
+                    values[name] = flags_in(column)
+            values = {name: column for name, column in values.items() if column is not None}
+            found.append(values)
         indicators = indicators_of(flags, found, columns.target)
         if indicators is not None:
             notes += indicators.notes
@@ -218,7 +223,8 @@ def may_hold_flags(kind) -> bool:
     """Whether a column of an arrow type may be one of zeros and ones without being named."""
     import pyarrow.types as types
 
-    return types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
+    is_number = types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
+    return is_number or types.is_string(kind) or types.is_large_string(kind)
 
 
 def flags_in(column) -> list | None:
@@ -230,15 +236,20 @@ def flags_in(column) -> list | None:
     return column.to_pylist()
 
 
-def indicators_of(flags: Flags, parts: Sequence[dict[str, list]], target: str) -> Indicators | None:
+def indicators_of(
+    flags: Flags,
+    parts: Sequence[dict[str, list]],
+    target: str,
+    first_rows: np.ndarray | None = None,
+) -> Indicators | None:
     """What columns of zeros and ones say of a table in several parts, each {column: values}; None if there
-    are none. target: as Columns has it."""
+    are none. target, first_rows: as Flags.found has them."""
     names = [name for name in flags.columns if all(name in part for part in parts)]
     flags.columns = {name: flags.columns[name] for name in names}
     for part in parts:
         for row in zip(*(part[name] for name in names), strict=True):
             flags.add(dict(zip(names, row, strict=True)))
-    return flags.found(target)
+    return flags.found(target, first_rows)
 
 
 def column_labels(column) -> np.ndarray | Lists | list:

@@ -21,9 +21,10 @@ CONTAINERS = frozenset(
     "data dataset datasets files image images img imgs jpeg jpegimages jpeg_images jpg photo photos "
     "pic pics picture pictures png raw rgb".split()
 )
-# Folders that lie beside those of the images, and hold what is known of each image, as images.
-COMPANIONS = frozenset(
-    "annotation annotations gt groundtruth ground_truth label labels mask masks".split()
+# Folders beside those that hold not images but what belongs to each of them.
+BESIDE = frozenset(
+    "annotation annotations depth depths gt ground_truth groundtruth label labels mask masks seg "
+    "segmentation segmentations segmentationclass segmentationobject trimap trimaps".split()
 )
 STRAY = 0.1  # share of the images that may lie beside the folders that hold the others
 FEW = 4  # images among which one in its class folder says something
@@ -62,8 +63,7 @@ def layout_of(root: Path, paths: Sequence[Folders], labelled: bool, level: int |
     if level is not None and labelled:
         return _at_level(root, paths, level)
     rest = _without_containers(root.resolve().name, paths)
-    _refuse_companions(root, rest)
-    notes = []
+    notes = _check_beside(root, paths, rest, labelled)
     swapped = False
     divided = _divided(rest, labelled)
     if not divided and labelled and _classes_of_parts(rest):
@@ -77,12 +77,14 @@ def layout_of(root: Path, paths: Sequence[Folders], labelled: bool, level: int |
         _check_parts(root, rest, divided)
         parts = [divided.get(path[0]) if path else None for path in rest]
         rest = _within_parts(rest)
+        notes += _check_beside(root, paths, rest, labelled)
 
     if not labelled or not any(rest):
         return Layout([None] * len(paths), parts, set(), tuple(notes))
-    if _lie_deeper(rest):
+    lie_deeper = _lie_deeper(rest)
+    if lie_deeper:
         _refuse_another_level(root, paths, rest)
-        notes += _about_deeper(rest)
+    notes += _about_deeper(rest, lie_deeper)
     labels = [path[0] if path else None for path in rest]
     class_folders = set()
     for path, below in zip(paths, rest, strict=True):
@@ -132,6 +134,7 @@ def _without_containers(parent: str, paths: Sequence[Folders]) -> list[Folders]:
     top = tops.pop()
     below = [path[1:] for path in inside]
     is_copy = top.casefold() == parent.casefold() and any(below)  # training_set/training_set/cat
+    # archive/dataset/train/cat
     has_parts = len(_divided(_without_containers(top, below), labelled=True)) > 1
     if top.casefold() not in CONTAINERS and not is_copy and not has_parts:
         return list(paths)
@@ -231,33 +234,69 @@ def _refuse_several_data_sets(
 # Classes
 
 
+def _check_beside(
+    root: Path, paths: Sequence[Folders], rest: Sequence[Folders], labelled: bool
+) -> list[str]:
+    """Raises ValueError for folders of images beside folders of their masks, as images/ and labels/, which
+    would be classes; a note, if folders are no classes."""
+    tops = sorted({path[0] for path in rest if path})
+    images = [top for top in tops if top.casefold() in CONTAINERS]
+    beside = [top for top in tops if top.casefold() in BESIDE]
+    if len(images) != 1 or not beside or len(tops) > len(images) + len(beside):
+        return []
+    if not labelled:
+        return [f"images of {some(beside)}, beside {images[0]}, are read too"]
+    first = next(i for i, path in enumerate(rest) if path and path[0] == images[0])
+    level = len(paths[first]) - len(rest[first]) + 1
+    folder = root.joinpath(*paths[first][:level])
+    given = f"give {folder}, or move {some(beside)} elsewhere"
+    if any(path[: level - 1] != paths[first][: level - 1] for path in paths if len(path) >= level):
+        given = f"move {some(beside)} elsewhere"  # there are several folders of images, one a part
+    raise BadData(
+        f"{root} holds {images[0]} and beside it {some(beside)}, which seem to belong to each of the "
+        f"images, as masks do: if so, {given}; if {some(tops)} are the classes, "
+        f"`data.columns.level={level}`"
+    )
+
+
 def _lie_deeper(rest: Sequence[Folders]) -> bool:
-    """Whether hardly any image lies in its class folder itself; a single one is a stray one."""
-    inside = [len(path) for path in rest if path]
-    direct = inside.count(1)
-    return direct < STRAY * len(inside) or (direct == 1 and len(inside) > FEW)
+    """Whether hardly any image lies in its class folder itself: few of all, or not more than one for each
+    of these folders, such as its cover."""
+    inside = [path for path in rest if path]
+    tops = {path[0] for path in inside}
+    stray = sum(len(path) == 1 for path in inside)
+    return stray < STRAY * len(inside) or (stray <= len(tops) and 2 * stray < len(inside))
 
 
 def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[Folders]) -> None:
     """Raises VitkitError if the folders below the first ones may be the classes: if there is a single
     first folder with several below, or if below most first folders there are the same names.
 
+    Folders between that hold all others and say nothing, as in 2022/images/cat, are passed over.
+
     paths: all folders of each image. rest: those of them from the class on.
     """
     inside = [i for i, path in enumerate(rest) if len(path) > 1]
+    tops = sorted({rest[i][0] for i in inside})
+    inner: dict[int, Folders] = {}  # of each image, from the folder on that may be the class
+    for top in tops:
+        members = [i for i in inside if rest[i][0] == top]
+        folders = _without_containers(top, [rest[i][1:] for i in members])
+        if len(tops) == 1:
+            folders = _from_fork(folders)
+        inner.update(zip(members, folders, strict=True))
+    inside = [i for i in inside if inner[i]]
     below: dict[str, set[str]] = {}
     steps = 1  # from a first folder down to those that tell something
     for i in inside:
-        down = _without_containers("", [rest[i][1:]])[0]
-        if down:
-            steps = len(rest[i]) - len(down)
-        below.setdefault(rest[i][0], set()).add(down[0] if down else rest[i][1])
-    tops = sorted({path[0] for path in rest if path})
-    spellings = sorted({name for inner in below.values() for name in inner}, reverse=True)
+        below.setdefault(rest[i][0], set()).add(inner[i][0])
+    if not below:
+        return
+    spellings = sorted({name for names in below.values() for name in names}, reverse=True)
     names = {name.casefold(): name for name in spellings}
     times = dict.fromkeys(names, 0)
-    for inner in below.values():
-        for name in {name.casefold() for name in inner}:
+    for folders in below.values():
+        for name in {name.casefold() for name in folders}:
             times[name] += 1
     telling = sorted(names.keys() - CONTAINERS)
     again = [names[name] for name in telling if times[name] > 1]
@@ -265,34 +304,50 @@ def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[F
     # What to type for each meaning
     first = inside[0]
     level = len(paths[first]) - len(rest[first]) + 1
-    folder = root.joinpath(*_above(paths[first], rest[first]), tops[0])
+    folder = root.joinpath(*_above(paths[first], inner[first]))
+    levels = {len(paths[i]) - len(inner[i]) + 1 for i in inside}
+    inner_level = ""  # unless the classes lie at several
+    if len(levels) == 1:
+        inner_level = f"`data.columns.level={levels.pop()}`"
     if len(tops) == 1 and len(telling) > 1:
         listed = some([names[name] for name in telling])
-        given = f"give {folder.joinpath(*rest[first][1:steps])}"
-        if level > 1:
-            given = f"`data.columns.level={level + steps}`"
+        given = f"give {folder}"
+        if level > 1 and inner_level:
+            given = inner_level
         raise BadData(
             f"{root} holds one folder, {tops[0]}, and below it {listed}: if these are the classes, "
             f"{given}; if {tops[0]} is the only class, `data.columns.level={level}`"
         )
     if len(tops) > 1 and 2 * len(again) >= len(telling) > 0:
+        given = f"give one folder, such as {folder}"
+        if inner_level:
+            given = f"{inner_level}, or {given}"
         raise BadData(
             f"{root} holds {some(tops)}, with folders of the same names below ({some(again)}): if "
-            f"these are the classes, `data.columns.level={level + steps}`, or give one folder, such as "
-            f"{folder}; if {some(tops)} are, `data.columns.level={level}`"
+            f"these are the classes, {given}; if {some(tops)} are, `data.columns.level={level}`"
         )
 
 
-def _about_deeper(rest: Sequence[Folders]) -> list[str]:
-    """A note on images that lie deeper than in their class folder."""
-    inside = [path for path in rest if len(path) > 1]
-    tops = sorted({path[0] for path in inside})
-    inner = sorted({path[1] for path in inside if path[1].casefold() not in CONTAINERS})
-    if not inner:
+def _from_fork(paths: Sequence[Folders]) -> list[Folders]:
+    """The folders of each image below those that hold all others; all of them if they never divide."""
+    below = list(paths)
+    while len({path[0] for path in below if path}) == 1:
+        below = [path[1:] for path in below]
+    if not any(below):
+        return list(paths)
+    return below
+
+
+def _about_deeper(rest: Sequence[Folders], lie_deeper: bool) -> list[str]:
+    """A note on images that lie deeper than in their class folder, if most do or if they lie in several
+    folders, which might be classes."""
+    tops = sorted({path[0] for path in rest if path})
+    inner = {path[1] for path in rest if len(path) > 1 and path[1].casefold() not in CONTAINERS}
+    if not inner or (len(inner) == 1 and not lie_deeper):
         return []
     return [
-        f"classes are {some(tops)}; the folders inside ({some(inner)}) are not: `data.columns.level` "
-        "says another level"
+        f"classes are {some(tops)}; the folders inside ({some(sorted(inner))}) are not: "
+        "`data.columns.level` says another level"
     ]
 
 

@@ -25,8 +25,14 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from vitkit.data.formats.naming import existing_names
-from vitkit.data.formats.repeated_rows import about_repeated, check_same, first_rows_of, joined_rows
-from vitkit.data.sources.indicators import Flags, named_columns
+from vitkit.data.formats.repeated_rows import (
+    about_repeated,
+    answers_of,
+    check_same,
+    first_rows_of,
+    joined_rows,
+)
+from vitkit.data.sources.indicators import IS_VALID, Flags, named_columns, parts_of_valid
 from vitkit.data.sources.recorded import refuse_recorded
 from vitkit.data.sources.stores import Files
 from vitkit.data.sources.tables import (
@@ -73,8 +79,11 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
         return None
     try:
         json_lines = path.suffix.lower() in (".jsonl", ".ndjson")
-        rows = _json_rows(path) if json_lines else _csv_rows(path)
-        return _table(path, rows, columns)
+        if json_lines:
+            # A line may leave out what is unknown or does not apply
+            present = list(dict.fromkeys(chain.from_iterable(_json_rows(path))))
+            return _table(path, _json_rows(path), columns, present)
+        return _table(path, _csv_rows(path), columns)
     except UnicodeDecodeError as error:
         raise BadData(
             f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
@@ -84,9 +93,9 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
 
 
 def _table(
-    path: Path, rows: Iterator[dict], columns: Columns, present: Sequence[str] = ()
+    path: Path, rows: Iterator[dict], columns: Columns, present: Sequence[str] | None = None
 ) -> Table:
-    """The table of a manifest's rows. present: the columns; by default those of the first row.
+    """The table of a manifest's rows. present: all columns, if the first row may lack some.
 
     Of every row only path, label, split and group stay in memory: dictionaries of millions of rows would
     be gigabytes.
@@ -96,17 +105,22 @@ def _table(
         raise BadData(f"{path} has no rows")
 
     # Which columns matter.
-    present = list(present or first)
+    if present is None:
+        present = list(first)
     try:
         image = image_column(columns, present, PATH)
         group = group_column(columns, present)
         split = next((name for name in present if name.lower() == "split"), None)
+        named = named_columns(columns, present)
+        valid = None
+        if split is None and columns.label != IS_VALID and IS_VALID not in named:
+            valid = next((name for name in present if name == IS_VALID), None)
         label = None
-        if not named_columns(columns, present):
+        if not named:
             label = label_column(columns, present, is_needed=False)
         flags = Flags((), False, str(path))
         if label is None:
-            flags = Flags.among(columns, present, (image, group, split), str(path))
+            flags = Flags.among(columns, present, (image, group, split, valid), str(path))
             if not flags.columns:
                 label_column(columns, present)  # which refuses what is needed and missing
     except VitkitError as error:
@@ -116,6 +130,7 @@ def _table(
     names = []
     values = []
     splits = []
+    valid_flags = []
     groups = []
     later: dict[str, None] = {}  # columns of JSON lines that the first row does not have
     for number, row in enumerate(chain([first], rows)):
@@ -131,6 +146,8 @@ def _table(
             values.append(_interned(row[label]))
         if split is not None:
             splits.append(_interned(row.get(split)))
+        if valid is not None:
+            valid_flags.append(_hashable(row.get(valid)))
         if group is not None:
             groups.append(_interned(row.get(group)))
     if later:
@@ -146,36 +163,57 @@ def _table(
     parts = np.full(len(names), "", dtype=object)
     if split is not None:
         parts = as_parts(splits, str(path))
+    about_parts = ()
+    valid_parts = parts_of_valid(valid_flags)
+    if valid_parts is not None:
+        parts = valid_parts
+        about_parts = (
+            f"parts are those of the column {IS_VALID}: val where it is true, else train",
+        )
     row_groups = None
     if group is not None:
         row_groups = np.array(groups, dtype=object)
-    indicators = flags.found(columns.target)
-    if indicators is not None:
-        _refuse_repeated(path, names)
-        files = Files.of(path.parent, names)
-        return Table(
-            files, indicators.row_labels, parts, indicators.labels, indicators.notes, row_groups
-        )
-    if label is None:
-        label_column(columns, present)
-        notes = note_unlabelled(str(path), present, columns)
-        return Table(Files.of(path.parent, names), None, parts, None, notes, row_groups)
 
     # Rows of one image, each with one of its classes
-    notes = ()
+    all_names = names
     first_rows = first_rows_of(names)
+    joined_at = None
+    kept = slice(None)
     if first_rows is not None and columns.target == "classes":
         check_same(str(path), "split", parts, first_rows)
-        values = joined_rows(values, first_rows, str(path), columns)
+        joined_at = first_rows
         kept = np.unique(first_rows)
         names = [names[i] for i in kept.tolist()]
         parts = parts[kept]
         if row_groups is not None:
             row_groups = row_groups[kept]
+    files = Files.of(path.parent, names)
+
+    indicators = flags.found(columns.target, joined_at)
+    if indicators is not None:
+        row_labels, class_labels, notes = indicators
+        notes = (*about_parts, *notes)
+        if joined_at is None and first_rows is not None:
+            notes += about_repeated(all_names, answers_of(indicators), first_rows)
+        return Table(files, row_labels[kept], parts, class_labels, notes, row_groups)
+    if label is None:
+        label_column(columns, present)
+        notes = (*about_parts, *note_unlabelled(str(path), present, columns))
+        return Table(files, None, parts, None, notes, row_groups)
+    notes = about_parts
+    if joined_at is not None:
+        values = joined_rows(values, joined_at, str(path), columns)
     elif first_rows is not None:
-        notes = about_repeated(names, values, first_rows)
+        notes += about_repeated(all_names, values, first_rows)
     row_labels = as_row_labels(values, str(path), columns.target, columns.separator)
-    return Table(Files.of(path.parent, names), row_labels, parts, None, notes, row_groups)
+    return Table(files, row_labels, parts, None, notes, row_groups)
+
+
+def _hashable(value):
+    """The same value, or the text of a list or an object of JSON."""
+    if isinstance(value, list | dict):
+        return str(value)
+    return value
 
 
 def _refuse_repeated(path: Path, names: list[str]) -> None:

@@ -1,6 +1,7 @@
 """Parquet files of images, as Hugging Face's `datasets` writes and names them."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +20,15 @@ from vitkit.data.formats.hub import (
     may_hold_flags,
 )
 from vitkit.data.formats.manifest import relative_path
+from vitkit.data.formats.repeated_rows import (
+    about_repeated,
+    answers_of,
+    check_same,
+    first_rows_of,
+    joined_rows,
+    listed_values,
+    repeated,
+)
 from vitkit.data.images.pixels import BadImage
 from vitkit.data.loading.workers import Crashed, in_child
 from vitkit.data.sources.indicators import Flags
@@ -151,6 +161,8 @@ class _File(NamedTuple):
     """All of them."""
     groups: list
     """What belongs together, of every row; empty without such a column."""
+    names: list[str]
+    """The path of every image; empty if the column of images holds their bytes."""
     flags: dict[str, list]
     """Columns that may be one of zeros and ones for each class; empty if there is a column of labels."""
 
@@ -166,7 +178,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     # What the files say, which must be the same of all.
     opened = _open_all(list(files), columns)
     paths = list(map(Path, files))
-    image, label, names = opened[0].schema
+    image, label, class_labels = opened[0].schema
     for path, file in zip(files, opened, strict=True):
         if file.schema != opened[0].schema:
             raise BadData(
@@ -210,19 +222,55 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
         values = [value for file in opened for value in file.groups]
         groups = np.array([*values, None], dtype=object)[:-1]  # values may be lists
 
+    # Rows of one image: they name the same file
     title = ", ".join(path.name for path in paths)
+    names = []
+    first_rows = None
+    joined_at = None
+    if any(file.names for file in opened):
+        names = _names_of(files, opened)
+        first_rows = first_rows_of(names)
+    if first_rows is not None and columns.target == "classes":
+        check_same(title, "split", parts, first_rows)
+        joined_at = first_rows
+        is_first = first_rows == np.arange(len(first_rows))
+        parts = np.where(is_first, parts, None)
+
     if label is not None:
         values = concatenate_values([file.labels for file in opened])
+        notes = ()
+        if joined_at is not None:
+            values = joined_rows(values, joined_at, title, columns)
+            values = repeated(values, joined_at)
+        elif first_rows is not None:
+            notes = about_repeated(names, listed_values(values), first_rows)
         row_labels = as_row_labels(values, title, columns.target, columns.separator)
-        return Table(store, row_labels, parts, names, (), groups)
+        return Table(store, row_labels, parts, class_labels, notes, groups)
     flags = _flags(columns, opened[0].columns, image, title)
-    indicators = indicators_of(flags, [file.flags for file in opened], columns.target)
+    indicators = indicators_of(flags, [file.flags for file in opened], columns.target, joined_at)
     if indicators is not None:
         row_labels, class_labels, notes = indicators
+        if joined_at is None and first_rows is not None:
+            notes += about_repeated(names, answers_of(indicators), first_rows)
         return Table(store, row_labels, parts, class_labels, notes, groups)
     label_column(columns, opened[0].columns)
     notes = note_unlabelled(title, opened[0].columns, columns)
     return Table(store, None, parts, None, notes, groups)
+
+
+def _names_of(files: dict[str, str], opened: list[_File]) -> list:
+    """What tells the images of all rows apart: the file that each row names, or the row's own number."""
+    names = []
+    for file, content in zip(files, opened, strict=True):
+        folder = os.path.dirname(file)  # noqa: PTH120 it may be an address
+        if not content.names:
+            names += range(len(names), len(names) + sum(content.group_rows))
+        for path in content.names:
+            if path:
+                names.append(os.path.normpath(f"{folder}/{path}"))
+            else:
+                names.append(len(names))
+    return names
 
 
 def _flags(columns: Columns, present: list[str], image: str, where: str) -> Flags:
@@ -296,6 +344,9 @@ def _open(file: str, columns: Columns) -> _File:
             row_groups = []
             if group is not None:
                 row_groups = read.column(group).to_pylist()
+            names = []
+            if _holds_paths(schema.field(image).type):
+                names = _paths_in(opened.read(columns=[image]).column(0))
             flags = {}
             if label is None:
                 asked = _flags(columns, schema.names, image, file)
@@ -303,7 +354,7 @@ def _open(file: str, columns: Columns) -> _File:
                     if asked.are_named:
                         flags[name] = opened.read(columns=[name]).column(0).to_pylist()
                     elif may_hold_flags(schema.field(name).type):
-                        flags[name] = flags_in(opened.read(columns=[name]).column(0))
+                        flags[name] = _flags_in(opened, name)
     except (pa.ArrowException, OSError) as error:
         if remote.is_address(file) and isinstance(error, OSError):
             raise  # its message says all
@@ -319,8 +370,18 @@ def _open(file: str, columns: Columns) -> _File:
         group_sizes=sizes,
         columns=schema.names,
         groups=row_groups,
+        names=names,
         flags={name: values for name, values in flags.items() if values is not None},
     )
+
+
+def _flags_in(opened, name: str) -> list | None:
+    """The values of a column that may be one of zeros and ones; None for another. The first row group
+    tells most of the others, such as captions."""
+    groups = range(opened.metadata.num_row_groups)
+    if groups and flags_in(opened.read_row_group(0, columns=[name]).column(0)) is None:
+        return None
+    return flags_in(opened.read(columns=[name]).column(0))
 
 
 def _column_size(group, column: str) -> int:
@@ -362,13 +423,31 @@ def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None]
 
     image, label = find_columns(schema.names, features, columns)
     kind = schema.field(image).type
+    is_path = _holds_paths(kind)
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type
     is_bytes = types.is_binary(kind) or types.is_large_binary(kind)
-    is_path = types.is_string(kind) or types.is_large_string(kind)
     if not is_bytes and not is_path:
         raise BadData(
             f"column {image!r} holds {schema.field(image).type}; "
             f"expected the images' bytes, plain or as {{bytes, path}}, or their paths"
         )
     return image, label
+
+
+def _holds_paths(kind) -> bool:
+    """Whether a column of an arrow type holds paths only: text, or {bytes, path} without any bytes."""
+    import pyarrow.types as types
+
+    if types.is_struct(kind) and kind.get_field_index("path") >= 0:
+        has_bytes = kind.get_field_index("bytes") >= 0
+        if has_bytes and not types.is_null(kind.field("bytes").type):
+            return False
+        kind = kind.field("path").type
+    return types.is_string(kind) or types.is_large_string(kind)
+
+
+def _paths_in(column) -> list[str | None]:
+    """The path in each row of a column that holds paths only."""
+    values = column.to_pylist()
+    return [value.get("path") if isinstance(value, dict) else value for value in values]

@@ -5,17 +5,18 @@ Legend: N rows.
 
 import numpy as np
 
+from vitkit.data.sources.indicators import Indicators
 from vitkit.data.sources.tables import Columns
-from vitkit.data.sources.targets import as_row_labels
+from vitkit.data.sources.targets import Lists, Values, as_row_labels
 from vitkit.system.console.text import counted_kind
 from vitkit.system.errors import BadData
 
 
-def first_rows_of(names: list[str]) -> np.ndarray | None:
+def first_rows_of(names: list) -> np.ndarray | None:
     """For each row the first one of the same image, int64 (N,); None if no image has several rows."""
     if len(set(names)) == len(names):
         return None
-    first: dict[str, int] = {}
+    first: dict = {}
     return np.array([first.setdefault(name, row) for row, name in enumerate(names)], np.int64)
 
 
@@ -29,7 +30,32 @@ def check_same(where: str, column: str, values: np.ndarray, first_rows: np.ndarr
         )
 
 
-def joined_rows(values: list, first_rows: np.ndarray, where: str, columns: Columns) -> list[list]:
+def listed_values(values: Values) -> list:
+    """The label of each row as a Python value."""
+    if isinstance(values, Lists):
+        return [values.row(i).tolist() for i in range(len(values))]
+    if isinstance(values, np.ndarray):
+        return values.tolist()
+    return list(values)
+
+
+def answers_of(indicators: Indicators) -> list[str]:
+    """What columns of zeros and ones say of each row, as text."""
+    names = indicators.labels
+    answers = []
+    for value in listed_values(indicators.row_labels):
+        numbers = value if isinstance(value, list) else [value]
+        answers.append(", ".join(names[number] for number in numbers) or "none")
+    return answers
+
+
+def repeated(values: list, first_rows: np.ndarray) -> list:
+    """The values of images, in the order of their first rows, for each row again."""
+    images = np.unique(first_rows, return_inverse=True)[1]
+    return [values[image] for image in images.tolist()]
+
+
+def joined_rows(values: Values, first_rows: np.ndarray, where: str, columns: Columns) -> list[list]:
     """The classes of each image, of all its rows."""
     lists = as_row_labels(values, where, "classes", columns.separator)
     joined: dict[int, dict] = {}
@@ -38,7 +64,7 @@ def joined_rows(values: list, first_rows: np.ndarray, where: str, columns: Colum
     return [list(classes) for classes in joined.values()]
 
 
-def about_repeated(names: list[str], values: list, first_rows: np.ndarray) -> tuple[str, ...]:
+def about_repeated(names: list, values: list, first_rows: np.ndarray) -> tuple[str, ...]:
     """A note on images that have several rows with different labels; none if there are no such."""
     differ = [row for row, first in enumerate(first_rows.tolist()) if values[row] != values[first]]
     if not differ:

@@ -51,6 +51,8 @@ def read_index(file: str, columns: Columns) -> Index:
             if extension is None:
                 left_out["examples without an image"] += 1
                 continue
+            if columns.image is None:
+                left_out["images beside that of their example"] += _compound_images(members)
             offsets.append(members[extension].offset)
             sizes.append(members[extension].size)
             names.append(f"{key}.{extension}")
@@ -86,17 +88,46 @@ def _examples(
     """The examples among members that are named alike up to the first dot: one of them, or, if it has no
     image and all images have labels of their own, those that are named alike up to the last dot."""
     members = _by_extension(group, file)
-    if columns.image is None and _image_extension(members, columns, f"{file} {key}") is None:
+    if columns.image is None:
         several: dict[str, list[_Member]] = {}
         for member in group:
             stem, _, extension = member.name.rpartition(".")
             renamed = member._replace(key=stem, extension=extension.lower())
             several.setdefault(stem, []).append(renamed)
         examples = {stem: _by_extension(some, file) for stem, some in several.items()}
-        if all(any(f".{name}" in IMAGE_SUFFIXES for name in some) for some in examples.values()):
+        if _image_extension(members, columns, f"{file} {key}") is None:
+            are_examples = all(_has_image(some) for some in examples.values())
+        else:
+            are_examples = _are_labelled(key, examples, columns)
+        if are_examples:
             yield from examples.items()
             return
     yield key, members
+
+
+def _has_image(members: dict[str, _Member]) -> bool:
+    """Whether a member is an image, by its extension."""
+    return any(f".{extension}" in IMAGE_SUFFIXES for extension in members)
+
+
+def _are_labelled(key: str, examples: dict[str, dict[str, _Member]], columns: Columns) -> bool:
+    """Whether members that are named alike up to the last dot are examples, beside one that is named alike
+    up to the first dot: all of them have an image and a label of their own, as a.0.png, a.0.cls beside
+    a.png, and not the only label of all, as a mask a.seg.png has none beside a.png and a.cls."""
+    label = columns.label or "cls"
+    own = examples.get(key, {})
+    others = [members for stem, members in examples.items() if stem != key]
+    if not others or not all(map(_has_image, others)):
+        return False
+    if all(label in members for members in others):
+        return True
+    return label not in own and "json" not in own and all("json" in members for members in others)
+
+
+def _compound_images(members: dict[str, _Member]) -> int:
+    """Number of images whose names go on after the first dot, such as a mask 1.seg.png beside 1.jpg."""
+    lasts = [extension.rpartition(".")[2] for extension in members if "." in extension]
+    return sum(f".{last}" in IMAGE_SUFFIXES for last in lasts)
 
 
 def _by_extension(group: list[_Member], file: str) -> dict[str, _Member]:

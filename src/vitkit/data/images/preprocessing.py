@@ -7,7 +7,7 @@ float32, levels from 0 to 1.
 Legend: B batch, C channels, h w pixels of what the model gets.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -81,7 +81,7 @@ class Preprocessing:
 
     def __post_init__(self):
         for name in ("size", "mean", "std", "patch"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            object.__setattr__(self, name, _several(name, getattr(self, name)))
         largest = MAX_SIDE
         if self.is_native:  # a number of patches, however they lie
             largest = MAX_SIDE**2
@@ -421,6 +421,15 @@ def _check_numbers(name: str, values: tuple) -> None:
     if not values or len(numbers) != len(values):
         shown = repr(values)[:100]
         raise BadSettings(f"{name} is {shown}; it is a number for each channel: three, for r, g, b")
+
+
+def _several(name: str, value: object) -> tuple:
+    """A setting of several numbers as a tuple. Raises ValueError for a single one."""
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return tuple(value)
+    example = f"({value}, {value})" if name in ("size", "patch") else f"({value}, {value}, {value})"
+    what = "a height and a width" if name in ("size", "patch") else "a number for each channel"
+    raise BadSettings(f"{name} is {value!r}; it is {what}, such as {example}")
 
 
 def check_choice(name: str, value: object, known: tuple) -> None:

@@ -5,15 +5,22 @@ from collections import Counter
 
 import numpy as np
 
-from vitkit.data.sources.targets import COMMA, SEPARATORS, UNKNOWN_WORDS, as_number
+from vitkit.data.sources.targets import (
+    COMMA,
+    SEPARATORS,
+    UNKNOWN_WORDS,
+    as_number,
+    is_in_brackets,
+)
 from vitkit.system.console.text import some
 
 # What may stand between the classes of one image
 POSSIBLE_SEPARATORS = (COMMA, "/", "+", "&", " ", "_")
 
 
-def notes_on(values: np.ndarray) -> list[str]:
-    """Notes on names of classes that may have been meant otherwise."""
+def notes_on(values: np.ndarray, are_several: bool = False) -> list[str]:
+    """Notes on names of classes that may have been meant otherwise. are_several: whether an image has
+    several classes, so that they have been taken apart."""
     names = sorted(set(values))
     notes = []
     fractions = []
@@ -26,8 +33,12 @@ def notes_on(values: np.ndarray) -> list[str]:
             f"classes are called {some(fractions, 10)}: if these are numbers to predict, say "
             "`data.columns.target='number'`, and mend the labels that are none"
         )
-    joined = [name for name in names if any(separator in name for separator in SEPARATORS)]
-    if joined:
+    joined = []
+    for name in names:
+        is_list = name.startswith("[") and is_in_brackets(name)
+        if is_list or any(separator in name for separator in SEPARATORS):
+            joined.append(name)
+    if joined and not are_several:
         notes.append(
             f"classes are called {some(joined[:3], 10)}: if these are several each, say "
             "`data.columns.target='classes'`"
@@ -68,8 +79,8 @@ def _about_spellings(names: list[str]) -> list[str]:
     are no such."""
     spellings: dict[str, list[str]] = {}
     for name in names:
-        if as_number(name) is not None:  # -1 and 1 are no spellings of one name
-            continue
+        if as_number(name) is not None:
+            continue  # -1 and 1 are no spellings
         plain = " ".join(name.casefold().replace("_", " ").replace("-", " ").split())
         spellings.setdefault(plain, []).append(name)
     alike = [some_names for some_names in spellings.values() if len(some_names) > 1]

@@ -177,8 +177,8 @@ def _target(dataset: Any, i: int) -> Any:
 
 
 def _as_python(value: Any) -> Any:
-    """A target as a Python value; a vector of zeros and ones, as floats or booleans, as the list of
-    its classes, where NaN stands for what is unknown."""
+    """A target as a Python value; a vector of zeros and ones, as floats or booleans, as PartlyKnown:
+    NaN stands for what is unknown."""
     if is_tensor(value):
         value = value.detach().cpu().numpy()
     if not isinstance(value, np.ndarray | np.generic):
@@ -187,8 +187,6 @@ def _as_python(value: Any) -> Any:
         unknown = value != value  # NaN
         if (unknown | np.isin(value, (0, 1))).all():
             classes = np.flatnonzero(value == 1).tolist()
-            if not unknown.any():
-                return classes
             return PartlyKnown(classes, np.flatnonzero(unknown).tolist())
     return value.tolist()
 

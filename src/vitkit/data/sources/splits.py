@@ -14,7 +14,7 @@ unless their caller says that a person typed the name.
 """
 
 from dataclasses import dataclass, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -99,7 +99,7 @@ class Parts(NamedTuple):
 
 
 def open_splits(
-    where: str,
+    where: str | Path,
     columns: Columns | None = None,
     seed: int = 0,
     groups: str = "auto",
@@ -122,7 +122,9 @@ def open_splits(
     return splits_at(where, columns, seed, groups, always_grouped, typed=True)
 
 
-def open_source(where: str, columns: Columns | None = None, split: str | None = None) -> Source:
+def open_source(
+    where: str | Path, columns: Columns | None = None, split: str | None = None
+) -> Source:
     """One part of a data set: the one named, else test, else val; all of it if it is not divided
     into parts.
 
@@ -132,7 +134,7 @@ def open_source(where: str, columns: Columns | None = None, split: str | None = 
     return source_at(where, columns, split, typed=True)
 
 
-def open_parts(where: str, columns: Columns | None = None) -> Parts:
+def open_parts(where: str | Path, columns: Columns | None = None) -> Parts:
     """The parts that a data set has; no part is made. The caller has typed its name:
     "file.py:function" is run. Raises VitkitError like open_splits."""
     return parts_at(where, columns, typed=True)
@@ -142,7 +144,7 @@ def open_parts(where: str, columns: Columns | None = None) -> Parts:
 
 
 def splits_at(
-    where: str,
+    where: str | Path,
     columns: Columns | None = None,
     seed: int = 0,
     groups: str = "auto",
@@ -156,24 +158,29 @@ def splits_at(
     """
     columns = grouped_columns(columns or Columns(), groups)
     parts = parts_at(where, columns, typed=typed)
-    return splits_of(parts, where, seed, groups, always_grouped)
+    return splits_of(parts, str(where), seed, groups, always_grouped)
 
 
 def source_at(
-    where: str, columns: Columns | None = None, split: str | None = None, *, typed: bool = False
+    where: str | Path,
+    columns: Columns | None = None,
+    split: str | None = None,
+    *,
+    typed: bool = False,
 ) -> Source:
     """One part of a data set, as `open_source` gives it.
 
     typed: whether a person typed the name; if not, "file.py:function" raises VitkitError.
     """
-    return part_of(parts_at(where, columns, typed=typed).sources, split, where)
+    return part_of(parts_at(where, columns, typed=typed).sources, split, str(where))
 
 
-def parts_at(where: str, columns: Columns | None = None, *, typed: bool = False) -> Parts:
+def parts_at(where: str | Path, columns: Columns | None = None, *, typed: bool = False) -> Parts:
     """The parts that a data set has, as `open_parts` gives them.
 
     typed: whether a person typed the name; if not, "file.py:function" raises VitkitError.
     """
+    where = str(where)
     columns = columns or Columns()
     function = function_in(where, typed=typed)
     if function is None:

@@ -39,6 +39,7 @@ PARTS = {
 }
 PART_NAMES = ("train", "val", "test")
 MAX_CLASSES = 1_000_000
+Target = Literal["auto", "class", "classes", "number", "none"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Columns:
     label: str | None = None
     """Name of the column with the labels; or the names of several columns of zeros and ones, one for
     each class, with commas between."""
-    target: Literal["auto", "class", "classes", "number", "none"] = "auto"
+    target: Target = "auto"
     """Meaning of a label: class, the name or number of one class; classes, several classes as a
     list, as "cat|dog", "cat;dog" or "cat, dog"; number, a number to predict; none, labels are not read. auto
     reads lists as several classes, and text too if splitting it gives fewer classes, and reads
@@ -70,15 +71,15 @@ class Columns:
         for name in ("image", "label", "group", "separator"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
-                raise BadSettings(f"`columns.{name}` is {value!r}; it is a text")
+                raise BadSettings(f"`data.columns.{name}` is {value!r}; it is text, or None")
         if self.separator == "":
             raise BadSettings(
-                "`columns.separator` is empty; give what stands between classes, or None"
+                "`data.columns.separator` is empty; it is what stands between the classes of one image in "
+                "a cell, such as '|'; leave it out if images have one class each"
             )
-        kinds = get_args(Columns.__annotations__["target"])
-        if self.target not in kinds:
+        if self.target not in get_args(Target):
             raise BadSettings(
-                f"`columns.target` is {self.target!r}; it is one of {', '.join(kinds)}"
+                f"`data.columns.target` is {self.target!r}; it is one of {', '.join(get_args(Target))}"
             )
 
 
@@ -345,7 +346,7 @@ def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> Numbe
     classes has the same numbers.
     """
     values, notes = composed(values)
-    notes = (*notes, *notes_on(values))
+    notes = (*notes, *notes_on(values, isinstance(table.row_labels, Lists)))
     train_values = values[table.parts[owners] == "train"]
     if not len(train_values):  # there is no such part
         train_values = values

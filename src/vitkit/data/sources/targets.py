@@ -23,8 +23,11 @@ COMMA = ","  # the same, if somebody says that there are several classes: names 
 # What people write where a label is unknown, in small letters
 UNKNOWN_WORDS = frozenset(("", "?", "-1", "na", "n/a", "nan", "none", "null", "unknown", "<na>"))
 
-_QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
-_NUMBERS = re.compile(r"\[\s*\d+(\s+\d+)+\s*\]")  # of NumPy
+# What stands in a written list: text in quotes, a number, or that there is nothing
+_ITEM = re.compile(
+    r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|(?<![\w.+-])([+-]?[\d.]+|None|null|nan)(?![\w.+-])"""
+)
+_BRACKETS = ("[]", "()", "{}")
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -158,7 +161,7 @@ def as_row_labels(
             values = values.tolist()
     # Text is a list if somebody says so, or if nothing else explains it
     if target == "classes" or (target == "auto" and (_are_lists(values) or _recurs(values))):
-        values = _split_cells(values, separator)
+        values = _split_cells(values, separator, where)
     kind = target
     if kind == "auto":
         kind = _likely_kind(values)
@@ -281,13 +284,22 @@ def _recurs(values: Values) -> bool:
 
 
 def _are_lists(values: Values) -> bool:
-    """Whether cells of text are written as lists: ["cat", "dog"] of JSON, ['cat', 'dog'] of Python. The
-    other cells are then lists of one."""
+    """Whether cells of text are lists: some are written as such, as ["cat", "dog"] of JSON and
+    ['cat', 'dog'] of Python, or all stand in brackets, as [cat, dog]."""
     if isinstance(values, Lists | np.ndarray):
         return False
     if not all(isinstance(value, str) for value in values):
         return False
-    return any(_listed(cell) is not None for cell in set(values))
+    cells = {value.strip() for value in values} - {""}
+    if any(_listed(cell) is not None for cell in cells):
+        return True
+    in_brackets = all(is_in_brackets(cell) for cell in cells)
+    return in_brackets and any(COMMA in cell for cell in cells)
+
+
+def is_in_brackets(text: str) -> bool:
+    """Whether text begins and ends with brackets of one kind."""
+    return len(text) > 1 and text[0] + text[-1] in _BRACKETS
 
 
 def _separators(cells: Iterable[str]) -> list[str]:
@@ -298,14 +310,34 @@ def _separators(cells: Iterable[str]) -> list[str]:
     return found[:1]
 
 
-def _split_cells(values: Values, separator: str | None) -> Sequence | Lists:
+def _refuse_two_separators(cells: Iterable[str], where: str) -> None:
+    """Raises ValueError if some cells are separated by one of the separators, and others by another."""
+    first, second = SEPARATORS
+    cells = [cell for cell in cells if _listed(cell) is None]
+    by_first = sorted(cell for cell in cells if first in cell)
+    by_second = sorted(cell for cell in cells if second in cell and first not in cell)
+    if by_first and by_second:
+        raise BadData(
+            f"{where} has labels with {first!r} and with {second!r} ({by_first[0]}, {by_second[0]}): if both "
+            "stand between classes, write one of them throughout; else say which does, as in "
+            f"`data.columns.separator={first!r}`"
+        )
+
+
+def _split_cells(values: Values, separator: str | None, where: str) -> Sequence | Lists:
     """Cells like "cat|dog", "cat;dog", "cat, dog" and '["cat", "dog"]' as lists; an empty cell is an
-    empty list. separator: what stands between classes, if somebody says it."""
+    empty list.
+
+    separator: what stands between classes, if somebody says it.
+    Raises ValueError for cells that are separated in two ways.
+    """
     if isinstance(values, Lists):
         return values
     separators = [separator]
     if separator is None:
-        separators = _separators({value for value in values if isinstance(value, str)}) or [COMMA]
+        cells = {value for value in values if isinstance(value, str)}
+        separator = _separator(cells, (*SEPARATORS, COMMA))
+        _refuse_two_separators(cells, where)
     lists: dict[str, list] = {}  # by text: a cell that comes a million times is split once
     result = []
     for value in values:
@@ -323,35 +355,59 @@ def _split_cell(text: str, separators: Sequence[str]) -> list:
     listed = _listed(text)
     if listed is not None:
         return listed
-    names = re.split("|".join(map(re.escape, separators)), text)
+    text = text.strip()
+    if text.startswith("[") and is_in_brackets(text):  # [cat, dog]
+        text = text[1:-1]
+        separator = separator or COMMA
+    names = [text]
+    if separator is not None:
+        names = text.split(separator)
     return [name.strip() for name in names if name.strip()]
 
 
 def _listed(text: str) -> list | None:
-    """What a list holds that is written as JSON, as Python (also as a tuple or a set) or as NumPy does;
-    None for other text, such as a name that begins with a bracket. What is missing is left out."""
+    """What a list, a tuple or a set holds that is written as JSON, as Python or as NumPy does; None for
+    other text, such as a name that begins with a bracket."""
     text = text.strip()
-    if text[:1] + text[-1:] not in ("[]", "()", "{}"):
+    if text == "set()":
+        return []
+    if not is_in_brackets(text):
         return None
-    if text[0] == "[":
+    if text.startswith("["):
         try:
-            return [each for each in parse_json(text) if each is not None]
+            return parse_json(text)
         except ValueError:
             pass
-        if _NUMBERS.fullmatch(text):
-            return list(map(int, text[1:-1].split()))
-    names = [single or double for single, double in _QUOTED.findall(text)]
-    between = _QUOTED.sub("", text[1:-1])
-    words = between.replace(",", " ").split()
-    if names and all(word in ("None", "nan", "null") for word in words):
-        return names
+    inner = text[1:-1]
+    if _ITEM.sub("", inner).strip(", \n"):
+        return None
+    items = []
+    for single, double, bare in _ITEM.findall(inner):
+        items.append(_bare_item(bare) if bare else single or double)
+    # "(1)" is a name
+    is_plain = not inner.strip() or any(mark in inner for mark in "'\",")
+    if text.startswith("[") or is_plain:
+        return items
     return None
+
+
+def _bare_item(text: str) -> int | float | str | None:
+    """What stands in a written list without quotes: a number, or None for what is missing."""
+    if text in ("None", "null", "nan"):
+        return None
+    if _is_whole(text):
+        return int(text)
+    if "." in text and _DECIMAL.fullmatch(text):
+        return float(text)
+    return text
 
 
 def _lists(values: Values, where: str) -> Lists:
     """Several classes each. A value that is not a list becomes a list of one."""
     lists = values
+    is_vector = False
     if not isinstance(values, Lists):
+        is_vector = any(isinstance(value, PartlyKnown) for value in values)
         flat = []
         ends = []
         unknown = []
@@ -362,6 +418,11 @@ def _lists(values: Values, where: str) -> Lists:
                 value = value.classes
             classes = value if isinstance(value, list | tuple) else [value]
             for name in classes:
+                if len(classes) > 1 and (name is None or name == ""):
+                    raise BadData(
+                        f"{where} row {row} has the label {value!r}, where a class is missing; fill it "
+                        "in or remove it"
+                    )
                 _check_class(name, where, row)
                 if isinstance(name, bool) and classes is value:
                     raise BadData(
@@ -379,7 +440,8 @@ def _lists(values: Values, where: str) -> Lists:
             nothing_known = Lists(np.array(unknown, np.int64), np.array(unknown_ends, np.int64))
             lists = replace(lists, unknown=nothing_known)
     _refuse_repetitions(lists, where)
-    _refuse_pairs_of_flags(lists, where)
+    if not is_vector:
+        _refuse_zeros_and_ones(lists, where)
     return lists
 
 
@@ -409,6 +471,19 @@ def _refuse_repetitions(lists: Lists, where: str) -> None:
         raise BadData(
             f"{where} row {row} has the label {lists.row(row).tolist()}, which names a class "
             f"twice; several classes are the list of their names or numbers, not zeros and ones"
+        )
+
+
+def _refuse_zeros_and_ones(lists: Lists, where: str) -> None:
+    """Raises ValueError if all labels are [0, 1] or [1, 0], which say for two classes whether an image is
+    of them: as lists of classes, every image would be of both."""
+    if not len(lists) or lists.values.dtype != np.int64:
+        return
+    if (lists.counts == 2).all() and np.isin(lists.values, (0, 1)).all():
+        raise BadData(
+            f"{where} row 0 has the label {lists.row(0).tolist()}, and all others are of zeros and ones "
+            "too; give the number of the class instead, a list of the numbers of several classes, or a "
+            "column of zeros and ones for each class"
         )
 
 
