@@ -298,68 +298,6 @@ def test_columns_that_are_named_and_are_none(listed, text, message):
         open_source(listed(text), Columns(label="cat,dog"))
 
 
-def test_minus_one_is_no_where_there_is_no_zero(listed):
-    """CelebA has 1 and -1 in each column; CheXpert has 0 too, and -1 is uncertain."""
-    celeb = listed("image,smiling,male\n0.jpg,1,-1\n1.jpg,-1,-1\n2.jpg,1,1\n")
-    assert open_source(celeb).targets.multi_hot(2).tolist() == [[1, 0], [0, 0], [1, 1]]
-    assert "-1 in these columns is taken for no" in notes_of(celeb)
-    chest = listed("image,edema,fracture\n0.jpg,1,-1\n1.jpg,0,0\n")
-    assert np.isnan(open_source(chest).targets.multi_hot(2)[0, 1])
-    assert "-1 in these columns is taken for unknown" in notes_of(chest)
-
-
-def test_columns_of_yes_and_no(listed):
-    where = listed("image,indoor,pool,is_valid\n0.jpg,yes,no,1\n1.jpg,yes,yes,0\n")
-    source = open_source(where)
-    assert source.labels == ("indoor", "pool") and answers(where) == ["indoor", "indoor, pool"]
-
-
-def test_the_row_that_has_not_one_class_is_named(listed):
-    where = listed("image,cat,dog\n0.jpg,1,0\n1.jpg,0,1\n2.jpg,1,?\n")
-    with pytest.raises(ValueError, match="row 2 has not exactly one class"):
-        open_source(where, Columns(target="class"))
-
-
-def test_pairs_of_zeros_and_ones_are_refused(listed):
-    """As lists of numbers, every image would be of both classes."""
-    where = listed(rows_of("label", ["[0, 1]", "[1, 0]", "[1, 0]"]), "list.tsv")
-    with pytest.raises(ValueError, match=r"\[0, 1\] and \[1, 0\].*not zeros and ones"):
-        open_source(where)
-    whole = listed(rows_of("label", ["[0, 1]", "[0]", "[1]"]), "list.tsv")
-    assert open_source(whole).targets.multi_hot(2).tolist() == [[1, 1], [1, 0], [0, 1]]
-
-
-def test_two_rows_of_an_image_in_columns_of_zeros_and_ones_are_refused(listed):
-    where = listed("image,cat,dog\n0.jpg,1,0\n1.jpg,0,1\n0.jpg,0,1\n")
-    with pytest.raises(ValueError, match=r"rows 0 and 2 are of the same image, 0\.jpg"):
-        open_source(where)
-
-
-def test_columns_that_come_later_in_json_lines(listed):
-    lines = [{"image": "0.jpg", "cat": 1}, {"image": "1.jpg", "cat": 0, "dog": 1, "bird": 1}]
-    where = listed("\n".join(map(json.dumps, lines)), "list.jsonl")
-    source = open_source(where)
-    assert source.labels == ("cat", "dog", "bird") and answers(where)[1] == "dog, bird"
-    assert np.isnan(source.targets.multi_hot(3)[0]).tolist() == [False, True, True]
-
-
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"target": "clases"}, "`columns.target` is 'clases'; it is one of auto, class, classes"),
-        ({"label": 1}, "`columns.label` is 1; it is a text"),
-        ({"separator": ""}, "`columns.separator` is empty"),
-    ],
-)
-def test_columns_that_cannot_be(values, sentence):
-    with pytest.raises(BadSettings, match=sentence):
-        Columns(**values)
-
-
-def test_numbers_are_no_spellings_of_one_name(listed):
-    assert "hardly differ" not in notes_of(listed(rows_of("label", ["-1", "1", "1"]), "list.tsv"))
-
-
 def test_a_single_column_of_zeros_and_ones_is_not_taken_for_a_class(listed):
     where = listed("image,fold,checked\n0.jpg,0,1\n1.jpg,1,0\n")
     assert open_source(where).target_kind == "none" and "is unlabelled" in notes_of(where)

@@ -27,7 +27,6 @@ BESIDE = frozenset(
     "segmentation segmentations segmentationclass segmentationobject trimap trimaps".split()
 )
 STRAY = 0.1  # share of the images that may lie beside the folders that hold the others
-FEW = 4  # images among which one in its class folder says something
 # Other names of parts, as in training_set, test-images, seg_train and val2017. A class may be called so
 # ("bullet train"): these count only where there is a part to train on and one to measure on.
 _LONG_PART = re.compile(
@@ -97,7 +96,7 @@ def layout_of(root: Path, paths: Sequence[Folders], labelled: bool, level: int |
 def _at_level(root: Path, paths: Sequence[Folders], level: int) -> Layout:
     """The class folders at this level; a folder above that says the part of all images is a part."""
     if not isinstance(level, int) or level < 1:
-        raise BadData(f"`columns.level` is {level!r}; it is 1 for {root.name}/CLASS/IMAGE, or more")
+        raise BadData(f"columns.level is {level!r}; it is 1 for {root.name}/CLASS/IMAGE, or more")
     inside = [path for path in paths if len(path) >= level]
     if not inside:
         deepest = max(map(len, paths))
@@ -150,20 +149,6 @@ def _within_parts(paths: Sequence[Folders]) -> list[Folders]:
         for i, folders in zip(members, below, strict=True):
             rest[i] = folders
     return rest
-
-
-def _refuse_companions(root: Path, paths: Sequence[Folders]) -> None:
-    """Raises BadData if the first folders are images and what belongs to them, such as masks."""
-    tops = sorted({path[0] for path in paths if path})
-    companions = [top for top in tops if top.casefold() in COMPANIONS]
-    images = [top for top in tops if top.casefold() in CONTAINERS]
-    if images and companions and len(images) + len(companions) == len(tops):
-        place = next(path for path in paths if path and path[0] == images[0])
-        raise BadData(
-            f"{root} holds {some(tops)}, which look like images and their masks or labels, not like "
-            f"classes: give the folder of the images ({place[0]}); if they are classes: "
-            "`data.columns.level=1`"
-        )
 
 
 # Parts
@@ -237,7 +222,7 @@ def _refuse_several_data_sets(
 def _check_beside(
     root: Path, paths: Sequence[Folders], rest: Sequence[Folders], labelled: bool
 ) -> list[str]:
-    """Raises ValueError for folders of images beside folders of their masks, as images/ and labels/, which
+    """Raises VitkitError for folders of images beside folders of their masks, as images/ and labels/, which
     would be classes; a note, if folders are no classes."""
     tops = sorted({path[0] for path in rest if path})
     images = [top for top in tops if top.casefold() in CONTAINERS]
@@ -287,7 +272,6 @@ def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[F
         inner.update(zip(members, folders, strict=True))
     inside = [i for i in inside if inner[i]]
     below: dict[str, set[str]] = {}
-    steps = 1  # from a first folder down to those that tell something
     for i in inside:
         below.setdefault(rest[i][0], set()).add(inner[i][0])
     if not below:

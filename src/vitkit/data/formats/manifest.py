@@ -132,10 +132,7 @@ def _table(
     splits = []
     valid_flags = []
     groups = []
-    later: dict[str, None] = {}  # columns of JSON lines that the first row does not have
     for number, row in enumerate(chain([first], rows)):
-        if len(row) > len(present) or not row.keys() <= set(present):
-            later |= dict.fromkeys(name for name in row if name not in present)
         if image not in row or (label is not None and label not in row):
             raise BadData(
                 f"{path} row {number} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}"
@@ -150,8 +147,6 @@ def _table(
             valid_flags.append(_hashable(row.get(valid)))
         if group is not None:
             groups.append(_interned(row.get(group)))
-    if later:
-        return _table(path, _json_rows(path), columns, [*present, *later])
     names = existing_names(path.parent, names)
     if not Path(path.parent, names[0]).exists():
         raise BadData(
@@ -214,18 +209,6 @@ def _hashable(value):
     if isinstance(value, list | dict):
         return str(value)
     return value
-
-
-def _refuse_repeated(path: Path, names: list[str]) -> None:
-    """Raises BadData for several rows of one image in a table of zeros and ones."""
-    first_rows = first_rows_of(names)
-    if first_rows is None:
-        return
-    row = int(np.flatnonzero(first_rows != np.arange(len(names)))[0])
-    raise BadData(
-        f"{path} rows {first_rows[row]} and {row} are of the same image, {names[row]}: of a table with a "
-        "column of zeros and ones for each class, an image has one row; join them"
-    )
 
 
 def _interned(value):

@@ -424,7 +424,7 @@ def _check_numbers(name: str, values: tuple) -> None:
 
 
 def _several(name: str, value: object) -> tuple:
-    """A setting of several numbers as a tuple. Raises ValueError for a single one."""
+    """A setting of several numbers as a tuple. Raises VitkitError for a single one."""
     if isinstance(value, Iterable) and not isinstance(value, str):
         return tuple(value)
     example = f"({value}, {value})" if name in ("size", "patch") else f"({value}, {value}, {value})"

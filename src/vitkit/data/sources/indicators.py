@@ -1,7 +1,6 @@
 """Tables with a column of zeros and ones for each class: the commonest form of several classes an image.
 
-A cell may also say that nothing is known: empty, "?", NaN and the like, and -1 beside zeros. In columns of
--1 and 1 alone, -1 is no.
+A cell may also say that nothing is known: empty, "?", -1, NaN and the like.
 
 Legend: N rows, K classes.
 """
@@ -186,7 +185,7 @@ class Flags:
         return Indicators(Lists(lists.values, lists.ends, unknown), names, notes)
 
     def _refuse_several(self, table: np.ndarray, names: tuple[str, ...]) -> None:
-        """Raises ValueError for the first row that is not of exactly one class."""
+        """Raises VitkitError for the first row that is not of exactly one class."""
         is_unknown = (table == UNKNOWN).any(1)
         row = int(np.flatnonzero(((table == YES).sum(1) != 1) | is_unknown)[0])
         what = f"has not exactly one class among {some(names, 10)}"

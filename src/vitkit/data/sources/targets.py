@@ -276,10 +276,10 @@ def _recurs(values: Values) -> bool:
     if not all(isinstance(value, str) for value in values):
         return False
     cells = set(values)
-    separators = _separators(cells)
-    if not separators:
+    separator = _separator(cells)
+    if separator is None:
         return False
-    classes = {name for cell in cells for name in _split_cell(cell, separators)}
+    classes = {name for cell in cells for name in _split_cell(cell, separator)}
     return len(classes) < len(cells)
 
 
@@ -302,16 +302,18 @@ def is_in_brackets(text: str) -> bool:
     return len(text) > 1 and text[0] + text[-1] in _BRACKETS
 
 
-def _separators(cells: Iterable[str]) -> list[str]:
-    """What separates the classes in cells of text: the first of SEPARATORS that occurs outside of written
-    lists, as names may hold the other; none if neither does."""
+def _separator(cells: Iterable[str], separators: Sequence[str] = SEPARATORS) -> str | None:
+    """What separates the classes in cells of text: the first of the separators that occurs outside of
+    written lists; None if none does."""
     cells = [cell for cell in cells if _listed(cell) is None]
-    found = [separator for separator in SEPARATORS if any(separator in cell for cell in cells)]
-    return found[:1]
+    for separator in separators:
+        if any(separator in cell for cell in cells):
+            return separator
+    return None
 
 
 def _refuse_two_separators(cells: Iterable[str], where: str) -> None:
-    """Raises ValueError if some cells are separated by one of the separators, and others by another."""
+    """Raises VitkitError if some cells are separated by one of the separators, and others by another."""
     first, second = SEPARATORS
     cells = [cell for cell in cells if _listed(cell) is None]
     by_first = sorted(cell for cell in cells if first in cell)
@@ -329,11 +331,10 @@ def _split_cells(values: Values, separator: str | None, where: str) -> Sequence 
     empty list.
 
     separator: what stands between classes, if somebody says it.
-    Raises ValueError for cells that are separated in two ways.
+    Raises VitkitError for cells that are separated in two ways.
     """
     if isinstance(values, Lists):
         return values
-    separators = [separator]
     if separator is None:
         cells = {value for value in values if isinstance(value, str)}
         separator = _separator(cells, (*SEPARATORS, COMMA))
@@ -345,13 +346,12 @@ def _split_cells(values: Values, separator: str | None, where: str) -> Sequence 
             result.append(value)
             continue
         if value not in lists:
-            lists[value] = _split_cell(value, separators)
+            lists[value] = _split_cell(value, separator)
         result.append(lists[value])
     return result
 
 
-def _split_cell(text: str, separators: Sequence[str]) -> list:
-    """The classes in a cell: of a written list, or between the separators."""
+def _split_cell(text: str, separator: str | None) -> list:
     listed = _listed(text)
     if listed is not None:
         return listed
@@ -445,18 +445,6 @@ def _lists(values: Values, where: str) -> Lists:
     return lists
 
 
-def _refuse_pairs_of_flags(lists: Lists, where: str) -> None:
-    """Raises BadData for lists [0, 1] and [1, 0]: rows of zeros and ones of two classes, which as lists of
-    numbers would be both classes for every image."""
-    if lists.values.dtype == object or not len(lists) or (lists.counts != 2).any():
-        return
-    if set(lists.values.tolist()) == {0, 1} and len({*lists.values[::2].tolist()}) == 2:
-        raise BadData(
-            f"{where} has the labels [0, 1] and [1, 0]; several classes are the list of their names or "
-            "numbers, not zeros and ones: of one class each, give its name or number"
-        )
-
-
 def _refuse_repetitions(lists: Lists, where: str) -> None:
     """Raises VitkitError for an image that is of a class twice, as rows of zeros and ones seem to
     be."""
@@ -475,7 +463,7 @@ def _refuse_repetitions(lists: Lists, where: str) -> None:
 
 
 def _refuse_zeros_and_ones(lists: Lists, where: str) -> None:
-    """Raises ValueError if all labels are [0, 1] or [1, 0], which say for two classes whether an image is
+    """Raises VitkitError if all labels are [0, 1] or [1, 0], which say for two classes whether an image is
     of them: as lists of classes, every image would be of both."""
     if not len(lists) or lists.values.dtype != np.int64:
         return
