@@ -20,7 +20,7 @@ from vitkit.data import (
     subset,
 )
 from vitkit.data.sources.source import fingerprint, merge_parts
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.training import Data
 
 NAN = float("nan")
@@ -460,3 +460,9 @@ def test_a_data_set_is_given_as_a_path(folder):
     assert open_splits(root).notes == open_splits(str(root)).notes
     assert open_source(root).labels == open_parts(root).sources[""].labels == ("a", "b")
     assert Data(root).source == str(root)
+
+
+def test_a_path_that_no_file_can_have(listed):
+    where = listed('{"image": "\\ud800.jpg", "label": "cat"}\n', "list.jsonl")
+    with pytest.raises(BadData, match=r"row 0 has a path that no file can have: '\\ud800.jpg'"):
+        open_source(where)

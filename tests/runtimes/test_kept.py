@@ -175,7 +175,8 @@ def test_it_is_of_one_model(run_dir, images, capsys):
     runtime_of(request(str(run_dir), tuple(images), {}))
     assert "writes it again" not in capsys.readouterr().err
     runtime_of(request(str(run_dir), tuple(images), {"verbose": True}))
-    assert f"vitkit export {run_dir} -o {run_dir}/model.onnx writes it" in capsys.readouterr().err
+    call = f"vitkit.export({str(run_dir)!r}, output={str(run_dir / 'model.onnx')!r})"
+    assert f"{call} writes it" in capsys.readouterr().err
 
 
 def test_limits_for_unknown_images_are_part_of_the_model(run_dir):

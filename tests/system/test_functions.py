@@ -92,6 +92,8 @@ def test_arguments_are_converted_to_their_types():
     assert given("m", ["a.jpg", "b.jpg"])["images"] == ("a.jpg", "b.jpg")
     assert given("m", times=2)["times"] == (2,)
     assert given("m", heads=3)["group"] == {"heads": 3}
+    assert given("a.jpg", model="m", images=["b.jpg"])["images"] == ("a.jpg", ["b.jpg"])
+    assert given("m", images=["a.jpg", "b.jpg"])["images"] == ("a.jpg", "b.jpg")
     image = np.zeros((2, 2))
     assert given("m", image)["images"][0] is image
 
@@ -119,7 +121,6 @@ def test_a_result_that_made_a_model_stands_for_it():
         (("m",), {"head": 3}, "has no setting 'head'; did you mean heads"),
         ((), {}, "needs model"),
         ((None,), {}, "needs model, which is None"),
-        (("m",), {"model": "n"}, "has model by position and by name"),
         (("m",), {"progress": True}, "progress is True"),
         (("m",), {"times": "3"}, r"times is \('3',\); it takes a whole number"),
         (("m",), {"heads": 2.5}, "heads is 2.5; it takes a whole number or None"),

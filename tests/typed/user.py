@@ -102,4 +102,4 @@ for kind in (
     vitkit.Unavailable, vitkit.WrongArgument, vitkit.Diverged, vitkit.WorkerDied, vitkit.RankLost,
 ):  # fmt: skip
     refused: type[vitkit.VitkitError] = kind
-stopped: type[Exception] = vitkit.Interrupted
+stopped: type[BaseException] = vitkit.Interrupted

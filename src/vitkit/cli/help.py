@@ -122,7 +122,10 @@ def short_help(command: Command, program: str, settings: type, default: Any = No
     usage = " ".join(["usage:", program, *words, "[--setting value]"])
     lines = [fill(usage), "", fill(as_options(paragraphs(purpose_of(settings)).split("\n\n")[0]))]
     described = [
-        (option.metavar or option.name.upper(), as_options(option.help))
+        (
+            option.metavar or option.name.upper(),
+            (as_options(option.help) if option.of_function else option.help),
+        )
         for option in every
         if option.is_word
     ]
@@ -145,7 +148,7 @@ def short_help(command: Command, program: str, settings: type, default: Any = No
 
 def _first_sentence(option: Option, shows_value: bool) -> str:
     """What a setting is, in one sentence, and its value."""
-    text = as_options(option.help).split("\n\n")[0]
+    text = (as_options(option.help) if option.of_function else option.help).split("\n\n")[0]
     sentence = text.partition(". ")[0].rstrip(".")
     value = _text(option.value)
     if shows_value and value:

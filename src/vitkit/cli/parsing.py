@@ -226,7 +226,9 @@ def _field_of(parameter: Parameter, of_function: bool) -> StructFieldSpec:
     if help_text is None and dataclasses.is_dataclass(bare(kind)):
         help_text = paragraphs(bare(kind).__doc__)
     if help_text is not None:
-        help_text = re.sub(r"\bNone\b(?! of)", "none", as_options(help_text))  # as it is typed
+        if of_function:  # fields of a part are called otherwise on the command line
+            help_text = as_options(help_text)
+        help_text = re.sub(r"\bNone\b(?! of)", "none", help_text)  # as it is typed
     default = parameter.default
     if default is MISSING:
         default = tyro.MISSING_NONPROP
@@ -237,7 +239,8 @@ def _field_of(parameter: Parameter, of_function: bool) -> StructFieldSpec:
         marks["name"] = function_option(parameter)
         marks["aliases"] = ALIASES.get(parameter.name)
         marks["metavar"] = metavar
-    if parameter.is_positional and metavar and default is not tyro.MISSING_NONPROP:
+    is_optional = default is not tyro.MISSING_NONPROP and not parameter.is_variadic
+    if parameter.is_positional and metavar and is_optional:
         marks["metavar"] = f"[{metavar}]"
     typed = Annotated[kind, tyro.conf.arg(**marks)]
     if of_function and parameter.is_positional:
@@ -319,8 +322,9 @@ def _check_value(name: str, kind: Any, value: str) -> None:
         kinds = set(get_args(kind)) - {NoneType}
         if value.lower() == "none" and NoneType in get_args(kind):
             return
-    if get_origin(kind) is tuple:
-        kinds = set(get_args(kind)) - {Ellipsis}
+    for each in list(kinds):
+        if get_origin(each) is tuple:
+            kinds = kinds - {each} | (set(get_args(each)) - {Ellipsis})
     (only,) = kinds if len(kinds) == 1 else (kind,)
     if get_origin(only) is Literal:
         choices = list(map(str, get_args(only)))

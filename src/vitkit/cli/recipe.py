@@ -24,7 +24,7 @@ from vitkit.verbs import kind_of, recipe_on_images
 
 HELP = ("-h", "--help")
 READ_FIRST = {"data": READ, "length": READ}
-APPLIED = {"data": "", "model": "", "evaluators": None, "length": None}
+APPLIED = {"data": "", "model": "", "evaluators": (), "length": None}
 """Arguments that the recipe has already, as the first words and a few options gave them."""
 
 

@@ -261,8 +261,13 @@ def _json_rows(path: Path) -> Iterator[dict]:
 def relative_path(text, base: Path, where: str) -> str:
     """A path from the manifest's folder, however it is written: relative or absolute, with or
     without "..". Raises VitkitError for one that lies elsewhere."""
-    if isinstance(text, str) and PLAIN_PATH.fullmatch(text):
+    if isinstance(text, str) and text.isascii() and PLAIN_PATH.fullmatch(text):
         return text
+    if isinstance(text, str):
+        try:
+            os.fsencode(text)
+        except UnicodeEncodeError:  # half of a surrogate pair, as JSON can hold it
+            raise BadData(f"{where} has a path that no file can have: {text!r}") from None
     if not isinstance(text, str) or not text or "\0" in text:
         raise BadData(f"{where} has no usable path: {text!r}")
     if "\\" in text and not (base / text).exists():

@@ -16,7 +16,7 @@ def read_arguments(
     function: Callable, args: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The positional and the named arguments, each as its type has it (`values.py`). A list in the place
-    of `*images` stands for its elements.
+    of `*images`, or called so, stands for its elements.
 
     Raises WrongArgument for an argument that does not exist, with the nearest name, for one that is
     missing, and for a value of another type; BadSettings for a value that is not one of the choices.
@@ -26,27 +26,35 @@ def read_arguments(
     positional = [each for each in signature.parameters.values() if each.kind in POSITIONAL]
     variadic = [each for each in positional if each.kind is inspect.Parameter.VAR_POSITIONAL]
 
-    # Names that do not exist, and too many positions
+    # Names that do not exist
     for argument in named:
         if argument not in types and not open_group:
             raise WrongArgument(_no_such_argument(name, argument, types))
-    plain = [each.name for each in positional if each not in variadic]
-    if len(args) > len(plain) and not variadic:
-        raise WrongArgument(
-            f"vitkit.{name} takes {' and '.join(plain) or 'nothing'} by position; the other settings by "
-            "name"
-        )
-    for given_twice in plain[: len(args)]:
-        if given_twice in named:
-            raise WrongArgument(f"vitkit.{name} has {given_twice} by position and by name")
 
-    # What has no default
-    by_name = dict(zip(plain, args, strict=False)) | dict(named)
+    # Positions are for what was not given by name; the last ones for *images, or for what has no default
+    plain = [each.name for each in positional if each not in variadic]
     required = [
         each.name
         for each in signature.parameters.values()
         if each.default is each.empty and each.kind not in VARIADIC
     ]
+    free = [each for each in plain if each not in named]
+    if not variadic:
+        free += [each for each in required if each not in plain and each not in named]
+    if len(args) > len(free) and not variadic:
+        raise WrongArgument(
+            f"vitkit.{name} takes {' and '.join(free) or 'nothing'} by position; the other settings by "
+            "name"
+        )
+    by_name = dict(zip(free, args, strict=False)) | dict(named)
+    rest = args[len(free) :]
+    for each in variadic:
+        if each.name in by_name:  # images=[...]
+            rest = [*rest, by_name.pop(each.name)]
+    if len(rest) == 1 and isinstance(rest[0], list | tuple):
+        (rest,) = rest
+
+    # What has no default
     missing = [each for each in required if each not in by_name]
     if missing:
         raise WrongArgument(f"vitkit.{name} needs {' and '.join(missing)}")
@@ -55,20 +63,17 @@ def read_arguments(
             raise WrongArgument(f"vitkit.{name} needs {argument}, which is None")
 
     # The values
-    first = []
-    for position, value in zip(plain, args, strict=False):
-        first.append(read_value(position, types[position], stands_for(value)))
-    rest = args[len(plain) :]
-    if len(rest) == 1 and isinstance(rest[0], list | tuple):
-        (rest,) = rest
-    for each in variadic:
-        first += [read_value(each.name, types[each.name], stands_for(value)) for value in rest]
     given = {}
-    for argument, value in named.items():
+    for argument, value in by_name.items():
         value = stands_for(value)
         if argument in types:
             value = read_value(argument, types[argument], value)
         given[argument] = value
+    if not variadic:
+        return (), given
+    (several,) = variadic
+    first = [given.pop(each) for each in plain]
+    first += [read_value(several.name, types[several.name], stands_for(value)) for value in rest]
     return tuple(first), given
 
 

@@ -70,6 +70,8 @@ class Option(NamedTuple):
     """What usage calls the value; empty for the name in capitals."""
     argument: str = ""
     """What a function calls it, such as "optim__lr"."""
+    of_function: bool = False
+    """Whether it is a parameter of the function, not a field of a part."""
 
 
 def parameters(owner: Owner, defaults: Any = None) -> Iterator[Parameter]:
@@ -179,6 +181,7 @@ def options(
             kind=kind,
             metavar=metavar_of(each) or "",
             argument=f"{part}{each.name}",
+            of_function=not isinstance(owner, type),
         )
 
 

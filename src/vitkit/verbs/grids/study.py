@@ -212,7 +212,7 @@ def study(
         predict: Predict the error from the fitted law, for these numbers of images (data-size), or for
             these exaFLOPs or names of models (compute).
         shard: Which of several processes that share the study this one is: 1/4 to 4/4 for four.
-        jobs: Run the study in this many shards side by side, and wait for them (extra `cluster`).
+        jobs: Run the study in this many shards side by side, and wait for them (pip install 'vitkit[cluster]').
         on: Where `jobs` run: as processes of this machine, or as jobs of SLURM.
         job_options: Options of SLURM for each job, such as timeout_min=240 gpus_per_node=1
             slurm_partition=gpu.

@@ -91,7 +91,7 @@ def plan(
     data: DataLike = "",
     *,
     model: ModelConfig = "",
-    evaluators: Several[EvaluatorName] | None = None,
+    evaluators: Several[EvaluatorName] = (),
     length: SpanLike | None = None,
     gpus: int = Machine.gpus,
     memory: float = Machine.memory,

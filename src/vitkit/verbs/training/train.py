@@ -82,7 +82,7 @@ def recipe_on_images(
     """
     if not isinstance(recipe, Recipe):
         recipe = recipe_called(str(recipe))
-    recipe = with_length(with_evals(recipe, evaluators), length, given)
+    recipe = with_length(with_evals(recipe, evaluators or None), length, given)
     if data:
         recipe = replace(recipe, data=replace(recipe.data, source=data))
     if isinstance(model, str) and model:
@@ -147,7 +147,7 @@ def train(
     data: DataLike = "",
     *,
     model: ModelConfig = "",
-    evaluators: Several[EvaluatorName] | None = None,
+    evaluators: Several[EvaluatorName] = (),
     length: SpanLike | None = None,
     regularise: bool = False,
     weight_decays: Several[float] = (),
