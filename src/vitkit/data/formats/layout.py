@@ -96,7 +96,7 @@ def layout_of(root: Path, paths: Sequence[Folders], labelled: bool, level: int |
 def _at_level(root: Path, paths: Sequence[Folders], level: int) -> Layout:
     """The class folders at this level; a folder above that says the part of all images is a part."""
     if not isinstance(level, int) or level < 1:
-        raise BadData(f"columns.level is {level!r}; it is 1 for {root.name}/CLASS/IMAGE, or more")
+        raise BadData(f"`columns.level` is {level!r}; it is 1 for {root.name}/CLASS/IMAGE, or more")
     inside = [path for path in paths if len(path) >= level]
     if not inside:
         deepest = max(map(len, paths))
