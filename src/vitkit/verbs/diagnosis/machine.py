@@ -38,8 +38,8 @@ def _software() -> Iterator[Finding]:
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
     advice = ""
     if compiler is None and sys.platform.startswith("linux"):
-        advice = "install a C++ compiler (g++) if you want --compile, which cannot work without one"
-    yield Finding("--compile", "can work" if compiler else "has no C++ compiler", advice)
+        advice = "install a C++ compiler (g++) if you want `compile`, which cannot work without one"
+    yield Finding("compile", "can work" if compiler else "has no C++ compiler", advice)
 
 
 def _processor() -> Iterator[Finding]:

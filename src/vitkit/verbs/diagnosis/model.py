@@ -26,6 +26,7 @@ from vitkit.data import (
     train_batches,
 )
 from vitkit.system.console.text import as_word, counted
+from vitkit.system.functions.steps import FILE, Placeholder, step
 from vitkit.verbs.diagnosis import Finding
 from vitkit.weights import STATISTICS, Classifier
 
@@ -75,7 +76,7 @@ def _beside_origin(classifier: Classifier) -> Iterator[Finding]:
         return
     advice = (
         f"the weights of {origin} are for mean {theirs.mean} and std {theirs.std}, these for "
-        f"{ours.mean} and {ours.std}: train again without --data.preprocessing.mean and .std"
+        f"{ours.mean} and {ours.std}: train again without `data.preprocessing.mean` and .std"
     )
     yield Finding("mean and deviation", f"other than in {origin}, where it began", advice)
 
@@ -139,7 +140,7 @@ def _normalised_right(examined: Examined) -> Iterator[Finding]:
         if other > right + 2 * math.sqrt(0.25 / len(indices)):
             advice = (
                 f"with the mean and deviation called {name}, {other:.0%} are answered right: give "
-                f"--statistics {name}"
+                f"`statistics={name!r}`"
             )
     yield Finding("as it normalises images", value, advice)
 
@@ -210,9 +211,9 @@ def _speeds(examined: Examined, learner: torch.nn.Module, preprocessing: Preproc
     advice = ""
     if loading < WAITS * computing:
         advice = (
-            "the model would wait for images: --data.keep-decoded GB keeps them decoded in memory, "
-            f"vitkit data pack {as_word(examined.data)} DEST --side 256 shrinks them once, and "
-            f"--data.workers (it is {workers}) decodes more at a time where there are more CPUs"
+            "the model would wait for images: `data.keep_decoded=GB` keeps them decoded in memory, "
+            f"{step('pack', examined.data, Placeholder('dest'), side=256)} shrinks them once, and "
+            f"`data.workers` (it is {workers}) decodes more at a time where there are more CPUs"
         )
     return Finding("speed", value, advice)
 
@@ -243,7 +244,7 @@ def examine_data(data: str, splits: Splits) -> Iterator[Finding]:
         yield Finding("training images", "none", f"{data} has nothing to train on")
         return
     yield from _classes(word, train)
-    yield from _looks(word, parts)
+    yield from _looks(data, parts)
 
 
 def _classes(word: str, train: Source) -> Iterator[Finding]:
@@ -279,7 +280,7 @@ def _classes(word: str, train: Source) -> Iterator[Finding]:
     yield Finding("classes", value, advice)
 
 
-def _looks(word: str, parts: dict[str, Source]) -> Iterator[Finding]:
+def _looks(data: str, parts: dict[str, Source]) -> Iterator[Finding]:
     """Broken images, and duplicates between the training part and the others, among up to
     LOOKED_AT of each part."""
     from vitkit.curation import near_duplicates, survey
@@ -288,18 +289,18 @@ def _looks(word: str, parts: dict[str, Source]) -> Iterator[Finding]:
 
     surveys = {}
     for name, part in parts.items():
-        step = len(part) // LOOKED_AT + 1
-        some = subset(part, range(0, len(part), step))
+        every = len(part) // LOOKED_AT + 1
+        some = subset(part, range(0, len(part), every))
         surveys[name] = survey(some, cpus(), bar(f"looking at {name}"))
     looked = sum(len(each.source) for each in surveys.values())
 
     broken = sum(len(each.bad) for each in surveys.values())
     advice = ""
     if broken == looked:
-        advice = f"no image of {word} can be decoded: copy or download them again"
+        advice = f"no image of {as_word(data)} can be decoded: copy or download them again"
     elif broken:
         advice = (
-            f"vitkit data stats {word} names the broken images; --on-bad-image skip leaves them out"
+            f"{step('stats', data)} names the broken images; `on_bad_image='skip'` leaves them out"
         )
     yield Finding("broken images", f"{broken:,} of {looked:,}", advice)
 
@@ -311,7 +312,7 @@ def _looks(word: str, parts: dict[str, Source]) -> Iterator[Finding]:
     if pairs:
         advice = (
             f"{counted(pairs, 'training image')} can be seen in a held-out part too, which "
-            f"flatters the accuracy: vitkit data stats {word} --exclude FILE lists them for "
-            "--data.exclude FILE"
+            f"flatters the accuracy: {step('stats', data, exclude=FILE)} lists them for "
+            "`data.exclude=FILE`"
         )
     yield Finding("duplicates between parts", f"{pairs:,} of {looked:,}", advice)

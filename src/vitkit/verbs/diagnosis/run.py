@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitkit.data import leads_elsewhere
+from vitkit.system.functions.steps import Placeholder, step
 from vitkit.training import Recorded, read_run
 from vitkit.verbs.diagnosis import Finding
 
@@ -52,21 +53,21 @@ def _loss(run: Recorded, losses: Sequence[float]) -> Finding:
     later = losses[len(losses) // 2 :]
     steady = [loss for loss in losses if math.isfinite(loss)]
     if not math.isfinite(last):
-        advice = f"the loss is not a number any more: lower --optim.lr, which is {rate:g}, tenfold"
+        advice = f"the loss is not a number any more: lower `optim.lr`, which is {rate:g}, tenfold"
     elif len(losses) >= FEW and last > max(DIVERGED * min(steady), first * 1.05):
         advice = (
             f"the loss has risen from {min(steady):.4g} to {last:.4g}, so the rate is too high: "
-            f"lower --optim.lr, which is {rate:g}, three- to tenfold, or lengthen --optim.warmup"
+            f"lower `optim.lr`, which is {rate:g}, three- to tenfold, or lengthen `optim.warmup`"
         )
     elif len(losses) >= FEW and _deviation(later) > RESTLESS * abs(_mean(later)) and last > 0.1:
         advice = (
-            f"the loss jumps up and down: lower --optim.lr, which is {rate:g}, threefold, or take "
-            f"a larger --batch than {run.recipe['batch']}"
+            f"the loss jumps up and down: lower `optim.lr`, which is {rate:g}, threefold, or take "
+            f"a larger `batch` than {run.recipe['batch']}"
         )
     elif len(losses) >= FEW and last > 0.97 * first:
         advice = (
             f"the loss hardly falls: look at the labels (vitkit data review), then raise "
-            f"--optim.lr, which is {rate:g}, threefold"
+            f"`optim.lr`, which is {rate:g}, threefold"
         )
     return Finding("training loss", value, advice)
 
@@ -81,11 +82,11 @@ def _gradients(run: Recorded, norms: Sequence[float]) -> Finding:
     advice = ""
     if clip:
         share = sum(norm > clip for norm in finite) / len(finite)
-        value += f"; {share:.0%} above --optim.clip {clip:g}"
+        value += f"; {share:.0%} above optim.clip, {clip:g}"
         if share > CLIPPED and finite[len(finite) // 2] > FAR * clip and len(norms) >= FEW:
             advice = (
                 f"nearly every gradient is clipped to {clip:g}, so its size is lost and "
-                f"--optim.lr alone decides the step: lower it, or raise --optim.clip"
+                f"`optim.lr` alone decides the step: lower it, or raise `optim.clip`"
             )
     return Finding("gradient norm", value, advice)
 
@@ -98,9 +99,9 @@ def _data(run: Recorded, waits: Sequence[float]) -> Finding:
         workers = run.recipe["data"]["workers"]
         source = run.recipe["data"]["source"]
         advice = (
-            f"the model waits for images {wait:.0%} of the time: raise --data.workers (it is "
-            f"{workers}), give --data.keep-decoded the memory in GB that the images need, or "
-            f"shrink them once with vitkit data pack {source} DEST --side 256"
+            f"the model waits for images {wait:.0%} of the time: raise `data.workers` (it is "
+            f"{workers}), give `data.keep_decoded` the memory in GB that the images need, or "
+            f"shrink them once with {step('pack', source, Placeholder('dest'), side=256)}"
         )
     return Finding("waiting for data", f"{wait:.0%} of the time", advice)
 
@@ -114,8 +115,8 @@ def _skipped(run: Recorded) -> Finding:
     if rollbacks or skipped > 2:
         rate = run.recipe["optim"]["lr"]
         advice = (
-            f"{skipped:,} steps were not finite: lower --optim.lr, which is {rate:g}, or compute "
-            f"in --precision float32"
+            f"{skipped:,} steps were not finite: lower `optim.lr`, which is {rate:g}, or compute "
+            f"in `precision='float32'`"
         )
     return Finding("skipped steps", value, advice)
 
@@ -131,15 +132,15 @@ def _held_out(run: Recorded) -> Iterator[Finding]:
     name, measured = next(iter(points.items()))
     last_step, last = measured[-1]
     best_step, best = last_step, last
-    for step, metric in measured:
+    for number, metric in measured:
         if metric.beats(best):
-            best_step, best = step, metric
+            best_step, best = number, metric
     advice = ""
     beyond = last.interval and not last.interval[0] <= best.value <= last.interval[1]
     if beyond:
         advice = (
             f"{name} was better at step {best_step:,} ({best.unit.text(best.value)}) than at the "
-            f"end: a shorter --length, or more augmentation, keeps it from learning by heart"
+            f"end: a shorter `length`, or more augmentation, keeps it from learning by heart"
         )
     yield Finding(name, last.text(), advice)
 
@@ -163,7 +164,7 @@ def _preprocessing(run: Recorded) -> Iterator[Finding]:
         value = " and ".join(changed)
         advice = (
             f"images are normalised otherwise than those of {init}, which costs accuracy: leave "
-            "out --data.preprocessing.mean and .std"
+            "out `data.preprocessing.mean` and .std"
         )
     yield Finding("mean and deviation", value, advice)
 
