@@ -132,6 +132,11 @@ def test_what_is_no_argument_is_a_sentence(words, values, sentence):
         count(*words, **values)
 
 
+def test_a_callback_is_for_functions_that_train():
+    with pytest.raises(vitkit.WrongArgument, match="doctor has no setting 'track'"):
+        vitkit.doctor(track=print)
+
+
 def test_too_many_positions():
     with pytest.raises(TypeError, match="takes nothing by position; the other settings by name"):
         vitkit.doctor("photos/")

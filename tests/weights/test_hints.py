@@ -1,11 +1,15 @@
 """What the user says of a file that does not say it: every hint has its effect, and is told."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from vitkit.models import vit
-from vitkit.weights import convert, load, load_as, load_for, save
+from vitkit.system.functions.parameters import docstrings
+from vitkit.system.functions.types import Messages
+from vitkit.weights import Overrides, convert, load, load_as, load_for, save
 from vitkit.weights.destination import tensors_in
 from vitkit.weights.formats import format_of
 from vitkit.weights.formats.shapes import STATISTICS
@@ -216,3 +220,10 @@ def test_patches_overlap_as_the_user_says(bare, capsys):
             ValueError, match="^`stride` is .*; it is a number of pixels, .* or two"
         ):
             Hints(stride=wrong)
+
+
+def test_overrides_are_the_hints():
+    """The keyword arguments of the functions, which describe the fields, have the same names."""
+    names = {field.name for field in fields(Hints)}
+    assert names == Overrides.__annotations__.keys() - Messages.__annotations__.keys()
+    assert names <= docstrings(Overrides).keys()

@@ -1,7 +1,7 @@
 """The table of commands: the name, the function of the same name, half a line, and the group in which
 `vitkit` alone shows it.
 
-The function is imported when its command is run, so `vitkit --help` appears at once, without PyTorch.
+The function is imported when its command is run, so `vitkit --help` imports no PyTorch.
 """
 
 import inspect
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from vitkit.verbs import DATA, MODEL
 
-# Likeness of the letters of a misspelt name and of the one that is suggested: below it that is another word
+# Smallest similarity (difflib) of a misspelt name and the one that is suggested
 NEAR = 0.75
 FUNCTIONS = {"models": "list_models"}  # commands that are called otherwise in Python
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitkit.system import machine
 from vitkit.system.console.messages import say_detail
-from vitkit.system.console.text import as_word, printable
+from vitkit.system.console.text import printable
 from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.storage.files import check_can_be_made, check_replaceable
@@ -35,14 +35,6 @@ def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.P
     if picked.why:
         say_detail(picked.why)
     return picked.precision
-
-
-def word_of(model: object) -> str:
-    """A model as a word of a command that is printed, quoted for the shell; MODEL for one that a program
-    holds. It is no path, and no name for a sentence or a record: see `name_of`."""
-    if isinstance(model, str | Path):
-        return as_word(model)
-    return "MODEL"
 
 
 def name_of(model: object) -> str:

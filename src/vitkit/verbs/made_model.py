@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from vitkit.verbs.evaluation.outcome import Evaluation
     from vitkit.verbs.files.export import ExportedModel
     from vitkit.verbs.prediction.output import Predictions
-    from vitkit.weights import Classifier
 
 
 class MadeModel(ModelResult):
@@ -19,12 +18,6 @@ class MadeModel(ModelResult):
     made.predict("holiday.jpg")
     vitkit.compare(made, "runs/other", "photos/")
     """
-
-    @property
-    def made(self) -> "str | Classifier":
-        """The model, as functions take it: where it was written, or the classifier itself. Raises
-        VitkitError if no model was made."""
-        raise NotImplementedError
 
     @property
     def labels(self) -> tuple[str, ...]:

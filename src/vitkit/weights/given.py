@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vitkit.data import Interpolation
-from vitkit.system.functions.public import Messages
-from vitkit.system.functions.types import PathLike, Several
+from vitkit.system.functions.types import Messages, PathLike, Several
 from vitkit.weights.hints import Crop, Hints, Pool, Statistics
 
 if TYPE_CHECKING:

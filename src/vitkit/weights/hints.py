@@ -17,51 +17,20 @@ LARGEST_SIDE = 16384  # pixels of an image's side; positions of so many patches 
 @dataclass(frozen=True)
 class Hints:
     """What the user says about a model, because its file does not say it or the user wants
-    something else."""
+    something else. `Overrides`, the keyword arguments of the public functions, describes each field."""
 
     image: tuple[int, ...] = ()
-    """Height and width of the images in pixels, or one side of a square. If the position table fits
-    this size, it is used as it is; otherwise it is resampled to this size. Default: the size that
-    the file gives, or that of a square table."""
     stride: int | tuple[int, ...] | None = None
-    """Pixels from one patch to the next, for overlapping patches, such as 8 for patches of 16: four
-    times as many tokens, with the same projection and resampled positions. Two numbers are down and
-    across. Default: the model's own, which for published models is the patch size."""
     channels: int | None = None
-    """Channels of the images, if they are not red, green and blue: 1 for grey, 4 with opacity, 12
-    for 12 bands. Weights for colours are adapted: summed for grey, repeated for more channels.
-    Default: the model's own."""
     heads: int | None = None
-    """Number of attention heads, if the file does not say it. Default: that of the published model
-    of the same width."""
     pool: Pool | None = None
-    """What the head reads, if the file does not say: the class token, the mean of the patches, or
-    the first patch (big_vision's pool_type "0"). Default: what such files usually mean."""
     statistics: Statistics | None = None
-    """Mean and standard deviation by which images are normalised: ImageNet's (DeiT, MAE, DINO,
-    torchvision), 0.5, or CLIP's. Default: the file's, or a guess, which is printed."""
     resize: int | None = None
-    """Side in pixels to which images are resized before the centre is cropped, such as 256.
-    Default: the file's, or the usual one."""
     crop: Crop | None = None
-    """How an image gets the model's size: centre, whole or native. centre: its shorter side is
-    resized, and its centre is cropped. whole: both sides are resized to the model's size, as for
-    Google's models. native: nothing is cropped or stretched; the image keeps its proportions, on a
-    grid with about as many patches. Default: the file's, or the usual one."""
     tokens: int | None = None
-    """Approximate number of patches of an image that keeps its proportions; it implies --crop
-    native. More patches than in training show smaller objects, and take longer. Default: as many as
-    in training."""
     interpolation: Interpolation | None = None
-    """Interpolation when images are resized. Default: the file's, or the usual one."""
     part: str | None = None
-    """Part of a training checkpoint that is the model, such as model, model_ema, student or teacher:
-    a key of the file, or a word of its tensors' names. encoder is the encoder without its head.
-    Default: an average of weights over the training if there is one, else the only, best or first
-    model; of several it is printed which was read."""
     labels: Path | None = None
-    """Text file with the name of one class per line, in the order of the model's outputs.
-    Default: the file's names, ImageNet-1k's for 1,000 classes, or numbers."""
 
     def __post_init__(self):
         image = self.image

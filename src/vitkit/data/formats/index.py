@@ -30,7 +30,7 @@ from vitkit.system.processes import sharing
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import cache_dir, parse_json, write_whole
 
-FORMAT = 5  # of an index; with another number, old ones are written anew
+FORMAT = 5  # version of an index file; an index of another version is rebuilt
 BESIDE = ".index"  # the ending of an index beside its shard
 EDGE = 2 * tarfile.RECORDSIZE  # bytes of each end of a shard by which an index knows it
 

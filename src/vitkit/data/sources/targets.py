@@ -330,7 +330,7 @@ def _split_cells(values: Values, separator: str | None, where: str) -> Sequence 
     """Cells like "cat|dog", "cat;dog", "cat, dog" and '["cat", "dog"]' as lists; an empty cell is an
     empty list.
 
-    separator: what stands between classes, if somebody says it.
+    separator: what stands between classes, if the caller gives it.
     Raises VitkitError for cells that are separated in two ways.
     """
     if isinstance(values, Lists):

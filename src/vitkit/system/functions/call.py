@@ -1,7 +1,7 @@
 """The arguments of a call, read by the types of the function's signature."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Unpack, get_origin, get_type_hints
@@ -29,7 +29,7 @@ def read_arguments(
     # Names that do not exist
     for argument in named:
         if argument not in types and not open_group:
-            raise WrongArgument(_no_such_argument(name, argument, types))
+            raise no_such_argument(name, argument, types)
 
     # Positions are for what was not given by name; the last ones for *images, or for what has no default
     plain = [each.name for each in positional if each not in variadic]
@@ -103,6 +103,11 @@ def _described(function: Callable) -> tuple[inspect.Signature, dict[str, Any], b
     return signature, types, open_group
 
 
+def takes_a_recipe(function: Callable) -> bool:
+    """Whether a function takes the settings of a recipe too, beside its own parameters."""
+    return _described(function)[2]
+
+
 def stands_for(value: Any) -> Any:
     """What an argument stands for: the model of a result that made one, or of each in a list; any other
     value as it is."""
@@ -113,8 +118,8 @@ def stands_for(value: Any) -> Any:
     return value
 
 
-def _no_such_argument(name: str, argument: str, known: Mapping[str, Any]) -> str:
-    """A sentence that a function has no such argument, with the nearest one that it has."""
-    near = get_close_matches(argument, known, 1)
+def no_such_argument(name: str, argument: str, known: Iterable[str]) -> WrongArgument:
+    """The error that a function has no such argument, with the nearest one that it has."""
+    near = get_close_matches(argument, list(known), 1)
     question = f"; did you mean {near[0]}?" if near else ""
-    return f"vitkit.{name} has no setting {argument!r}{question}"
+    return WrongArgument(f"vitkit.{name} has no setting {argument!r}{question}")

@@ -1,15 +1,14 @@
 """One setting of a frozen value changed by its name, such as "optim.lr" of a recipe."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
-from typing import Any, get_type_hints
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_type_hints
 
-from vitkit.system.errors import WrongArgument
+from vitkit.system.functions.call import no_such_argument
 from vitkit.system.functions.parameters import options
 from vitkit.system.functions.values import read_value
 
-V = Any
+V = TypeVar("V")
 
 
 def override(value: V, name: str, new: Any) -> V:
@@ -43,22 +42,13 @@ def _override(value: Any, name: str, new: Any, before: str) -> Any:
     return dataclasses.replace(value, **{head: new})
 
 
-def override_all(
-    function: str, value: V, settings: Mapping[str, Any], known: Iterable[str] = ()
-) -> V:
-    """A copy of a frozen dataclass with the settings of a call, such as {"optim__lr": 0.1}.
-
-    Raises WrongArgument for one that does not exist, with the nearest name; known: the other arguments of the
-    function.
-    """
+def override_all(function: str, value: V, settings: Mapping[str, Any]) -> V:
+    """A copy of a frozen dataclass with the settings of a call, such as {"optim__lr": 0.1}. Raises
+    WrongArgument for one that does not exist, with the nearest name."""
     for argument, new in settings.items():
         try:
             value = override(value, argument.replace("__", "."), new)
         except KeyError:
-            names = [*known, *(option.argument for option in options(type(value), value))]
-            near = get_close_matches(argument, names, 1)
-            question = f"; did you mean {near[0]}?" if near else ""
-            raise WrongArgument(
-                f"vitkit.{function} has no setting {argument!r}{question}"
-            ) from None
+            known = [option.argument for option in options(type(value), value)]
+            raise no_such_argument(function, argument, known) from None
     return value

@@ -143,11 +143,8 @@ def _fields(owner: type, defaults: Any) -> Iterator[Parameter]:
     types = types_of(owner)
     texts = docstrings(owner)
     for field in dataclasses.fields(owner):
-        annotation = types[field.name]
-        text = mark(annotation, "help") or texts.get(field.name, "")
-        is_positional = is_word(annotation)
         default = default_of(field, defaults)
-        yield Parameter(field.name, annotation, default, text, is_positional)
+        yield Parameter(field.name, types[field.name], default, texts.get(field.name, ""))
 
 
 def options(
@@ -157,8 +154,8 @@ def options(
     names of options and of arguments."""
     for each in parameters(owner, defaults):
         kind = bare(each.annotation)
-        name = option_name(each.name, each.annotation)
-        aliases = mark(each.annotation, "aliases") or ()
+        name = each.name.replace("_", "-")
+        aliases = _aliases_of(each.annotation)
         if not isinstance(owner, type):
             name = function_option(each)
             aliases = ALIASES.get(each.name, ())
@@ -215,7 +212,7 @@ def metavar_of(parameter: Parameter) -> str | None:
     called as its parameter."""
     if parameter.is_variadic:
         return f"{parameter.name.removesuffix('s').upper()}..."
-    metavar = mark(parameter.annotation, "metavar")
+    metavar = None
     kind = parameter.annotation
     is_tuple = get_origin(kind) is tuple
     for inner in (kind, *get_args(kind)):  # of several, or of one that may be absent, too
@@ -225,14 +222,6 @@ def metavar_of(parameter: Parameter) -> str | None:
     if metavar is None and parameter.is_positional:
         return parameter.name.upper()
     return metavar
-
-
-def option_name(field: str, annotation: Any) -> str:
-    """The name of an option: that of its parameter, unless tyro's `arg` names it."""
-    name = mark(annotation, "name")
-    if name is not None:
-        return name
-    return field.replace("_", "-")
 
 
 def default_of(field: dataclasses.Field, owner: Any) -> Any:
@@ -275,21 +264,13 @@ def docstrings(owner: Owner) -> dict[str, str]:
     return texts
 
 
-def mark(annotation: Any, name: str) -> Any:
-    """The value that tyro's `arg` gives an annotated type by this name; None if it says nothing."""
-    for mark in getattr(annotation, "__metadata__", ()):
-        value = getattr(mark, name, None)
-        if value is not None:
-            return value
-    return None
-
-
-def is_word(annotation: Any) -> bool:
-    """Whether tyro reads the setting from a word without a name."""
-    from tyro.conf import Positional
-
-    (positional,) = Positional[str].__metadata__
-    return positional in getattr(annotation, "__metadata__", ())
+def _aliases_of(annotation: Any) -> tuple[str, ...]:
+    """The short names that tyro's `arg` gives the field of a dataclass."""
+    for each in getattr(annotation, "__metadata__", ()):
+        aliases = getattr(each, "aliases", None)
+        if aliases:
+            return tuple(aliases)
+    return ()
 
 
 def _holds_settings(kind: Any) -> bool:

@@ -19,7 +19,6 @@ from typing import Any, ParamSpec, TypeVar
 import numpy
 
 from vitkit.system.console.messages import (
-    Callback,
     Listener,
     current_callback,
     current_listener,
@@ -29,8 +28,7 @@ from vitkit.system.console.messages import (
     to_nobody,
 )
 from vitkit.system.errors import WrongArgument
-from vitkit.system.functions.call import read_arguments
-from vitkit.system.functions.types import Messages as Messages
+from vitkit.system.functions.call import read_arguments, takes_a_recipe
 from vitkit.system.processes.signals import leaving_signals
 from vitkit.system.storage.addresses import without_credentials
 
@@ -53,7 +51,9 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
                 f"progress is {progress!r}; it is a function that receives messages"
             )
         listener = progress or (to_nobody if quiet else current_listener())
-        callback, values = _callback_in(values)
+        callback = current_callback()
+        if takes_a_recipe(function) and callable(values.get("track")):
+            callback = values.pop("track")  # the program itself follows the run
         with (
             heard_by(listener),
             followed_by(callback),
@@ -65,14 +65,6 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             return function(*given, **named)
 
     return called
-
-
-def _callback_in(values: dict[str, Any]) -> tuple[Callback | None, dict[str, Any]]:
-    """The function that follows a run, if `track` is one, and the other arguments."""
-    if callable(values.get("track")):
-        others = {name: value for name, value in values.items() if name != "track"}
-        return values["track"], others
-    return current_callback(), values
 
 
 _one_at_a_time = threading.RLock()

@@ -63,7 +63,8 @@ class ModelResult(Result):
     @property
     @abstractmethod
     def made(self) -> Any:
-        """The model, as functions take it: where it was written, or the classifier itself."""
+        """The model, as functions take it: where it was written (a str), or the classifier itself. Raises
+        VitkitError if no model was made."""
 
 
 def _printed(result: Result) -> "Console":

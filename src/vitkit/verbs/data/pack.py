@@ -13,10 +13,10 @@ from vitkit.data import Columns, parts_at
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
 from vitkit.system.errors import BadData
-from vitkit.system.functions.public import Messages, public
+from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Result
 from vitkit.system.functions.steps import step
-from vitkit.system.functions.types import DataLike, PathLike
+from vitkit.system.functions.types import DataLike, Messages, PathLike
 from vitkit.system.machine import cpus
 from vitkit.verbs.arguments import status_of
 

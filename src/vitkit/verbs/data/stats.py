@@ -38,10 +38,10 @@ from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.errors import BadData
-from vitkit.system.functions.public import Messages, public
+from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import FILE, RECIPE, step
-from vitkit.system.functions.types import DataLike, PathLike
+from vitkit.system.functions.types import DataLike, Messages, PathLike
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import check_replaceable
 from vitkit.verbs.arguments import check_sheet, status_of

@@ -12,10 +12,10 @@ from typing import Unpack
 from rich.markup import escape
 from rich.table import Table
 
-from vitkit.system.functions.public import Messages, public
+from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import step
-from vitkit.system.functions.types import DataLike, DeviceLike, PathLike
+from vitkit.system.functions.types import DataLike, DeviceLike, Messages, PathLike
 from vitkit.verbs.diagnosis import Finding
 from vitkit.weights import ModelLike
 

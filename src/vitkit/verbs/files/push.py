@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Unpack
 
 from vitkit.system.errors import BadSettings
-from vitkit.system.functions.public import Messages, public
+from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Result
 from vitkit.system.functions.steps import DIRECTORY, IMAGES, MODEL, step
-from vitkit.system.functions.types import PathLike
+from vitkit.system.functions.types import Messages, PathLike
 from vitkit.verbs.arguments import name_on_disk
 from vitkit.weights import (
     License,

@@ -11,10 +11,10 @@ from rich.table import Table
 
 from vitkit.models import NAMES, ModelConfig, cost, exaflops, named, parameters
 from vitkit.system.errors import BadSettings
-from vitkit.system.functions.public import Messages, public
+from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import step
-from vitkit.system.functions.types import Several
+from vitkit.system.functions.types import Messages, Several
 from vitkit.weights import (
     SOURCES,
     Published,
